@@ -14,7 +14,7 @@ FOUR = 9.0 * np.array([[0.0, 0.0], [1.0, 0.1], [0.1, 1.2], [1.3, 1.1]])
 
 
 def found(sites, **options):
-    return cs.fuse(sites, regularization="auto", min_count=0, **options)
+    return cs.fuse(sites, regularization="auto", min_count=0, **{"exclusive": True, **options})
 
 
 def site_of(family, means, rng, *, n=80, between=0.2, counts=None):
@@ -55,6 +55,30 @@ def test_a_component_that_merges_two_is_left_out_and_named(name):
     assert adjusted_rand_score(np.concatenate(held), labels[:-3]) == 1.0
     assert [record["name"] for record in fusion.details["outliers"]] == [fusion.inputs[-1].name]
     assert_array_equal(np.isnan(fusion.matching.confidence), labels < 0)
+
+
+@pytest.mark.parametrize("name", NORMAL)
+def test_a_second_copy_is_put_beside_the_first_and_named_where_that_is_not_excluded(name):
+    rng, family = np.random.default_rng(31), planted.family_named(name)
+    sites, held = seven_sites(family, rng)
+    sites += [site_of(family, FOUR, rng) for _ in range(4)]
+    double = site_of(family, FOUR[[0, 0, 3]], rng, between=0.0)
+    fusion, exclusive = found([*sites, double], exclusive=False), found([*sites, double])
+    assert fusion.n_components == exclusive.n_components == 4
+    labels = fusion.matching.labels
+    third = fusion.matching.of_site(0)[held[0].tolist().index(3)]
+    assert labels[-1] == third
+    assert labels[-3] == labels[-2] != third
+    if exclusive.matching.labels[-3:].min() < 0:  # else both were merged as one before
+        assert "put where most of it fits" in fusion.details["outliers"][0]["why"]
+
+
+def test_what_fits_nowhere_stays_out_and_nothing_is_placed_where_sites_may_lie():
+    rng, family = np.random.default_rng(31), planted.family_named("normal-wishart")
+    sites = [*seven_sites(family, rng)[0], merged(family, rng)]
+    placed, robust = found(sites, exclusive=False), found(sites, exclusive=False, robust="median")
+    assert placed.verdict.loss <= found(sites).verdict.loss + 0.05  # the fused components are no moments of the groups
+    assert_array_equal(robust.matching.labels, found(sites, robust="median").matching.labels)
 
 
 def test_what_is_left_out_has_no_part_in_the_fused_model():

@@ -6,22 +6,21 @@ of a match is that of ``site_by_site.match_confidence`` under this evidence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from consilience.checks import Array, Labels
 from consilience.core.status import Status
-from consilience.matching.groups import consecutive, group_sums
+from consilience.matching.groups import consecutive
 from consilience.matching.site_by_site import match_confidence
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.far_sites import describe_outliers, find_far_sites
 from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior
+from consilience.posteriors.evidence.placement import place_left_out, place_thin, place_thin_if_better
 from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.evidence.search import FIRST_HETEROGENEITIES, SearchedMatching
 from consilience.posteriors.evidence.selection import N_ERRORS, SelectedMatching, Selection
@@ -102,8 +101,8 @@ class Judged:
         return full_evidence(self.stack, self.selection.selected.matching)
 
 
-def match_by_evidence(ensemble: Ensemble, max_components: int | None) -> Assignment:
-    """Return the matching of the greatest evidence, with local fits gone wrong left out (label -1).
+def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusive: bool) -> Assignment:
+    """Return the matching of the greatest evidence, with local fits gone wrong put where they fit, or left out (-1).
 
     Parameters
     ----------
@@ -111,6 +110,8 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None) -> Assignm
         The models, L components in all.
     max_components : int, optional
         Largest number of components. Default: no limit.
+    exclusive : bool
+        Whether what the search leaves out stays out; see ``placement``.
 
     Returns
     -------
@@ -123,7 +124,12 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None) -> Assignm
     number: dict[str, Any] = {"prior": selected.prior_name}
     if selected.losses:
         number["virtual_loss"] = selected.losses
-    assignment = place_if_better(ensemble, describe_matching(ensemble, judged, selected.matching, number), judged)
+    labels = judged.expand(selected.matching.labels, -1)
+    loss = virtual_loss_of(ensemble)
+    if loss is not None:
+        labels = place_thin_if_better(ensemble, labels, judged.unit_of_row < 0, loss)
+        labels = labels if exclusive else place_left_out(ensemble, labels, loss)
+    assignment = describe_matching(ensemble, judged, selected.matching, labels, number)
     status = Status.CONVERGED if selected.matching.converged else Status.MAX_ITERATIONS
     if max_components is not None and selected.matching.n_groups == max_components < len(judged.stack.natural):
         status = Status.AT_CAPACITY
@@ -145,7 +151,9 @@ def judge(ensemble: Ensemble, max_components: int | None = None) -> Judged:
     return merged if merged.evidence > single.evidence + MIN_EVIDENCE_GAIN * n_merged else single
 
 
-def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) -> Assignment | None:
+def match_of_size(
+    ensemble: Ensemble, n_components: int, by_divergence: Labels, *, exclusive: bool
+) -> Assignment | None:
     """Return the matching of a given number of components by evidence; None where that by divergence is better.
 
     The matching by evidence comes from the path of ``match_by_evidence``. It cannot place components of hardly any
@@ -160,64 +168,27 @@ def match_of_size(ensemble: Ensemble, n_components: int, by_divergence: Labels) 
         Number of groups.
     by_divergence : Labels of shape (L,)
         The matching that minimises equation (6) of Claici et al. 2020.
+    exclusive : bool
+        As in ``match_by_evidence``.
     """
     judged = judge(ensemble)
     matching = judged.selection.of_size(n_components)
     if matching is None:
         return None
-    assignment = describe_matching(ensemble, judged, matching, {})
-    labels = _placed(ensemble, assignment.labels, judged.unit_of_row < 0)
+    labels = place_thin(ensemble, judged.expand(matching.labels, -1), judged.unit_of_row < 0)
     loss = virtual_loss_of(ensemble)
     if loss is not None:
+        labels = labels if exclusive else place_left_out(ensemble, labels, loss)
         difference, error = mean_and_error(loss.differences(labels, by_divergence))
         if difference > N_ERRORS * error:
             return None
-    return _with_placed(assignment, labels, judged.unit_of_row < 0)
-
-
-def place_if_better(ensemble: Ensemble, assignment: Assignment, judged: Judged) -> Assignment:
-    """Return the matching with components of hardly any observations put into groups, if that loses less of them.
-
-    They cannot be judged, so they take no part in the search. That they belong to any of the groups is not said either:
-    the virtual loss decides, by two standard errors. Families without one leave them out.
-    """
-    is_thin, loss = judged.unit_of_row < 0, virtual_loss_of(ensemble)
-    if loss is None or not is_thin.any():
-        return assignment
-    labels = _placed(ensemble, assignment.labels, is_thin)
-    gain, error = mean_and_error(loss.differences(assignment.labels, labels))
-    if gain <= N_ERRORS * error:
-        return assignment
-    return _with_placed(assignment, labels, is_thin)
-
-
-def _with_placed(assignment: Assignment, labels: Labels, is_thin: NDArray[np.bool_]) -> Assignment:
-    """Return the assignment with labels of components that could not be judged, and how many are left out still."""
-    details = {name: value for name, value in assignment.details.items() if name != "left_out"}
-    n_out = int(np.count_nonzero(is_thin & (labels < 0)))
-    return replace(assignment, labels=labels, details=details | ({"left_out": n_out} if n_out else {}))
-
-
-def _placed(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_]) -> Labels:
-    """Return a matching in which components that could not be judged are in groups, too (L,).
-
-    Each site's take, in one assignment, those of the groups that it has no part in whose means explain them best.
-    """
-    labels, n_groups = labels.copy(), int(labels.max()) + 1
-    centres = group_sums(ensemble.natural, labels, ensemble.row_weights, n_groups).means()
-    for site in np.unique(ensemble.owner[is_thin]).tolist():
-        of_site = np.arange(ensemble.offsets[site], ensemble.offsets[site + 1])
-        rows, free = of_site[is_thin[of_site]], np.setdiff1d(np.arange(n_groups), labels[of_site])
-        costs = ensemble.family.kl(centres[free], ensemble.natural[rows]).T  # (k, free)
-        placed, columns = linear_sum_assignment(costs)
-        labels[rows[placed]] = free[columns]
-    return labels
+    return describe_matching(ensemble, judged, matching, labels, {})
 
 
 def describe_matching(
-    ensemble: Ensemble, judged: Judged, matching: SearchedMatching, number: dict[str, Any]
+    ensemble: Ensemble, judged: Judged, matching: SearchedMatching, labels: Labels, number: dict[str, Any]
 ) -> Assignment:
-    """Return a matching of what was judged as one of all components, with its diagnostics.
+    """Return a matching of all components with its diagnostics.
 
     Parameters
     ----------
@@ -227,6 +198,8 @@ def describe_matching(
         What was matched.
     matching : SearchedMatching
         The matching of its units.
+    labels : Labels of shape (L,)
+        The same of all components, with what the search left out put where it fits.
     number : dict of str to object
         What else is told of the number of components.
     """
@@ -249,12 +222,18 @@ def describe_matching(
     n_merged = int(np.count_nonzero(is_judged)) - len(judged.stack.natural)
     if n_merged:
         details["number"]["merged_within_models"] = n_merged
-    if not is_judged.all():
-        details["left_out"] = int(np.count_nonzero(~is_judged))
-    stray_sites = judged.stack.owner[matching.labels < 0]
-    confidence, diagnostics = _diagnostics(ensemble.names, judged.stack, matching, stray_sites)
+    matched = np.flatnonzero(labels >= 0)
+    n_pairs = np.unique(np.stack([labels[matched], ensemble.owner[matched]]), axis=1).shape[1]
+    if len(matched) > n_pairs:
+        details["violations"] = len(matched) - n_pairs
+    strays = np.flatnonzero(is_judged & (judged.expand(matching.labels, -1) < 0))
+    if n_out := int(np.count_nonzero(~is_judged & (labels < 0))):
+        details["left_out"] = n_out
+    far_sites = find_far_sites(judged.stack, matching.labels)
+    outliers = describe_outliers(tuple(ensemble.names), ensemble.owner[strays], labels[strays] >= 0, far_sites)
+    confidence, diagnostics = _diagnostics(judged.stack, matching, outliers)
     return Assignment(
-        judged.expand(matching.labels, -1),
+        labels,
         -matching.evidence,
         np.array([-matching.evidence]),
         confidence=None if confidence is None else judged.expand(confidence, np.nan),
@@ -276,17 +255,18 @@ def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str
     start = np.exp(np.mean(np.log(FIRST_HETEROGENEITIES))) * problem.unit
     heterogeneity = problem.fit_heterogeneity(stack_labels, start, prior)
     matching = SearchedMatching(stack_labels, heterogeneity, prior, 0.0, True)
-    confidence, diagnostics = _diagnostics(ensemble.names, stack, matching, np.zeros(0, dtype=np.int64))
+    none, far_sites = np.zeros(0, dtype=np.int64), find_far_sites(stack, stack_labels)
+    outliers = describe_outliers(tuple(ensemble.names), none, none > 0, far_sites)
+    confidence, diagnostics = _diagnostics(stack, matching, outliers)
     assignment = expand_assignment(Assignment(stack_labels, confidence=confidence), rows, len(labels))
     return assignment.confidence, diagnostics
 
 
 def _diagnostics(
-    names: Sequence[str], stack: Stack, matching: SearchedMatching, stray_sites: Labels
+    stack: Stack, matching: SearchedMatching, outliers: list[dict[str, Any]]
 ) -> tuple[Array | None, dict[str, Any]]:
     """Return the confidence of each match (L',) and, as JSON values, heterogeneity (B,) and outliers."""
     labels = matching.labels
-    outliers = describe_outliers(tuple(names), stray_sites, find_far_sites(stack, labels))
     has_copies = bool(np.bincount(labels[labels >= 0], minlength=1).max() > 1)
     heterogeneity = matching.heterogeneity.tolist() if has_copies else [None] * len(matching.heterogeneity)
     diagnostics: dict[str, Any] = {"heterogeneity": dict(zip(stack.family.part_names, heterogeneity, strict=True))}

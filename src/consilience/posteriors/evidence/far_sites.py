@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.matching.groups import GroupSums, group_sums
@@ -77,7 +78,9 @@ def _site_distances(stack: Stack, labels: Labels) -> Array:
     return distances
 
 
-def describe_outliers(names: tuple[str, ...], stray_sites: Labels, far_sites: dict[int, str]) -> list[dict[str, Any]]:
+def describe_outliers(
+    names: tuple[str, ...], stray_sites: Labels, is_placed: NDArray[np.bool_], far_sites: dict[int, str]
+) -> list[dict[str, Any]]:
     """Return why which site is an outlier, as JSON records with ``name``, ``why`` and ``whole_site``, by name.
 
     Parameters
@@ -85,15 +88,19 @@ def describe_outliers(names: tuple[str, ...], stray_sites: Labels, far_sites: di
     names : tuple of str
         Names of the sites (J,).
     stray_sites : Labels
-        Site of each component that was left out as a stray.
+        Site of each component that the search left out as a stray (n,).
+    is_placed : ndarray of bool of shape (n,)
+        Whether it was put into a group afterwards.
     far_sites : dict of int to str
         From ``find_far_sites``.
     """
     records: list[dict[str, Any]] = []
-    for site, count in zip(*np.unique(stray_sites, return_counts=True), strict=True):
-        subject = "1 component looks" if count == 1 else f"{count} components look"
-        reason = f"{subject} like a blend or a second copy of others, as after a fit gone wrong, and was left out"
-        reason = reason.replace("was", "were") if count > 1 else reason
-        records.append({"name": names[int(site)], "why": reason, "whole_site": False})
+    for placed, ending in ((False, "left out"), (True, "put where most of it fits")):
+        for site, count in zip(*np.unique(stray_sites[is_placed == placed], return_counts=True), strict=True):
+            subject, verb = ("1 component looks", "was") if count == 1 else (f"{count} components look", "were")
+            reason = (
+                f"{subject} like a blend or a second copy of others, as after a fit gone wrong, and {verb} {ending}"
+            )
+            records.append({"name": names[int(site)], "why": reason, "whole_site": False})
     records += [{"name": names[site], "why": reason, "whole_site": True} for site, reason in far_sites.items()]
     return sorted(records, key=lambda record: record["name"])

@@ -108,9 +108,44 @@ class VirtualLoss:
         """Return by how much a matching loses more than another at every draw (n,), for which c is not needed."""
         return self._log_fused(others) - self._log_fused(labels)
 
+    def grown(self, labels: Labels, rows: Labels, groups: Labels) -> Labels:
+        """Return the matching with rows (n,) put one by one into the groups (n,) where f gains by it."""
+        labels = labels.copy()
+        means, covariances, mass = self._moments(labels)  # (G, D), (G, D, D) or (G, D), (G,)
+        used = mass > 0  # groups without observations have no density
+        means, covariances, mass = means[used], covariances[used], mass[used]
+        number = np.where(used, np.cumsum(used) - 1, -1)
+        log_parts = log_gaussians(self._drawn[1], means, covariances) + np.log(mass)  # (n, G)
+        best = float(logsumexp(log_parts, axis=1).mean() - np.log(mass.sum()))
+        for row, label in zip(rows.tolist(), groups.tolist(), strict=True):
+            group = int(number[label])
+            if group < 0 or self._shares[row] == 0.0:  # a component of no observations changes nothing
+                continue
+            total = mass[group] + self._shares[row]
+            share = self._shares[row] / total
+            offset = self._centred_means[row] - means[group]
+            spread = offset**2 if covariances.ndim == 2 else np.outer(offset, offset)
+            mean = means[group] + share * offset
+            covariance = (1.0 - share) * covariances[group] + share * self.covariances[row]
+            covariance += share * (1.0 - share) * spread
+            before = log_parts[:, group].copy()
+            log_parts[:, group] = log_gaussians(self._drawn[1], mean[None], covariance[None])[:, 0] + np.log(total)
+            value = float(logsumexp(log_parts, axis=1).mean() - np.log(mass.sum() + self._shares[row]))
+            if value > best:
+                best, labels[row] = value, label
+                means[group], covariances[group], mass[group] = mean, covariance, total
+            else:
+                log_parts[:, group] = before
+        return labels
+
     def _log_fused(self, labels: Labels) -> Array:
         """Return log f of every draw (n,)."""
-        labels = labels if self.unit_of_row is None else labels[self.unit_of_row]
+        means, covariances, mass = self._moments(labels if self.unit_of_row is None else labels[self.unit_of_row])
+        used = mass > 0
+        return _log_density(self._drawn[1], means[used], covariances[used], mass[used] / mass.sum())
+
+    def _moments(self, labels: Labels) -> tuple[Array, Array, Array]:
+        """Return means (G, D), covariances and masses (G,) of the groups of a matching (L,)."""
         n_groups = int(labels.max()) + 1
         rows = np.flatnonzero(labels >= 0)
         shares = np.zeros((n_groups, len(labels)))
@@ -128,8 +163,7 @@ class VirtualLoss:
             spread = self.covariances.copy()
             spread[rows] += deviations[:, :, None] * deviations[:, None, :]
             covariances = (shares @ spread.reshape(len(labels), -1)).reshape(-1, dim, dim)
-        used = mass > 0
-        return _log_density(self._drawn[1], means[used], covariances[used], mass[used] / mass.sum())
+        return means, covariances, mass
 
     def of_mixture(self, means: Array, covariances: Array, weights: Array) -> Array:
         """Return log c - log f of every draw (n,) for a mixture f of components as this one's, with weights (G,)."""

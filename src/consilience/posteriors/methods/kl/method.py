@@ -79,7 +79,12 @@ class KLFusion(Method):
     min_matching_count : float, default 1.0
         Local components with fewer effective observations are not matched (label -1), whatever `min_count` of `fuse`
         lets in; they say little but the prior. With
-        ``regularization="auto"`` so are those that cannot be judged by their data, and fits gone wrong.
+        ``regularization="auto"`` so are those that cannot be judged by their data, and fits gone wrong, unless they are
+        put where they fit.
+    exclusive : bool, default False
+        Whether components that the search under ``"auto"`` leaves out, blends and second copies of others, stay out
+        (label -1). Else each is put into the group that explains it best, even beside another component of its site, if
+        less is lost so by the virtual loss (docs/number.md). With `robust` they stay out.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter
         (docs/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is the paper's.
@@ -97,7 +102,7 @@ class KLFusion(Method):
     paper: ClassVar[str] = "claici2020"
     takes_labels: ClassVar[bool] = True
     matching_options: ClassVar[tuple[str, ...]] = (
-        "n_components", "max_components", "regularization", "assignment", "min_matching_count"
+        "n_components", "max_components", "regularization", "assignment", "min_matching_count", "exclusive"
     )  # fmt: skip
 
     n_components: int | None = None
@@ -112,6 +117,7 @@ class KLFusion(Method):
     tolerance: float = 1e-6
     gap: float = 1e-4
     min_matching_count: float = 1.0
+    exclusive: bool = False
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -127,6 +133,7 @@ class KLFusion(Method):
                 for option in ("tolerance", "gap", "min_matching_count")
             ),
             ("regularization", is_auto or is_number(regularization), "'auto' or a number that is not negative"),
+            ("exclusive", isinstance(self.exclusive, bool), "True or False"),
             ("assignment", self.assignment in ("integral", "relaxed"), "'integral' or 'relaxed'"),
             ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
             ("divergence", self.divergence in names, f"one of {', '.join(map(repr, names))}"),
@@ -179,6 +186,11 @@ class KLFusion(Method):
         """Whether matchings by evidence are those of this divergence; the direction only says what is averaged."""
         return self.divergence == "kl"
 
+    @property
+    def _is_exclusive(self) -> bool:
+        """Whether what the search leaves out stays out: what looks like a fit gone wrong may be a lie, too."""
+        return self.exclusive or self.robust is not None
+
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Descend on the objective from several starts and keep the lowest."""
         return match_informed(
@@ -190,7 +202,7 @@ class KLFusion(Method):
         details: dict[str, Any] = {}
         strength = 0.0
         if self.regularization == "auto" and self.n_components is None:
-            selected = match_by_evidence(ensemble, self.max_components)
+            selected = match_by_evidence(ensemble, self.max_components, exclusive=self._is_exclusive)
             if self._is_conjugate:
                 return selected
             # Other divergences have no evidence: they take the number that was selected under the conjugate one.
@@ -217,7 +229,7 @@ class KLFusion(Method):
         if best.gap is not None:
             details["certified_gap"] = best.gap
         if self.n_components is not None and self.regularization == "auto" and self._is_conjugate:
-            by_evidence = match_of_size(ensemble, count, best.labels)
+            by_evidence = match_of_size(ensemble, count, best.labels, exclusive=self._is_exclusive)
             if by_evidence is not None:
                 return by_evidence
         confidence, diagnostics = diagnose(ensemble, best.labels)
