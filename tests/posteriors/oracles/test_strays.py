@@ -82,7 +82,7 @@ def sites_of_four(rng, n_sites, blended=(), own=()):
 def test_blends_of_two_components_are_left_out(n_sites, blended):
     """Also where several sites blend the same two."""
     sites, truth = sites_of_four(np.random.default_rng(n_sites), n_sites, blended)
-    fusion = cs.fuse(sites, "kl")
+    fusion = cs.fuse(sites, "kl", exclusive=True)
     labels = fusion.matching.labels
     assert_array_equal(labels < 0, truth < 0)
     assert adjusted_rand_score(truth, labels) == 1.0

@@ -20,7 +20,7 @@ from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.far_sites import describe_outliers, find_far_sites
 from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior
-from consilience.posteriors.evidence.placement import place_left_out, place_thin, place_thin_if_better
+from consilience.posteriors.evidence.placement import place_strays, place_thin, place_thin_if_better
 from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.evidence.search import FIRST_HETEROGENEITIES, SearchedMatching
 from consilience.posteriors.evidence.selection import N_ERRORS, SelectedMatching, Selection
@@ -128,7 +128,7 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
     loss = virtual_loss_of(ensemble)
     if loss is not None:
         labels = place_thin_if_better(ensemble, labels, judged.unit_of_row < 0, loss)
-        labels = labels if exclusive else place_left_out(ensemble, labels, loss)
+        labels = labels if exclusive else place_strays(ensemble, labels, judged.unit_of_row < 0, loss)
     assignment = describe_matching(ensemble, judged, selected.matching, labels, number)
     status = Status.CONVERGED if selected.matching.converged else Status.MAX_ITERATIONS
     if max_components is not None and selected.matching.n_groups == max_components < len(judged.stack.natural):
@@ -178,7 +178,7 @@ def match_of_size(
     labels = place_thin(ensemble, judged.expand(matching.labels, -1), judged.unit_of_row < 0)
     loss = virtual_loss_of(ensemble)
     if loss is not None:
-        labels = labels if exclusive else place_left_out(ensemble, labels, loss)
+        labels = labels if exclusive else place_strays(ensemble, labels, judged.unit_of_row < 0, loss)
         difference, error = mean_and_error(loss.differences(labels, by_divergence))
         if difference > N_ERRORS * error:
             return None

@@ -48,8 +48,8 @@ def place_thin_if_better(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np
     return placed if gain > N_ERRORS * error else labels
 
 
-def place_left_out(ensemble: Ensemble, labels: Labels, loss: VirtualLoss) -> Labels:
-    """Return the matching with each component that is left out in the group whose mean explains it best, if that pays.
+def place_strays(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_], loss: VirtualLoss) -> Labels:
+    """Return the matching with each fit gone wrong in the group whose mean explains it best, if that pays.
 
     One after another, the best explained first. Loss is that of the virtual draws, without a margin: to leave a
     component out is no more cautious than to place it.
@@ -60,13 +60,15 @@ def place_left_out(ensemble: Ensemble, labels: Labels, loss: VirtualLoss) -> Lab
         The models, L components in all.
     labels : Labels of shape (L,)
         A matching; -1 for what is left out.
+    is_thin : ndarray of bool of shape (L,)
+        Components that could not be judged, of which nothing is asked.
     loss : VirtualLoss
         Losses of matchings of these components.
     """
-    left_out = np.flatnonzero(labels < 0)
-    if not left_out.size:
+    strays = np.flatnonzero((labels < 0) & ~is_thin)
+    if not strays.size:
         return labels
     centres = group_sums(ensemble.natural, labels, ensemble.row_weights, int(labels.max()) + 1).means()
-    divergences = ensemble.family.kl(centres, ensemble.natural[left_out])  # (G, n)
+    divergences = ensemble.family.kl(centres, ensemble.natural[strays])  # (G, n)
     order = np.argsort(divergences.min(axis=0), kind="stable")
-    return loss.grown(labels, left_out[order], divergences.argmin(axis=0)[order])
+    return loss.grown(labels, strays[order], divergences.argmin(axis=0)[order])
