@@ -176,7 +176,7 @@ def test_harm_is_not_known_where_sites_are_not_trusted():
 
 
 def test_chains_are_judged_by_their_emissions_and_harm_is_not_known():
-    verdict = cs.fuse([fitted("GaussianHMM", "full", seed) for seed in range(2)]).verdict
+    verdict = cs.fuse([fitted("GaussianHMM", "full", seed) for seed in range(2)], n_observations="equal").verdict
     assert verdict.harmless is None
     assert verdict.loss is not None
     assert not verdict.candidates
