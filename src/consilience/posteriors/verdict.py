@@ -277,7 +277,7 @@ def judge_fusion(
     ensemble, origin = ensemble.canonical(relabel=True)
     labels = labels[origin]
     is_sample = n_sites is not None and n_sites > ensemble.n_sites
-    if details.get("average", {}).get("name") in ("hierarchical", "product"):
+    if details.get("average", {}).get("name") != "barycenter":  # a model that requests went on from has one prior, too
         ensemble = with_one_prior(ensemble, labels)
     losses = losses_of(ensemble, fused, labels, is_mixture=is_mixture)
     harmless = losses.harmless if losses is not None and trusts_sites else None
