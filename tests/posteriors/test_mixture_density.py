@@ -172,3 +172,18 @@ def test_bad_questions_get_one_line():
         mixture_density.MixtureDensity(cs.describe(model).family, cs.describe(model).natural, np.zeros(3))
     with pytest.raises(cs.InputError, match=r"no predictive density of data"):
         mixture_density.MixtureDensity(cs.families.Gamma(), np.ones((1, 2)), np.ones(1))
+
+
+@every_type
+def test_a_fused_maximum_likelihood_mixture_is_its_own_plug_in_density_where_sites_differ(covariance_type):
+    """The hierarchical average discounts what is known of the means, and no covariance may follow that."""
+    shifts = np.random.default_rng(0).normal(size=(4, 2))
+    sites = [
+        GaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(rows(seed=seed, n=300) + shift)
+        for seed, shift in enumerate(shifts)
+    ]
+    fusion = cs.fuse(sites, n_observations=[300] * 4, n_components=3)
+    kappa = fusion.posterior.family.from_natural(fusion.posterior.natural)["kappa"]
+    assert np.all(kappa < 0.5 * fusion.posterior.counts)
+    found = cs.log_density(fusion, rows(seed=9), kind="plug-in")
+    assert_allclose(found, cs.rebuild(fusion.posterior).score_samples(rows(seed=9)), rtol=1e3 * ROUNDING)
