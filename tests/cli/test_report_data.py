@@ -67,7 +67,7 @@ def test_a_truth_is_not_needed_nor_are_names(folder, command, rows):
 
 def test_without_names_all_columns_but_the_truth_are_data(folder, command, rows):
     values, truth = rows["monday"]
-    cs.fuse([by_hand(STAY), by_hand(STAY)], n_components=2).save(FUSED)
+    cs.fuse([by_hand(STAY), by_hand(STAY)], n_observations="equal", n_components=2).save(FUSED)
     csv(folder / "a.csv", "first,truth,second", values[:, 0], truth, values[:, 1])
     assert command("report", FUSED, "-o", PAGE, "--data", "a.csv", "--truth", "truth").code == 0
     done = command("report", FUSED, "-o", PAGE, "--data", "a.csv", "--truth", "label")

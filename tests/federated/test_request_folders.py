@@ -50,7 +50,9 @@ class Following:
 
     def __init__(self, place, sites, **options):
         self.results = {}
-        self.threads = [threading.Thread(target=self._follow, args=(place, site, options)) for site in sites]
+        self.threads = [
+            threading.Thread(target=self._follow, args=(place, site, options), daemon=True) for site in sites
+        ]
 
     def _follow(self, place, site, options):
         try:
@@ -63,9 +65,9 @@ class Following:
             thread.start()
         return self
 
-    def __exit__(self, *_error):
+    def __exit__(self, error, *_):
         for thread in self.threads:
-            thread.join(60)
+            thread.join(60 if error is None else 0)  # nobody answers them any more
 
 
 def test_the_model_after_requests_in_a_folder_is_that_of_the_exchange_in_memory(place, output, expected, tmp_path):
@@ -89,12 +91,16 @@ def test_the_model_after_requests_in_a_folder_is_that_of_the_exchange_in_memory(
 def test_one_call_answers_the_open_request_and_the_same_answer_is_sent_once(place, output, expected):
     with Following(place, ["b", "c"]):
         server = threading.Thread(
-            target=serve, args=(place, output), kwargs={"sites": SITES, "then": "em:2", "deadline": 60, "poll": 0.05}
+            target=serve,
+            args=(place, output),
+            kwargs={"sites": SITES, "then": "em:2", "deadline": 60, "poll": 0.05},
+            daemon=True,
         )
         server.start()
         first = answer(place, "a", DATA["a"], timeout=60)
         assert [(one.number, one.rounds, one.again) for one in first] == [(1, 2, False)]
         while not (place / "server" / "3" / "request.safetensors").exists():
+            assert server.is_alive()
             time.sleep(0.02)
         second = answer(place, "a", DATA["a"], timeout=60)
         server.join(60)

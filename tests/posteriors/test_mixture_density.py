@@ -29,7 +29,7 @@ def mixture(covariance_type="full", dim=2, prior="dirichlet_distribution", n=60)
 @every_type
 @pytest.mark.parametrize("kind", ["predictive", "plug-in"])
 def test_densities_integrate_to_one_in_one_dimension(covariance_type, kind):
-    model = cs.describe(mixture(covariance_type, dim=1))
+    model = cs.describe(mixture(covariance_type, dim=1), min_count=0)  # on a line, two of the three centres are one
     total = integrate.quad(lambda x: np.exp(cs.log_density(model, [[x]], kind=kind))[0], -np.inf, np.inf, limit=400)[0]
     assert_allclose(total, 1.0, atol=QUADRATURE)
 
@@ -140,7 +140,7 @@ def test_one_model_that_does_not_know_its_observations_leaves_plug_in_densities_
 
 def test_an_ensemble_has_the_mean_of_its_members_densities():
     members = [mixture(), mixture(n=30)]
-    ensemble = cs.fuse(members, "ensemble", weights=[3.0, 1.0])
+    ensemble = cs.fuse(members, "ensemble", weights=[3.0, 1.0], min_count=0)
     for kind in ("predictive", "plug-in", "bound"):
         first, second = (cs.log_density(member, rows(seed=1), kind=kind) for member in members)
         expected = np.log(0.75 * np.exp(first) + 0.25 * np.exp(second))
@@ -172,3 +172,18 @@ def test_bad_questions_get_one_line():
         mixture_density.MixtureDensity(cs.describe(model).family, cs.describe(model).natural, np.zeros(3))
     with pytest.raises(cs.InputError, match=r"no predictive density of data"):
         mixture_density.MixtureDensity(cs.families.Gamma(), np.ones((1, 2)), np.ones(1))
+
+
+@every_type
+def test_a_fused_maximum_likelihood_mixture_is_its_own_plug_in_density_where_sites_differ(covariance_type):
+    """The hierarchical average discounts what is known of the means, and no covariance may follow that."""
+    shifts = np.random.default_rng(0).normal(size=(4, 2))
+    sites = [
+        GaussianMixture(3, covariance_type=covariance_type, random_state=0).fit(rows(seed=seed, n=300) + shift)
+        for seed, shift in enumerate(shifts)
+    ]
+    fusion = cs.fuse(sites, n_observations=[300] * 4, n_components=3)
+    kappa = fusion.posterior.family.from_natural(fusion.posterior.natural)["kappa"]
+    assert np.all(kappa < 0.5 * fusion.posterior.counts)
+    found = cs.log_density(fusion, rows(seed=9), kind="plug-in")
+    assert_allclose(found, cs.rebuild(fusion.posterior).score_samples(rows(seed=9)), rtol=1e3 * ROUNDING)

@@ -129,7 +129,8 @@ class AverageRecord:
     reason : str
         Why it was this one; empty where the option named it.
     priors : str
-        How the priors of the models differ, whose weighted mean was put back; empty where they agree or none is used.
+        How the priors of the models differ, whose weighted mean is that of the fused posterior; empty where they agree,
+        or a model states none.
     random_effects : RandomEffectsRecord or None
         What the hierarchical average found.
     """
@@ -282,9 +283,10 @@ def combine(
         reason = own_average or why_not_hierarchical(ensemble)
     is_barycenter = how == "barycenter" or (how == "auto" and reason) or prior is None
     natural: Array | None = None
-    record = AverageRecord("barycenter", how, reason)
+    priors = "" if prior is None else prior_differences(ensemble)
+    record = AverageRecord("barycenter", how, reason, priors)
     if not is_barycenter and prior is not None:
-        natural, record = _bayesian_average(ensemble, labels, n_groups, how, average, inclusion, prior)
+        natural, record = _bayesian_average(ensemble, labels, n_groups, how, average, inclusion, prior, priors)
     if natural is None:
         natural = inclusion.averages(ensemble, labels, n_groups, average)
     counts = ensemble.column("counts")
@@ -315,9 +317,9 @@ def _bayesian_average(
     average: AverageFunction,
     inclusion: Inclusion,
     prior: Array,
+    priors: str,
 ) -> tuple[Array | None, AverageRecord]:
     """Return products or hierarchical averages (G, P), and the record; no averages where ``"auto"`` has none."""
-    priors = prior_differences(ensemble)
     if how == "product":
         natural = _product(ensemble, labels, n_groups, prior, average, inclusion)
         record = AverageRecord("product", how, priors=priors)
@@ -335,7 +337,7 @@ def _bayesian_average(
     for row, text in ensemble.family.check(natural)[:1]:
         if how == "auto":
             reason = f"the Bayes product of component {row} {text}, so the priors are not those of the models"
-            return None, AverageRecord("barycenter", how, reason)
+            return None, AverageRecord("barycenter", how, reason, priors)
         raise InputError(f"the product of the posteriors matched to component {row} {text}: check the sites' priors")
     return natural, record
 

@@ -15,6 +15,9 @@ Sites of few observations have fitted their noise, which c keeps and f averages 
 p parameters of a component, c and f differ by about (L - G) p / N nats of it, N observations in all, if fits were by
 maximum likelihood, and by less under priors; no loss and no difference counts before it exceeds a quarter of that.
 
+Copies of a component that state a prior have it once each, a Bayesian average once in all; where f is one, each of n
+copies is judged with 1/n of it, so that sites are not the wider for being small.
+
 Topics have no density of documents in closed form. By the joint convexity of the divergence
 
     VL <= sum_l w_l KL(p_l || f_g(l))            (Hershey and Olsen 2007, their variational bound with hard couplings)
@@ -34,6 +37,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
+from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.likelihoods import observation_weights, virtual_loss_of
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss, mean_and_error, shares_of
@@ -116,6 +120,35 @@ class Losses:
     def best_site(self) -> int:
         """The site whose own model loses least."""
         return int(np.argmin(self.sites))
+
+
+def with_one_prior(ensemble: Ensemble, labels: Labels) -> Ensemble:
+    """Return the models with 1/n of its prior in each of the n copies of a component: one in total.
+
+    So much a Bayesian average has. With their priors whole, components of small sites are wider than their data, and a
+    fused one that is right would lose for not being. Models stay as they are where one lacks a prior, or where what is
+    left would be no posterior.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        The models.
+    labels : Labels of shape (L,)
+        Fused component of each local one; -1 for one left out, which keeps its prior.
+    """
+    family, priors = ensemble.family, [p.prior for p in ensemble.posteriors if p.prior is not None]
+    if len(priors) < ensemble.n_sites or not isinstance(family, EvidenceFamily):
+        return ensemble
+    is_in = labels >= 0
+    n_copies = np.ones(len(labels))
+    n_copies[is_in] = np.bincount(labels[is_in])[labels[is_in]]
+    surplus = (1.0 - 1.0 / n_copies)[:, None] * (np.stack(priors)[ensemble.owner] - family.flat)  # (L, P)
+    natural = ensemble.natural - surplus
+    if family.check(natural):
+        return ensemble
+    rows = np.split(natural, ensemble.offsets[1:-1])
+    posteriors = [replace(site, natural=own) for site, own in zip(ensemble.posteriors, rows, strict=True)]
+    return replace(ensemble, posteriors=tuple(posteriors))
 
 
 def losses_of(ensemble: Ensemble, fused: Posterior, labels: Labels, *, is_mixture: bool) -> Losses | None:
@@ -244,6 +277,8 @@ def judge_fusion(
     ensemble, origin = ensemble.canonical(relabel=True)
     labels = labels[origin]
     is_sample = n_sites is not None and n_sites > ensemble.n_sites
+    if details.get("average", {}).get("name") != "barycenter":  # a model that requests went on from has one prior, too
+        ensemble = with_one_prior(ensemble, labels)
     losses = losses_of(ensemble, fused, labels, is_mixture=is_mixture)
     harmless = losses.harmless if losses is not None and trusts_sites else None
     findings: list[tuple[str, str, str]] = []  # code, clause, remedy

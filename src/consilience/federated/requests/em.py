@@ -28,6 +28,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     family_of,
     flat_dof,
     from_natural,
+    maximum_likelihood_covariances,
 )
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Posterior
@@ -309,8 +310,7 @@ def _total_variance(components: ConjugateParameters, counts: Array, covariance_t
     """Return the variance of every column under the whole mixture, as one spread (1, D, D), (1, D) or (1,)."""
     weights = counts / counts.sum()
     centred = components.mean - weights @ components.mean
-    spread = components.spread
-    within = spread / components.kappa.reshape(-1, *[1] * (spread.ndim - 1))
+    within = maximum_likelihood_covariances(components, covariance_type)
     if covariance_type in ("full", "tied"):
         within = np.diagonal(within, axis1=1, axis2=2)
     between = centred**2 if within.ndim == 2 else (centred**2).mean(axis=1)

@@ -46,6 +46,7 @@ from consilience.families.linalg import cholesky, log_determinant
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
+    maximum_likelihood_covariances,
     to_natural,
 )
 
@@ -228,7 +229,7 @@ def expectations(state: MixtureState) -> MixtureExpectations:
     if state.is_likelihood:
         with np.errstate(divide="ignore"):
             log_weights = np.log(state.counts / state.counts.sum())
-        covariance = _divided(state.components.spread, kappa)
+        covariance = maximum_likelihood_covariances(state.components, state.covariance_type)
         if state.is_tied:  # as the adapter has it: the mean over observations
             covariance = np.einsum("k,kij->ij", state.counts / state.counts.sum(), covariance)[None]
         excess, location = np.zeros(len(covariance)), np.zeros(n_components)

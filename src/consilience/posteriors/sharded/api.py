@@ -38,7 +38,7 @@ def shards(where: Any, *, shard_bytes: int = SHARD_BYTES) -> Shards:
     >>> family, rng = families.DiagonalGaussian(dim=2), np.random.default_rng(0)
     >>> folder = tempfile.mkdtemp()
     >>> for site in range(20):
-    ...     eta = family.to_natural(mean=rng.normal([[0, 0], [9, 9]]), variance=np.ones((2, 2)))
+    ...     eta = family.to_natural(mean=rng.normal([[0, 0], [9, 9]], 0.5), variance=np.ones((2, 2)))
     ...     save(Posterior(family, eta), f"{folder}/site-{site}.safetensors")
     >>> shards(folder).n_sites
     20

@@ -237,7 +237,8 @@ def _averages(
     Few components are gathered: what heterogeneity takes at once is then what memory computes.
     """
     if fit.averages is not None and method.combine != "product":
-        return fit.averages, AverageRecord("barycenter", method.combine, method.own_average)
+        record = average_of_sums(shards, kind, totals, "barycenter", "")
+        return fit.averages, replace(record, requested=method.combine, reason=method.own_average)
     if method.combine in ("auto", "hierarchical"):
         if shards.n_rows <= MAX_GATHERED_ROWS:
             gathered = gather(shards)

@@ -205,10 +205,11 @@ def average_of_sums(
     own_average : str
         Why ``"auto"`` is the method's own average; empty where it is not.
     """
-    priors = "" if totals.prior_range is None else _range_text(totals.prior_range)
+    has_prior = totals.prior is not None  # else the fused posterior has none either
+    priors = _range_text(totals.prior_range) if has_prior and totals.prior_range is not None else ""
     if combine != "auto":
-        is_product = combine == "product" and totals.prior is not None
-        return AverageRecord("product", combine, priors=priors) if is_product else AverageRecord("barycenter", combine)
+        is_product = combine == "product" and has_prior
+        return AverageRecord("product" if is_product else "barycenter", combine, priors=priors)
     reason = own_average
     if not reason and not (kind.family.has_width and isinstance(kind.family, RandomEffectsFamily)):
         reason = f"a {kind.family.name} has no random-effects average"
@@ -222,7 +223,7 @@ def average_of_sums(
         for row, text in kind.family.check(_products(shards, totals))[:1]:
             reason = f"the Bayes product of component {row} {text}, so the priors are not those of the models"
     if reason:
-        return AverageRecord("barycenter", combine, reason)
+        return AverageRecord("barycenter", combine, reason, priors)
     text = "sums over shards give the Bayes product, which takes sites for alike; how much they differ is not known"
     return AverageRecord("product", combine, text, priors)
 

@@ -112,12 +112,10 @@ class GaussianMixtureAdapter(Adapter):
         """
         covariance_type, fitted = posterior.source["covariance_type"], from_natural(posterior.family, posterior.natural)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
+        covariances = maximum_likelihood_covariances(fitted, covariance_type)
         if covariance_type == "tied":
-            fitted = with_shared_factor(fitted)
-            divisors = np.broadcast_to(fitted.kappa.mean(), fitted.kappa.shape)
-        else:
-            divisors = fitted.kappa
-        covariances = fitted.spread / divisors.reshape(-1, *[1] * (fitted.spread.ndim - 1))
+            shared = np.einsum("n,nij->ij", counts / counts.sum(), covariances)  # as the model has it
+            fitted, covariances = with_shared_factor(fitted), np.broadcast_to(shared, covariances.shape)
         if covariance_type == "spherical":
             covariances = np.broadcast_to(covariances[:, None], fitted.mean.shape)
         return MixtureDensity(
