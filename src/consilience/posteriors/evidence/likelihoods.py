@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.posteriors.ensemble import Ensemble, Stack
+from consilience.posteriors.evidence.search import steady_order
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss
 
 
@@ -50,12 +51,14 @@ def _without_priors(stack: Stack, site_priors: Array) -> tuple[Stack, NDArray[np
 def virtual_loss_of(ensemble: Ensemble) -> VirtualLoss | None:
     """Return the virtual losses of matchings of all components (L,); None for families without densities of data.
 
-    Components count by ``observation_weights``.
+    Components count by ``observation_weights``, and are drawn from in an order that tiny changes do not change.
     """
     densities = ensemble.family.plug_in(ensemble.natural)
     if densities is None:
         return None
-    return VirtualLoss(*densities, observation_weights(ensemble), describes_data=ensemble.family.describes_data)
+    order = steady_order(ensemble.natural, ensemble.owner)
+    weights, describes_data = observation_weights(ensemble), ensemble.family.describes_data
+    return VirtualLoss(*densities, weights, describes_data=describes_data, order=order)
 
 
 def observation_weights(ensemble: Ensemble) -> Array:

@@ -314,16 +314,15 @@ def shuffled(n_sites: int) -> Labels:
     return np.random.default_rng(0).permutation(n_sites)
 
 
-def steady_order(stack: Stack) -> Labels:
-    """Return all rows ordered by site and within sites, by contents alone, so that tiny changes change no order.
+def steady_order(natural: Array, owner: Labels) -> Labels:
+    """Return all rows (L, P) ordered by site and within sites, by contents alone, so that tiny changes change no order.
 
     Rows are ordered by one fixed linear form of their natural parameters, sites by the sum of those of their rows.
     Bytes, which order an ensemble, change at random where a number changes in its last digit.
     """
-    natural = stack.natural
     scale = np.abs(natural - natural.mean(axis=0)).mean(axis=0)
     is_rounding = scale <= SMALLEST_SPREAD * np.abs(natural).max(axis=0)  # columns that are alike order nothing
     direction = np.random.default_rng(0).standard_normal(natural.shape[1])
     keys = natural @ np.where(is_rounding, 0.0, direction / np.where(is_rounding, 1.0, scale))
-    site_keys = np.bincount(stack.owner, weights=keys, minlength=stack.n_sites)
-    return np.lexsort((keys, stack.owner, site_keys[stack.owner]))
+    site_keys = np.bincount(owner, weights=keys)
+    return np.lexsort((keys, owner, site_keys[owner]))

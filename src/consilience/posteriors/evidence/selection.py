@@ -85,7 +85,7 @@ class Selection:
         max_groups: int | None = None,
         near: SelectedMatching | None = None,
     ) -> None:
-        self._order = steady_order(stack)
+        self._order = steady_order(stack.natural, stack.owner)
         self._position = np.argsort(self._order)
         start = None if near is None else near.matching.heterogeneity
         self._search = EvidenceSearch(_in_order(stack, self._order), max_groups, start)

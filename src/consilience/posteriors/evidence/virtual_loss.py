@@ -45,6 +45,8 @@ class VirtualLoss:
         Number of draws.
     unit_of_row : Labels of shape (L,), optional
         What is matched, where components are parts of it. Default: the components.
+    order : Labels of shape (L,), optional
+        The rows in the order in which they are drawn from, which decides what the draws are. Default: as they stand.
     describes_data : bool, default True
         Whether the densities are of data; else they are of parameters, and a loss is in no unit that a user knows.
     """
@@ -55,10 +57,13 @@ class VirtualLoss:
     n_draws: int = N_DRAWS
     unit_of_row: Labels | None = None
     describes_data: bool = True
+    order: Labels | None = None
 
     def of_rows(self, rows: Labels) -> VirtualLoss:
         """Return the losses of matchings of some components, against those alone."""
-        return replace(self, means=self.means[rows], covariances=self.covariances[rows], weights=self.weights[rows])
+        order = None if self.order is None else np.argsort(np.argsort(self.order)[rows])
+        means, covariances, weights = self.means[rows], self.covariances[rows], self.weights[rows]
+        return replace(self, means=means, covariances=covariances, weights=weights, order=order)
 
     @cached_property
     def _centre(self) -> Array:
@@ -81,8 +86,9 @@ class VirtualLoss:
     def _drawn(self) -> tuple[Labels, Array]:
         """Which component each draw is of (n,), and the draws (n, D): fixed, for no seed may change a matching."""
         rng = np.random.default_rng(0)
-        rows = np.searchsorted(np.cumsum(self._shares), rng.random(self.n_draws), side="right")
-        rows = np.minimum(rows, len(self._shares) - 1)
+        order = np.arange(len(self._shares)) if self.order is None else self.order
+        places = np.searchsorted(np.cumsum(self._shares[order]), rng.random(self.n_draws), side="right")
+        rows = order[np.minimum(places, len(order) - 1)]
         noise = rng.standard_normal((self.n_draws, self._centred_means.shape[1]))
         if self.covariances.ndim == 2:
             return rows, self._centred_means[rows] + noise * np.sqrt(self.covariances[rows])

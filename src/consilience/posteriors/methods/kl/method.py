@@ -84,7 +84,7 @@ class KLFusion(Method):
     exclusive : bool, default False
         Whether components that the search under ``"auto"`` leaves out, blends and second copies of others, stay out
         (label -1). Else each is put into the group that explains it best, even beside another component of its site, if
-        less is lost so by the virtual loss (docs/number.md). With `robust` they stay out.
+        less is lost so by the virtual loss (docs/number.md). With `robust`, and in chains, they stay out.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter
         (docs/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is the paper's.
@@ -186,10 +186,14 @@ class KLFusion(Method):
         """Whether matchings by evidence are those of this divergence; the direction only says what is averaged."""
         return self.divergence == "kl"
 
-    @property
-    def _is_exclusive(self) -> bool:
-        """Whether what the search leaves out stays out: what looks like a fit gone wrong may be a lie, too."""
-        return self.exclusive or self.robust is not None
+    def _is_exclusive(self, ensemble: Ensemble) -> bool:
+        """Whether what the search leaves out stays out: what looks like a fit gone wrong may be a lie, too.
+
+        States of a chain stay apart, for their transitions would be added up.
+        """
+        arrays = [array for posterior in ensemble.posteriors for array in posterior.attached.values()]
+        is_chain = any(array.axes.count("component") > 1 for array in arrays)
+        return self.exclusive or self.robust is not None or is_chain
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Descend on the objective from several starts and keep the lowest."""
@@ -202,7 +206,7 @@ class KLFusion(Method):
         details: dict[str, Any] = {}
         strength = 0.0
         if self.regularization == "auto" and self.n_components is None:
-            selected = match_by_evidence(ensemble, self.max_components, exclusive=self._is_exclusive)
+            selected = match_by_evidence(ensemble, self.max_components, exclusive=self._is_exclusive(ensemble))
             if self._is_conjugate:
                 return selected
             # Other divergences have no evidence: they take the number that was selected under the conjugate one.
@@ -229,7 +233,7 @@ class KLFusion(Method):
         if best.gap is not None:
             details["certified_gap"] = best.gap
         if self.n_components is not None and self.regularization == "auto" and self._is_conjugate:
-            by_evidence = match_of_size(ensemble, count, best.labels, exclusive=self._is_exclusive)
+            by_evidence = match_of_size(ensemble, count, best.labels, exclusive=self._is_exclusive(ensemble))
             if by_evidence is not None:
                 return by_evidence
         confidence, diagnostics = diagnose(ensemble, best.labels)
