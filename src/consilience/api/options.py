@@ -27,6 +27,7 @@ class MethodOptions(TypedDict, total=False):
     direction: Literal["forward", "reverse"]
     divergence: str
     epsilon: float
+    exclusive: bool
     factorial: bool
     favor_target: int | None
     floor: float

@@ -296,7 +296,8 @@ def judge_fusion(
         ending, _, remedy = status.value.partition("; ")
         findings.append((status.name.lower(), ending, remedy))
     if losses is not None and losses.matters:
-        findings.append(_lossy(losses, ensemble, details.get("heterogeneity", {})))
+        loss_code, clause, remedy = _lossy(losses, ensemble, details.get("heterogeneity", {}))
+        findings.append((loss_code, clause, "" if harmless is False else remedy))  # harm has the remedy already
     code = findings[0][0] if findings else "fine" if losses is not None else status.name.lower()
     clauses = [clause for _, clause, _ in findings if clause]
     remedies = list(dict.fromkeys(remedy for _, _, remedy in findings if remedy))
