@@ -45,6 +45,7 @@ PAGES = (
     "docs/federated.md",
     "docs/number.md",
     "docs/scores.md",
+    "docs/verdict.md",
     "docs/average.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
