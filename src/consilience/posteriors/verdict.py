@@ -274,7 +274,8 @@ def judge_fusion(
         Number of sites, where the models are a sample of them; that there is no harm is then not known of the others.
     """
     # In an order of the contents, so that neither who came first nor names change a bit of it.
-    ensemble, origin = ensemble.canonical(relabel=True)
+    given = ensemble
+    ensemble, origin = given.canonical(relabel=True)
     labels = labels[origin]
     is_sample = n_sites is not None and n_sites > ensemble.n_sites
     if details.get("average", {}).get("name") != "barycenter":  # a model that requests went on from has one prior, too
@@ -296,7 +297,7 @@ def judge_fusion(
         ending, _, remedy = status.value.partition("; ")
         findings.append((status.name.lower(), ending, remedy))
     if losses is not None and losses.matters:
-        loss_code, clause, remedy = _lossy(losses, ensemble, details.get("heterogeneity", {}))
+        loss_code, clause, remedy = _lossy(losses, given, int(origin[losses.largest]), details.get("heterogeneity", {}))
         findings.append((loss_code, clause, "" if harmless is False else remedy))  # harm has the remedy already
     code = findings[0][0] if findings else "fine" if losses is not None else status.name.lower()
     clauses = [clause for _, clause, _ in findings if clause]
@@ -387,8 +388,8 @@ def _outliers(names: Sequence[str]) -> tuple[str, str, str]:
     return "outlier", f"{named} {be}", f"look at {named}, or leave {'it' if len(names) == 1 else 'them'} out"
 
 
-def _lossy(losses: Losses, ensemble: Ensemble, heterogeneity: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return what is said of a loss that matters: that sites differ, or where most is lost."""
+def _lossy(losses: Losses, ensemble: Ensemble, largest: int, heterogeneity: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return what is said of a loss that matters: that sites differ, or of which component (of the stack) most is."""
     keep = "method='concatenate' keeps all components"
     if losses.fused - losses.noise <= GREAT_LOSS:
         return "loses_little", "this is a little less than all models side by side know", keep
@@ -399,8 +400,8 @@ def _lossy(losses: Losses, ensemble: Ensemble, heterogeneity: Mapping[str, Any])
             "sites differ by more than their components are wide, and the fused model is what they have in common",
             keep,
         )
-    site = int(ensemble.owner[losses.largest])
-    component = losses.largest - int(ensemble.offsets[site])
+    site = int(ensemble.owner[largest])
+    component = largest - int(ensemble.offsets[site])
     return (
         "loses",
         f"most is lost of component {component} of {ensemble.names[site]}",
