@@ -1,5 +1,6 @@
 """Rounds in a shared folder and in a bucket: what may go wrong there, and changes nothing."""
 
+import hashlib
 import json
 import os
 import signal
@@ -10,7 +11,9 @@ import time
 from pathlib import Path
 
 import fsspec
+import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import consilience as cs
 from consilience.errors import InputError, OptionError
@@ -325,10 +328,27 @@ def test_a_site_checks_its_own_file_first(place, tmp_path, files):
     with pytest.raises(InputError, match="truncated"):
         send(tmp_path / "bad", place, "a")
     assert not place.exists()
-    cs.save(mixture(3), tmp_path / "few", n_observations=None)
-    warned = send(files["a"], place, "a", min_count=1000.0).warnings
-    assert "observations behind it, fewer than 1000" in warned[0]
+    with pytest.raises(InputError, match=r"none of its \d components has 1000 effective observations"):
+        send(files["a"], place, "a", min_count=1000.0)
+    assert not place.exists()
     assert send(files["b"], place, "b").warnings == ()
+
+
+def test_what_few_observations_tell_of_does_not_leave_the_site(place, tmp_path, files):
+    model = cs.load(files["a"])
+    least = float(np.sort(model.counts)[0])
+    between = (least + float(np.sort(model.counts)[1])) / 2.0
+    before = files["a"].read_bytes()
+    sent = send(files["a"], place, "a", min_count=between)
+    assert f"1 of {model.n_components} components have fewer than" in sent.warnings[0]
+    assert "were withheld" in sent.warnings[0]
+    (there,) = list(place.rglob(sent.announcement.digest))
+    assert_array_equal(np.sort(cs.load(there).counts), np.sort(model.counts)[1:])
+    assert files["a"].read_bytes() == before
+    assert send(files["a"], place, "a", min_count=between).again
+    whole = send(files["a"], place, "a", min_count=0.0)
+    assert whole.warnings == ()
+    assert whole.announcement.digest == hashlib.sha256(before).hexdigest()
 
 
 def test_a_site_that_is_not_expected_is_told_so(files, place, output):

@@ -11,7 +11,7 @@ from consilience.cli.modules import import_module
 from consilience.cli.serve import warn_of_insecure
 from consilience.federated.flower.answer import answer_flower
 from consilience.federated.folder.answer import Answered, answer_folder
-from consilience.federated.requests.base import MIN_COUNT
+from consilience.posteriors.thin_components import MIN_COUNT
 
 
 @click.command()

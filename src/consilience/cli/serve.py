@@ -16,11 +16,12 @@ from consilience.federated.convergence import table
 from consilience.federated.flower.server import serve_flower
 from consilience.federated.flower.site import send_flower
 from consilience.federated.folder.server import TOLERANCE, report_path, serve_folder
-from consilience.federated.folder.site import MIN_COUNT, Sent, receive_folder, send_folder, take_part
+from consilience.federated.folder.site import Sent, receive_folder, send_folder, take_part
 from consilience.federated.plan import DEADLINE
 from consilience.federated.report import RoundReport
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
+from consilience.posteriors.thin_components import MIN_COUNT
 
 
 @click.command()
@@ -159,7 +160,7 @@ def _parse_weights(text: str) -> dict[str, float]:
 @click.option("--attempt", type=click.IntRange(1), help="A higher attempt replaces a lower one.  [default: the next]")
 @click.option("--receive", type=click.Path(path_type=Path), help="Wait for the fused model and write it there.")
 @click.option("--timeout", default=3600.0, show_default=True, help="Seconds to wait for it.")
-@click.option("--min-count", default=MIN_COUNT, show_default=True, help="Warn of components with fewer observations.")
+@click.option("--min-count", default=MIN_COUNT, show_default=True, help="Withhold components of fewer observations.")
 @click.option(
     "--refine",
     metavar="PKG.MOD:CALLABLE",

@@ -18,7 +18,7 @@ import numpy as np
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput, name_inputs
 from consilience.core.progress import Progress, seeded, shown
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 
 Facets = Mapping[str, str | None]
@@ -273,6 +273,19 @@ class Kind(ABC):
         InputError
             For files that cannot be fused.
         """
+
+    def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
+        """Write what of a site's file may leave it to `target`, where that is not all, and return what may not.
+
+        None, and nothing written, where all of it may.
+
+        Raises
+        ------
+        InputError
+            Where nothing would be left.
+        """
+        del file, target, min_count
+        return None
 
     @abstractmethod
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:

@@ -25,6 +25,7 @@ from consilience.posteriors.thin_components import (
     nothing_left_in,
     remaining_components,
     thin_components,
+    withheld_text,
     without_components,
 )
 
@@ -187,15 +188,9 @@ def withhold(posterior: Posterior, min_count: float) -> Posterior:
     thin = thin_components(posterior, min_count)
     if not len(thin):
         return posterior
-    assert posterior.counts is not None  # noqa: S101  (narrows the type; without counts no component is thin)
     if problems := nothing_left_in("", posterior, min_count):
         raise InputError(problems)
-    named = _listed([f"{number} ({posterior.counts[number]:.3g})" for number in thin])
-    _warn(
-        f"{len(thin)} of {posterior.n_components} components have fewer than {min_count:g} effective observations and"
-        f" were withheld: {named}; min_count=0 keeps them",
-        stacklevel=4,
-    )
+    _warn(f"{withheld_text(posterior, min_count)}; min_count=0 keeps them", stacklevel=4)
     return without_components(posterior, remaining_components(posterior, min_count))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.describe import describe
@@ -23,6 +23,12 @@ from consilience.posteriors.methods.ensemble import NO_FILE
 from consilience.posteriors.model_ensemble import ModelEnsemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.scaling import is_pipeline
+from consilience.posteriors.thin_components import (
+    nothing_left_in,
+    remaining_components,
+    withheld_text,
+    without_components,
+)
 from consilience.posteriors.vocabulary import is_topic_posterior
 
 
@@ -105,6 +111,17 @@ class Posteriors(Kind):
         }
         counts = posterior.counts
         return SiteFacts(facets, None if counts is None else float(counts.min()), posterior.n_components)
+
+    def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
+        """Write a posterior without its components of too few observations; see `Kind.withhold`."""
+        posterior, provenance = read_posterior(file)
+        remaining = remaining_components(posterior, min_count)
+        if len(remaining) == posterior.n_components:
+            return None
+        if problems := nothing_left_in(file, posterior, min_count):
+            raise InputError(problems)
+        write_posterior(target, without_components(posterior, remaining), provenance)
+        return Problem(file, withheld_text(posterior, min_count), "min_count=0 keeps them")
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Describe a model and write its posterior."""

@@ -29,7 +29,7 @@ MIN_COUNT = 5.0
 A usual smallest cell of published statistics on people; nobody has measured other values."""
 
 MAX_NAMED = 20
-"""Components that the record of a fusion over shards names at most; more are counted. Chosen by hand."""
+"""Components that a warning, or the record of a fusion over shards, names at most; more are counted."""
 
 
 def thin_components(posterior: Posterior, min_count: float) -> Labels:
@@ -45,6 +45,18 @@ def thin_components(posterior: Posterior, min_count: float) -> Labels:
 def remaining_components(posterior: Posterior, min_count: float) -> Labels:
     """Return which components have at least `min_count` effective observations, or do not say."""
     return np.setdiff1d(np.arange(posterior.n_components), thin_components(posterior, min_count))
+
+
+def withheld_text(posterior: Posterior, min_count: float) -> str:
+    """Return which components of a posterior, of some, are withheld, with their effective observations."""
+    thin = thin_components(posterior, min_count)
+    assert posterior.counts is not None  # noqa: S101  (narrows the type; without counts no component is thin)
+    named = ", ".join(f"{number} ({posterior.counts[number]:.3g})" for number in thin[:MAX_NAMED])
+    more = f" and {len(thin) - MAX_NAMED} more" if len(thin) > MAX_NAMED else ""
+    return (
+        f"{len(thin)} of {posterior.n_components} components have fewer than {min_count:g} effective observations and"
+        f" were withheld: {named}{more}"
+    )
 
 
 def without_components(posterior: Posterior, remaining: Labels) -> Posterior:

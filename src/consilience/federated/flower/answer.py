@@ -20,12 +20,13 @@ from consilience.federated.flower.site import ReceivedModel, connect, write_fuse
 from consilience.federated.folder.answer import MAX_REQUEST_BYTES, Answered
 from consilience.federated.folder.request_server import FIRST_REQUEST, request_name
 from consilience.federated.folder.site import TIMEOUT
-from consilience.federated.requests.base import MIN_COUNT, Answer, Request
+from consilience.federated.requests.base import Answer, Request
 from consilience.federated.requests.exchange import answer, check_request
 from consilience.federated.requests.files import read_request
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
+from consilience.posteriors.thin_components import MIN_COUNT
 
 
 def answer_flower(

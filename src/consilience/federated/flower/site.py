@@ -20,12 +20,12 @@ from consilience.core.provenance import file_digest
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.contribution import Announcement
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
-from consilience.federated.folder.site import MIN_COUNT, Sent, check_before_sending
+from consilience.federated.folder.site import Sent, sendable_files
 from consilience.federated.folder.storage import MAX_REPORT_BYTES
 from consilience.federated.report import RoundReport
 from consilience.files.atomic import refuse_unwritable, write_atomically
 from consilience.files.limits import Limits
-from consilience.files.safetensors_file import SafetensorsFile
+from consilience.posteriors.thin_components import MIN_COUNT
 
 _TIMEOUT = 3600.0
 """Seconds in which all must be done, by default. Chosen by hand."""
@@ -103,21 +103,18 @@ def send_flower(
         )
     if receive is not None:
         refuse_unwritable(Path(receive))
-    checked = [SafetensorsFile(part) for part in (file, fisher) if part is not None]
-    warnings = check_before_sending(checked, Limits(), min_count)
-    files = [part.path for part in checked]
     quiet_flower()
-    offer = {"digest": checked[0].digest, "size": files[0].stat().st_size, "receive": receive is not None}
-    offer["attempt"] = attempt or 0
-    if len(files) > 1:
-        offer |= {"fisher": checked[1].digest, "fisher_size": files[1].stat().st_size}
-    files_by_digest = dict(zip((str(offer["digest"]), str(offer.get("fisher", ""))), files, strict=False))
     deadline = time.monotonic() + timeout
     with (
+        sendable_files(file, fisher, Limits(), min_count) as (files, warnings),
         tempfile.TemporaryFile() as fused,
         connect(address, Path(key), root_certificates, insecure, deadline) as node,
     ):
-        site = _SiteAnswers(offer, files_by_digest, ReceivedModel(fused))
+        offer = {"digest": files[0].digest, "size": files[0].path.stat().st_size, "receive": receive is not None}
+        offer["attempt"] = attempt or 0
+        if len(files) > 1:
+            offer |= {"fisher": files[1].digest, "fisher_size": files[1].path.stat().st_size}
+        site = _SiteAnswers(offer, {part.digest: part.path for part in files}, ReceivedModel(fused))
         while not site.model.is_done:
             if time.monotonic() > deadline:
                 raise InputError(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from consilience import api
-from consilience.api.kinds import load_file
+from consilience.api.kinds import kind_of_file, load_file
 from consilience.checks import is_count
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.check import check_files
@@ -24,10 +25,7 @@ from consilience.files.atomic import refuse_unwritable
 from consilience.files.document import parse_document
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
-
-MIN_COUNT = 5.0
-"""A component with fewer observations behind it is warned about: it may tell of single persons. A convention, as
-`min_count` everywhere in this library; nobody has measured other values."""
+from consilience.posteriors.thin_components import MIN_COUNT
 
 FIRST_PAUSE, MAX_PAUSE = 0.125, 4.0
 """Seconds between looks for the report: doubled from the first to the longest. Chosen by hand."""
@@ -91,7 +89,7 @@ def send_folder(
     number : int
         Number of the round, from 1. Default: 1.
     min_count : float
-        A component with fewer observations is warned about. Default: 5.
+        Components with fewer observations are withheld, which a warning says. Default: 5.
     receive : path, optional
         File for the fused model. Default: None, which does not wait for it.
     timeout : float
@@ -109,9 +107,18 @@ def send_folder(
         raise OptionError("attempt", f"expected a whole number from 1 to 999999, found {attempt!r}")
     if receive is not None:
         refuse_unwritable(Path(receive))
-    path, information = Path(file), None if fisher is None else Path(fisher)
-    files = [SafetensorsFile(part) for part in (path, information) if part is not None]
-    warnings = check_before_sending(files, server_limits(storage, site), min_count)
+    with sendable_files(file, fisher, server_limits(storage, site), min_count) as (files, warnings):
+        announcement, again = _announce(storage, site, attempt, number, files)
+    if receive is None:
+        return Sent(announcement, again, warnings)
+    report = receive_folder(place, receive, number=number, timeout=timeout)
+    return Sent(announcement, again, warnings, report)
+
+
+def _announce(
+    storage: Storage, site: str, attempt: int | None, number: int, files: Sequence[SafetensorsFile]
+) -> tuple[Announcement, bool]:
+    """Put a site's files into the place of a round; return the announcement, and whether it was there before."""
     earlier_report = read_report(storage, number)
     if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
         raise InputError(storage.where, f"round {number} in this place is over; nothing was sent")
@@ -122,10 +129,7 @@ def send_folder(
             retry(partial(storage.put, f"{site_folder(site)}/{digest}", part.path))
         # The announcement last: where it is, the files are whole.
         retry(lambda: storage.put(f"{site_folder(site)}/{announcement.name}", b""))
-    if receive is None:
-        return Sent(announcement, again, warnings)
-    report = receive_folder(place, receive, number=number, timeout=timeout)
-    return Sent(announcement, again, warnings, report)
+    return announcement, again
 
 
 def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, timeout: float = TIMEOUT) -> RoundReport:
@@ -241,38 +245,36 @@ def load_fused(path: Path) -> Any:
     return read_network(file).arrays
 
 
-def check_before_sending(files: list[SafetensorsFile], limits: Limits, min_count: float) -> tuple[str, ...]:
-    """Return warnings about a site's own files, which must be such that a server takes them.
+@contextmanager
+def sendable_files(
+    file: str | Path, fisher: str | Path | None, limits: Limits, min_count: float
+) -> Iterator[tuple[list[SafetensorsFile], tuple[Problem, ...]]]:
+    """Yield the files that a site sends, and what it should know of them; they must be such that a server takes them.
 
     Parameters
     ----------
-    files : list of SafetensorsFile
+    file, fisher : path
         The model's file, and that of its Fisher information where there is one.
     limits : Limits
         Largest sizes that the server takes.
     min_count : float
-        A component with fewer observations is warned about.
+        Components with fewer observations are withheld: a file without them, which is gone afterwards, is sent.
 
     Raises
     ------
     InputError
-        With everything that is wrong with the files.
+        With everything that is wrong with the files, and where nothing would be left of the model.
     """
-    if problems := [problem for file in files for problem in exceeded_limits(file, limits)]:
+    files = [SafetensorsFile(Path(part)) for part in (file, fisher) if part is not None]
+    if problems := [problem for part in files for problem in exceeded_limits(part, limits)]:
         raise InputError(problems)
     checked = check_files(*files)
     if checked.problems:
         raise InputError(problem.about(files[0]) for problem in checked.problems)
-    if checked.smallest_count is None or checked.smallest_count >= min_count:
-        return ()
-    return (
-        Problem(
-            files[0],
-            f"a component has {checked.smallest_count:.3g} observations behind it, fewer than {min_count:g}: "
-            "it may tell of single persons",
-            "fit fewer components, or leave it out",
-        ),
-    )
+    with tempfile.TemporaryDirectory(prefix="consilience-send-") as folder:
+        rest = Path(folder) / "withheld.safetensors"
+        withheld = kind_of_file(files[0]).withhold(files[0], rest, min_count)
+        yield (files, ()) if withheld is None else ([SafetensorsFile(rest), *files[1:]], (withheld,))
 
 
 def server_limits(storage: Storage, site: str) -> Limits:

@@ -26,9 +26,6 @@ from consilience.core.fusion import Fusion
 from consilience.errors import Problem
 from consilience.posteriors.posterior import Features
 
-MIN_COUNT = 5.0
-"""Observations behind a sum that leaves a site, at least. A convention, as `min_count` everywhere in this library."""
-
 
 def _frozen(arrays: Mapping[str, Any]) -> Mapping[str, Array]:
     """Return read-only float64 copies of arrays."""

@@ -93,7 +93,7 @@ class Adapter(ABC):
         n_observations : float or None
             The number; None assumes one, as ``describe`` does.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say how {n_observations} observations would change")
+        raise InputError("n_observations", f"a {self.kind} records its own, so {n_observations} changes nothing in it")
 
     @abstractmethod
     def rebuild(self, posterior: Posterior) -> Any:
