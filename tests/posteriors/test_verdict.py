@@ -247,3 +247,12 @@ def test_shards_are_judged_by_a_sample(tmp_path):
     assert verdict.text.startswith("Of a sample of 6 of the 12 sites: ")
     assert verdict.harmless is None
     assert len(verdict.candidates) == 7
+
+
+def test_a_site_without_a_vote_is_compared_as_it_is():
+    sites = {f"site {number}": site((0, 1, 2), number) for number in range(3)}
+    uneven = site((0, 1, 2), 5)
+    uneven = cs.Posterior(FAMILY, uneven.natural, prior=PRIOR, counts=[400.0, 190.0, 10.0])
+    voting = cs.fuse(sites | {"guest": uneven}, weights=[1, 1, 1, 1e-9]).verdict
+    silent = cs.fuse(sites | {"guest": uneven}, weights=[1, 1, 1, 0]).verdict
+    assert silent.candidates["guest"] == pytest.approx(voting.candidates["guest"], rel=0.1)

@@ -214,8 +214,7 @@ def overlapping_components(posterior: Posterior) -> NDArray[np.bool_] | None:
     densities = posterior.family.plug_in(posterior.natural) if posterior.family.describes_data else None
     if densities is None:
         return None
-    weights = posterior.weights if posterior.weights is not None else np.ones(posterior.n_components)
-    return pair_error_bounds(*densities, np.asarray(weights)).max(axis=1) > MAX_PAIR_ERROR
+    return pair_error_bounds(*densities, posterior.shares).max(axis=1) > MAX_PAIR_ERROR
 
 
 def pair_error_bounds(means: Array, covariances: Array, weights: Array) -> Array:

@@ -287,6 +287,15 @@ class Posterior:
             problems.append(f"has {len(names)} feature names for {dim} dimensions")
         return problems
 
+    @property
+    def shares(self) -> Array:
+        """What each component is of the model's mixture (L,), summing to one: by weights, else counts, else alike."""
+        stated = self.weights if self.weights is not None else self.counts
+        if stated is None or stated.sum() <= 0:
+            stated = np.ones(self.n_components)
+        shares: Array = stated / stated.sum()
+        return shares
+
     def take(self, order: Labels) -> Posterior:
         """Return it with its components in another order (or only some of them)."""
         return self.reordered(self.natural[order], order)

@@ -57,7 +57,8 @@ matched rightly, with sites that differ by at most 0.3 standard deviations of a 
 collapsed ones all at least 0.35; experiments/battery judges them on others."""
 NOISE_SHARE = 0.25
 """Share of the noise of local fits that a loss must exceed. Of 0, 1/4, 1/2 and 1, chosen on the first half of
-experiments/battery: 2 wrong alarms for 7 without it, 12 right ones of 18 for 15."""
+experiments/battery, before each site's prior counted once in all: 2 wrong alarms for 7 without it, 12 right ones of 18
+for 15."""
 MIN_SHARED_MASS = 0.25
 """Share of the observations in components of several sites below which sites share nothing. Chosen by hand."""
 MAX_JUDGED_ROWS = 5000
@@ -172,10 +173,10 @@ def losses_of(ensemble: Ensemble, fused: Posterior, labels: Labels, *, is_mixtur
         loss, densities = virtual_loss_of(ensemble), fused.family.plug_in(fused.natural)
         assert loss is not None  # noqa: S101  (families that describe data have densities)
         assert densities is not None  # noqa: S101
-        losses = _mixture_losses(loss, ensemble, (*densities, mixture_weights(fused)), is_mixture)
+        losses = _mixture_losses(loss, ensemble, (*densities, fused.shares), is_mixture)
         if is_mixture and losses.harmless is None and len(mass) <= MAX_FURTHER_ROWS:
             loss = replace(loss, n_draws=N_FURTHER_DRAWS)
-            losses = _mixture_losses(loss, ensemble, (*densities, mixture_weights(fused)), is_mixture)
+            losses = _mixture_losses(loss, ensemble, (*densities, fused.shares), is_mixture)
         return losses
     local, merged = ensemble.family.mean_probabilities(ensemble.natural), fused.family.mean_probabilities(fused.natural)
     if local is None or merged is None:
@@ -201,7 +202,9 @@ def _mixture_losses(
     by_row = np.bincount(loss.rows_of_draws, weights=by_draw)
     sites = gains = errors = np.zeros(0)
     if is_mixture:
-        of_sites = loss.of_sites(ensemble.offsets)  # (J, n)
+        of_sites = loss.of_sites(
+            ensemble.offsets, np.concatenate([site.shares for site in ensemble.posteriors])
+        )  # (J, n)
         differences = of_sites - by_draw
         sites, gains = of_sites.mean(axis=1), differences.mean(axis=1)
         errors = differences.std(axis=1, ddof=1) * (1.0 / loss.n_draws + 1.0 / n_observations) ** 0.5
@@ -210,12 +213,6 @@ def _mixture_losses(
     noise = NOISE_SHARE * max(len(loss.means) - len(fused[0]), 0) * n_parameters / n_observations
     criterion = "virtual loss, nats per observation"
     return Losses(mean, error, criterion, sites, gains, errors, int(np.argmax(by_row)), noise)
-
-
-def mixture_weights(posterior: Posterior) -> Array:
-    """Return the weights (L,) of a posterior's components in its mixture, summing to one."""
-    stated = posterior.weights if posterior.weights is not None else posterior.counts
-    return shares_of(np.ones(posterior.n_components) if stated is None else stated)
 
 
 def _categorical_divergences(local: Array, merged: Array, labels: Labels) -> Array:

@@ -22,6 +22,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from consilience.checks import Array, Labels
+from consilience.families.densities import log_gaussians
 from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.random_effects import RandomEffects
@@ -171,17 +172,10 @@ def mutual_information(means: Array, covariances: Array, counts: Array) -> float
     rows = np.repeat(np.arange(len(shares)), np.diff(np.rint(N_DRAWS * np.cumsum([0.0, *shares])).astype(np.int64)))
     noise = rng.standard_normal((len(rows), means.shape[1]))
     if covariances.ndim == 2:
-        roots = 1.0 / np.sqrt(covariances)  # (k, D)
-        draws = means[rows] + noise / roots[rows]
-        whitened = (draws[None] - means[:, None]) * roots[:, None]  # (k, n, D)
-        log_scale = np.log(roots).sum(axis=1)
+        draws = means[rows] + noise * np.sqrt(covariances[rows])
     else:
-        factors = np.linalg.cholesky(covariances)
-        draws = means[rows] + np.einsum("nij,nj->ni", factors[rows], noise)
-        whitened = np.linalg.solve(factors, np.swapaxes(draws[None] - means[:, None], 1, 2))
-        log_scale = -np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
-        whitened = np.swapaxes(whitened, 1, 2)
-    log_joint = np.log(shares)[:, None] + log_scale[:, None] - 0.5 * np.sum(whitened**2, axis=2)  # (k, n)
-    log_shares = log_joint - logsumexp(log_joint, axis=0)
-    posterior_entropy = -np.sum(np.exp(log_shares) * log_shares, axis=0).mean()
+        draws = means[rows] + np.einsum("nij,nj->ni", np.linalg.cholesky(covariances)[rows], noise)
+    log_joint = log_gaussians(draws, means, covariances) + np.log(shares)  # (n, k)
+    log_shares = log_joint - logsumexp(log_joint, axis=1, keepdims=True)
+    posterior_entropy = -np.sum(np.exp(log_shares) * log_shares, axis=1).mean()
     return float(max(0.0, -np.sum(shares * np.log(shares)) - posterior_entropy))

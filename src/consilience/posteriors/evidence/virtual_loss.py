@@ -176,12 +176,13 @@ class VirtualLoss:
         log_mixture = _log_density(self._drawn[1], means - self._centre, covariances, shares_of(weights))
         return self._log_concatenation - log_mixture
 
-    def of_sites(self, offsets: Labels) -> Array:
-        """Return log c - log p_j of every draw (J, n) for the mixture p_j of each site's rows, by offsets (J + 1,)."""
+    def of_sites(self, offsets: Labels, shares: Array) -> Array:
+        """Return log c - log p_j of every draw (J, n) for the mixtures p_j of sites' rows.
+
+        Rows of a site lie between two of the offsets (J + 1,); their shares (L,) in it may be of any scale.
+        """
         sites = [slice(*ends) for ends in pairwise(offsets.tolist())]
-        return np.stack(
-            [self.of_mixture(self.means[site], self.covariances[site], self.weights[site]) for site in sites]
-        )
+        return np.stack([self.of_mixture(self.means[site], self.covariances[site], shares[site]) for site in sites])
 
     def __call__(self, labels: Labels) -> tuple[float, float]:
         """Return the loss of a matching in nats per observation, and its standard error."""
