@@ -1,0 +1,1 @@
+"""What a site says of a network beside its weights: see ``description``."""
