@@ -1,14 +1,25 @@
 """Local learners: Bayesian networks, sticky HDP-HMMs, Titsias Gaussian processes and Gaussian topics.
 
 A site runs them on its own data, where no well-kept library offers such a model. Each returns a model that ``fuse``
-takes.
+takes. For networks that a site trains itself there are a loss and a correction that take the frequencies of its classes
+out of the logits.
 """
 
 from __future__ import annotations
 
 from consilience.bayesian.learners.mean_field import FittedBNN, GaussianBNN, HorseshoeBNN
+from consilience.networks.classes.logit_adjustment import logit_adjusted_loss, remove_prior
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
 from consilience.posteriors.sparse_gp.learner import TitsiasGP
 from consilience.posteriors.topics.learner import GaussianTopics
 
-__all__ = ["FittedBNN", "GaussianBNN", "GaussianTopics", "HorseshoeBNN", "StickyHDPHMM", "TitsiasGP"]
+__all__ = [
+    "FittedBNN",
+    "GaussianBNN",
+    "GaussianTopics",
+    "HorseshoeBNN",
+    "StickyHDPHMM",
+    "TitsiasGP",
+    "logit_adjusted_loss",
+    "remove_prior",
+]
