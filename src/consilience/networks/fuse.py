@@ -16,6 +16,8 @@ from consilience.core.inputs import NamedInput, in_order
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
+from consilience.networks.choice.default import fuse_by_default
+from consilience.networks.choice.sites import Sites, weights_of
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fisher.inputs import gather_information, split_information
 from consilience.networks.fuse_aligned import (
@@ -29,6 +31,7 @@ from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import DescribedNetwork, describe_networks
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods import make_network_method
+from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.repair_fusion import refit_fusion
@@ -45,10 +48,7 @@ def prepare_networks(request: Request) -> Prepared:
         raise OptionError("n_observations", "for statistical models; networks are weighed by weights=")
     arguments, options = split_arguments(request.options)
     networks, information_files = split_information(request.inputs)
-    is_informed = arguments.fishers is not None or bool(information_files)
-    # Where nobody says which, networks that come with Fisher information are merged by it.
-    method_name = FisherMerging.name if request.method is None and is_informed else request.method
-    method = make_network_method(method_name, options)
+    method = make_network_method(request.method, options)
     try:
         return _prepare(request, arguments, method, networks, information_files)
     except (InputError, OptionError) as error:
@@ -73,11 +73,15 @@ def _prepare(
     described = describe_networks(networks, mapped=request.only_check)
     names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
+    chooses = isinstance(method, Auto) and method.robust is None
     information = None
-    if method.wants_information:
+    if method.wants_information or (chooses and (arguments.fishers is not None or information_files)):
         information = gather_information(described, arguments.fishers, information_files)
-    weights = as_weights(in_order(request.weights, names, "weights"), len(described))
-    weights = weights / weights.sum()  # (J,)
+    if chooses and information is not None and all(_is_exact(of_network) for of_network in information):
+        method, chooses = FisherMerging(), False  # the product of the posteriors, which pooled data would give
+    given = None if request.weights is None else as_weights(in_order(request.weights, names, "weights"), len(described))
+    descriptions = tuple(network.description for network in described)
+    weights, are_stated = weights_of(given, descriptions)  # (J,)
     if method.keeps_models:
         return Prepared((), partial(_keep_all, described, method, weights, request.seed))
     proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
@@ -86,6 +90,10 @@ def _prepare(
         return Prepared.checked(_refusals(models, method, arguments, weights, information))
 
     def fuse() -> NetworkFusion:
+        if isinstance(method, Auto) and chooses:
+            sites = Sites(tuple(names), weights, descriptions, are_stated)
+            fusion = fuse_by_default(models, sites, arguments, information, method, fusion_rng, request.progress)
+            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
         fusion, order = fuse_aligned(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information
         )
@@ -94,6 +102,11 @@ def _prepare(
         return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
     return Prepared((), fuse)
+
+
+def _is_exact(information: FisherInformation) -> bool:
+    """Return whether merging by information gives what pooled data would: linear networks with Gaussian noise."""
+    return information.linear and information.likelihood == "gaussian"
 
 
 def _refusals(

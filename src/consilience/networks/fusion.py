@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
+from consilience.core.verdict import Verdict
 from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.networks.files import write_network
@@ -74,6 +75,12 @@ class NetworkFusion(Fusion):
         The networks that were fused, in the order in which they were handed in.
     repaired : str or None
         How the statistics of the fused network were repaired; None if they were not.
+    keeps_models : bool
+        Whether the fused model is all models side by side.
+    judgement : Verdict, optional
+        The verdict on a choice among candidates; None where there was none.
+    candidates : mapping of str to Module
+        By name, the networks among which was chosen, in evaluation mode.
     """
 
     network: Network
@@ -88,6 +95,8 @@ class NetworkFusion(Fusion):
     _rebuild: Callable[[Network], Any] | None = field(repr=False)
     repaired: str | None = None
     keeps_models: bool = False
+    judgement: Verdict | None = field(default=None, repr=False)
+    candidates: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def model(self) -> Any:
@@ -141,6 +150,18 @@ class NetworkFusion(Fusion):
         """Whether the network has statistics of batch normalisation, which averaging leaves wrong."""
         averaged = self.repaired is None and not self.keeps_models
         return averaged and any(key.endswith("running_var") for key in self.network.arrays)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The judgement on the fusion in one sentence: what was chosen and why, whether harm is excluded."""
+        verdict, problems = self.judgement, self.open_problems()
+        if verdict is None:
+            return super().verdict
+        if not problems:
+            return verdict
+        remedies = filter(None, [verdict.remedy, *problems.values()])
+        text = f"{verdict.text} Open: {'; '.join(problems)}."
+        return replace(verdict, text=text, remedy="; ".join(remedies))
 
     def open_problems(self) -> Mapping[str, str]:
         """Return what is still wrong with the fused network: an unproved symmetry, statistics of averaged layers."""

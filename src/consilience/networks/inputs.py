@@ -17,6 +17,7 @@ import numpy as np
 from consilience.checks import AnyArray
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.errors import InputError, Problem
+from consilience.networks.descriptions.description import Description
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, to_bytes
 from consilience.networks.symmetry.axes import Layout, fixed_axes
@@ -46,6 +47,8 @@ class DescribedNetwork:
         The module, where the input is one.
     digest : str or None
         SHA-256 of the file; None for an object in memory, and where nothing will be fused.
+    description : Description or None
+        What its site says of it.
     """
 
     name: str
@@ -54,6 +57,7 @@ class DescribedNetwork:
     symmetry: Symmetry | None
     module: nn.Module | None
     digest: str | None
+    description: Description | None = None
 
     def network(self) -> Network:
         """Return the network under the trivial symmetry, under which nothing moves."""

@@ -8,6 +8,7 @@ from typing import Any
 from consilience.core.options import make_named_method, refuse_options
 from consilience.errors import OptionError
 from consilience.networks.method import NetworkMethod
+from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
 from consilience.networks.methods.consensus import Consensus
 from consilience.networks.methods.fedma import FedMA
@@ -20,6 +21,7 @@ from consilience.networks.methods.wasserstein import WassersteinFusion
 from consilience.posteriors.method import Method
 
 NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
+    Auto,
     Consensus,
     WassersteinFusion,
     GromovFusion,
@@ -73,6 +75,7 @@ def make_network_method(method: str | NetworkMethod | Method | None, options: Ma
 
 __all__ = [
     "NETWORK_METHODS",
+    "Auto",
     "Consensus",
     "FedMA",
     "FisherMerging",

@@ -1,4 +1,4 @@
-"""Consensus: weight matching of any number of networks into any width, the recommended method.
+"""Consensus: weight matching of any number of networks into any width.
 
 It minimises the objective E of ``weight_matching.state`` over the slots of all units of all models. At the width of the
 models that is weight matching (Ainsworth et al. 2023); at the sum of their widths E is zero, and the fused network is
@@ -60,7 +60,7 @@ class Consensus(NetworkMethod):
     """
 
     name: ClassVar[str] = "consensus"
-    summary: ClassVar[str] = "match units by all that touches them, keep apart what finds no partner (recommended)"
+    summary: ClassVar[str] = "match units by all that touches them, keep apart what finds no partner"
     needs: ClassVar[str] = "networks of one architecture, widths may differ; the fused one is no narrower"
     gives: ClassVar[str] = "one network of any width no smaller than the widest; at full width, the ensemble of logits"
     paper: ClassVar[str] = "none: weight matching (ainsworth2023) carried to any number of models and widths"

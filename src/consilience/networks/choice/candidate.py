@@ -1,0 +1,51 @@
+"""Candidates of the default fusion: networks with a name, and the effort that went into them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from consilience.networks.fusion import NetworkFusion
+
+
+class Effort(IntEnum):
+    """What a candidate used beyond the sites' own networks; of candidates that cannot be told apart, less is chosen."""
+
+    SITE = 0
+    AVERAGE = 1
+    CLASS_HEADS = 2
+    MATCHED = 3
+    FISHER = 4
+    REFITTED = 5
+    REFITTED_HEAD = 6
+    DISTILLED = 7
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One network that the default fusion may return.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the verdict, such as "refitted" or "site lund".
+    effort : Effort
+        What it used.
+    module : Module or None
+        The network, in evaluation mode; None where the networks came without a module.
+    base : NetworkFusion
+        The fusion by averaging that it was made from; of a site, the one that it was compared with.
+    made : str
+        How it was made of `base`; empty where it is the average itself.
+    site : int, optional
+        The number of the site whose network it is.
+    """
+
+    name: str
+    effort: Effort
+    module: Any
+    base: NetworkFusion
+    made: str = ""
+    site: int | None = None

@@ -1,0 +1,77 @@
+"""The rule that chooses among scored candidates, and what it proves about harm.
+
+Of candidates whose losses on the same n held-out inputs differ by no more than one standard error from the least, the
+one of least effort is taken: a site's own network before an average, an average before a matched one, and so on. Of
+equal effort, the one that breaks ties best. The result is never scored worse than a site's own network.
+
+Harm is excluded where on labelled inputs the loss of every other site is larger by two standard errors of the paired
+difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.checks import Array
+
+STANDARD_ERRORS_OF_TIES = 1.0
+"""Candidates within so many standard errors of the best are not told apart."""
+STANDARD_ERRORS_OF_HARM = 2.0
+"""Standard errors by which every site's own network must be worse, for the choice to be known as harmless."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Losses of K candidates on n held-out inputs.
+
+    Parameters
+    ----------
+    losses, ties : array of shape (K, n)
+        Losses, and losses that break ties, of every candidate on every input.
+    efforts : sequence of int
+        Effort of each candidate.
+    is_site : sequence of bool
+        Whether it is a site's own network.
+    """
+
+    losses: Array
+    ties: Array
+    efforts: Sequence[int]
+    is_site: Sequence[bool]
+
+    @property
+    def means(self) -> Array:
+        """Mean loss (K,) of every candidate."""
+        means: Array = self.losses.mean(axis=1)
+        return means
+
+    def excess(self, number: int, over: int) -> tuple[float, float]:
+        """Return by how much one candidate's loss exceeds another's, and the standard error of that, paired."""
+        differences = self.losses[number] - self.losses[over]
+        return float(differences.mean()), float(differences.std(ddof=1) / len(differences) ** 0.5)
+
+    def choose(self) -> int:
+        """Return the number of the candidate to take."""
+        means = self.means
+        best = min(range(len(means)), key=lambda k: (means[k], self.ties[k].mean()))
+        tied = []
+        for k in range(len(means)):
+            excess, error = self.excess(k, best)
+            if excess <= STANDARD_ERRORS_OF_TIES * error:
+                tied.append(k)
+        chosen = min(tied, key=lambda k: (self.efforts[k], means[k], self.ties[k].mean()))
+        best_site = min((means[k] for k in range(len(means)) if self.is_site[k]), default=np.inf)
+        return chosen if means[chosen] <= best_site else best
+
+    def is_harmless(self, chosen: int) -> bool:
+        """Return whether every other site's own network is known to be worse than the chosen one."""
+        for k in range(len(self.losses)):
+            if not self.is_site[k] or k == chosen:
+                continue
+            excess, error = self.excess(k, chosen)
+            if excess <= STANDARD_ERRORS_OF_HARM * error:
+                return False
+        return True

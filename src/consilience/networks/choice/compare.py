@@ -1,0 +1,223 @@
+"""Candidates of the default fusion that need inputs: fitted, distilled, compared; see ``default``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import InputError, UnsupportedError
+from consilience.networks.choice.answers import outputs_of
+from consilience.networks.choice.candidate import Candidate, Effort
+from consilience.networks.choice.choose import Scores
+from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
+from consilience.networks.choice.inputs import ChoiceInputs, Rows
+from consilience.networks.choice.teacher import Teacher
+from consilience.networks.choice.verdict import Choice
+from consilience.networks.choice.workshop import Workshop
+from consilience.networks.classes.heads import class_heads, refit_head
+from consilience.networks.classes.shares import class_shares
+from consilience.networks.distillation import distill
+from consilience.networks.methods.fisher.merging import FisherMerging
+from consilience.networks.repair_fusion import refit_fusion
+
+N_DISTILLED = 2
+"""Candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
+LABEL_WEIGHT = 0.5
+"""Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
+values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Candidates on the same inputs, one of which is chosen.
+
+    Parameters
+    ----------
+    workshop : Workshop
+        The networks and their averages.
+    inputs : ChoiceInputs
+        Inputs to fit, to stop and to compare on.
+    rng : numpy.random.Generator
+        Source of the draws of refits and distillations.
+    started : float
+        ``time.monotonic()`` at the start of the fusion.
+    notes : list of str
+        What was left out, and why; grows while candidates are made.
+    """
+
+    workshop: Workshop
+    inputs: ChoiceInputs
+    rng: np.random.Generator
+    started: float
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def on_fit(self) -> Array:
+        """What the sites' networks answer on the inputs to fit on (J, n, k)."""
+        return self._site_outputs(self.inputs.fit)
+
+    @cached_property
+    def on_early(self) -> Array:
+        """What they answer on the inputs to stop on (J, n, k)."""
+        return self._site_outputs(self.inputs.early)
+
+    @cached_property
+    def on_held(self) -> Array:
+        """What they answer on the inputs to compare on (J, n, k)."""
+        return self._site_outputs(self.inputs.held)
+
+    def _site_outputs(self, rows: Rows) -> Array:
+        return np.stack([outputs_of(module, rows.inputs) for module in self.workshop.modules])
+
+    @cached_property
+    def teacher(self) -> Teacher:
+        """The ensemble of all sites."""
+        sites = self.workshop.ordered
+        is_described = any(description is not None for description in sites.descriptions)
+        return Teacher(sites, sites.classes is not None if is_described else self.on_held.shape[2] > 1)
+
+    def choose(self) -> Choice:
+        """Return all candidates with their scores, and the one to take."""
+        n_steps = 3 + 2 * (1 + (self.inputs.images is not None)) + N_DISTILLED
+        candidates = self.workshop.site_candidates() if self.inputs.can_compare_sites else []
+        n_sites = len(candidates)
+        rng, distill_rng = self.rng.spawn(2)
+        for made in (self._averages(), self._refitted(rng), self._distilled(candidates, distill_rng)):
+            for candidate in made:
+                candidates.append(candidate)
+                self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
+        held = self.inputs.held
+        criterion = self._criterion(held, self.on_held)
+        outputs = [*self.on_held[:n_sites], *(outputs_of(c.module, held.inputs) for c in candidates[n_sites:])]
+        scores = Scores(
+            np.stack([criterion.losses(of_candidate) for of_candidate in outputs]),
+            np.stack([criterion.ties(of_candidate) for of_candidate in outputs]),
+            [candidate.effort for candidate in candidates],
+            [candidate.site is not None for candidate in candidates],
+        )
+        chosen = scores.choose()
+        ensemble = self.teacher.answers(self.on_held)
+        gap = None
+        if self.teacher.classifies:
+            gap = float(np.mean(outputs[chosen].argmax(axis=1) != ensemble.argmax(axis=1)))
+        return Choice(
+            tuple(candidates),
+            chosen,
+            criterion,
+            scores,
+            float(criterion.losses(ensemble).mean()),
+            gap,
+            notes=(*self.inputs.notes, *self.notes),
+            can_compare_sites=self.inputs.can_compare_sites,
+        )
+
+    def _averages(self) -> Iterator[Candidate]:
+        """Yield the base, the base with the rows of its head by class, and that by Fisher information."""
+        workshop, base = self.workshop, self.workshop.base_candidate
+        yield base
+        counts = workshop.ordered.class_counts
+        if counts is not None and self.teacher.classifies:
+            with self._or_noted("the head by class"):
+                module = class_heads(
+                    base.module,
+                    workshop.aligned,
+                    class_shares(counts, workshop.ordered.weights),
+                    self.inputs.early.inputs,
+                )
+                yield Candidate("head by class", Effort.CLASS_HEADS, module, base.base, "rows of the head by class")
+        if workshop.information is not None and not self._is_too_late("Fisher merging"):
+            with self._or_noted("Fisher merging"):
+                fusion = workshop.averaged(FisherMerging())
+                yield Candidate("Fisher", Effort.FISHER, fusion.model, fusion)
+
+    def _refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
+        """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
+        base = self.workshop.base
+        inputs = [("refitted", self.inputs.fit.inputs)]
+        if self.inputs.images is not None:
+            inputs.append(("refitted on matched images", self.inputs.images))
+        for name, rows in inputs:
+            if not self.workshop.method.refit or self._is_too_late(name):
+                continue
+            fusion = refit_fusion(base, self.workshop.order, None, rows, rng)
+            if fusion.repaired is None:
+                self.notes.append(f"{name} was left out: {fusion.details['refit']}")
+                continue
+            yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
+            with self._or_noted(f"{name}, with its head"):
+                module = refit_head(fusion.model, self.inputs.fit.inputs, self.teacher.head_targets(self.on_fit))
+                made = f"{fusion.repaired}; head fitted to the sites' ensemble"
+                yield Candidate(f"{name}, with its head", Effort.REFITTED_HEAD, module, base, made)
+
+    def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
+        """Yield the best candidates so far but sites', distilled from the ensemble.
+
+        Half of a target is the drawn class where there is one.
+        """
+        fused = [candidate for candidate in candidates if candidate.site is None]
+        if not self.workshop.method.steps or self._is_too_late("distillation"):
+            return
+        fit, early = self.inputs.fit, self.inputs.early
+        criterion = self._criterion(early, self.on_early)
+        losses = [float(criterion.losses(outputs_of(c.module, early.inputs)).mean()) for c in fused]
+        targets = _with_labels(self.teacher.answers(self.on_fit), fit)
+        early_targets = _with_labels(self.teacher.answers(self.on_early), early)
+        for number, stream in zip(
+            np.argsort(losses, kind="stable")[:N_DISTILLED], rng.spawn(N_DISTILLED), strict=False
+        ):
+            start = fused[int(number)]
+            name = f"distilled from {start.name}"
+            if self._is_too_late(name):
+                continue
+            with self._or_noted(name):
+                distilled = distill(
+                    start.module,
+                    fit.inputs,
+                    targets,
+                    early.inputs,
+                    early_targets,
+                    classifies=self.teacher.classifies,
+                    steps=self.workshop.method.steps,
+                    rng=stream,
+                )
+                if not distilled.steps:  # nothing was gained
+                    continue
+                made = [start.made, f"distilled from the sites' ensemble, {distilled.steps} steps"]
+                yield Candidate(name, Effort.DISTILLED, distilled.module, start.base, "; ".join(filter(None, made)))
+
+    def _criterion(self, rows: Rows, outputs: Array) -> Criterion:
+        """Return what candidates are compared by on inputs, for the sites' outputs (J, n, k) on them."""
+        if rows.labels is not None and self.teacher.classifies:
+            return ErrorOnLabels(rows.labels)
+        answers = self.teacher.answers(outputs)
+        return Disagreement(answers) if self.teacher.classifies else SquaredGap(answers)
+
+    def _is_too_late(self, what: str) -> bool:
+        """Return whether the bound on seconds has passed, and note what is left out."""
+        most = self.workshop.method.max_seconds
+        if most is None or time.monotonic() - self.started < most:
+            return False
+        self.notes.append(f"{what} was left out: {most:g} seconds had passed")
+        return True
+
+    @contextmanager
+    def _or_noted(self, what: str) -> Iterator[None]:
+        """Leave out a candidate that cannot be made, with a note on why."""
+        try:
+            yield
+        except (InputError, UnsupportedError) as error:
+            self.notes.append(f"{what} was left out: {error}")
+
+
+def _with_labels(answers: Array, rows: Rows) -> Array:
+    """Return targets (n, C): answers, or their mean with the drawn classes."""
+    if rows.labels is None:
+        return answers
+    targets: Array = LABEL_WEIGHT * np.eye(answers.shape[1])[rows.labels] + (1 - LABEL_WEIGHT) * answers
+    return targets

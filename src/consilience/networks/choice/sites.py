@@ -1,0 +1,89 @@
+"""What all sites of a fusion say together: weights, counts by class, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.networks.descriptions.description import Description
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """The J sites of a fusion, in canonical order.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Names of the sites.
+    weights : array of shape (J,)
+        Weight of each, summing to one.
+    descriptions : tuple of (Description or None)
+        What each says of its network.
+    are_weights_stated : bool
+        Whether the caller, or every site, said what a network counts; else they count alike.
+    """
+
+    names: tuple[str, ...]
+    weights: Array
+    descriptions: tuple[Description | None, ...]
+    are_weights_stated: bool
+
+    @cached_property
+    def described(self) -> tuple[Description, ...] | None:
+        """The descriptions where every site with a vote gives one; None otherwise."""
+        voting = [
+            description for description, weight in zip(self.descriptions, self.weights, strict=True) if weight > 0
+        ]
+        given = tuple(description for description in voting if description is not None)
+        return given if len(given) == len(voting) else None
+
+    @cached_property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes, where the sites name them."""
+        return next((d.classes for d in self.descriptions if d is not None and d.classes is not None), None)
+
+    @cached_property
+    def class_counts(self) -> Array | None:
+        """What each site's observations of each class count (J, C), in units of weight; None where a site is silent.
+
+        Where weights are numbers of observations these are the counts over their sum.
+        """
+        rows = []
+        for description, weight in zip(self.descriptions, self.weights, strict=True):
+            counts = None if description is None else description.class_counts
+            if counts is None and weight > 0:
+                return None
+            rows.append(None if counts is None else weight * counts / max(counts.sum(), 1.0))
+        n_classes = next(len(row) for row in rows if row is not None)
+        return np.array([np.zeros(n_classes) if row is None else row for row in rows])
+
+    @property
+    def observed_counts(self) -> Array | None:
+        """The counts (J, C) in observations; None where a site is silent."""
+        if self.class_counts is None:
+            return None
+        counts: Array = self.class_counts * sum(d.n_observations for d in self.descriptions if d is not None)
+        return counts
+
+
+def weights_of(given: Array | None, descriptions: Sequence[Description | None]) -> tuple[Array, bool]:
+    """Return weights (J,) that sum to one, and whether somebody stated them.
+
+    Parameters
+    ----------
+    given : array of shape (J,), optional
+        Weights that the caller gave; they come first.
+    descriptions : sequence of (Description or None)
+        Their numbers of observations are the weights, where every site says its own.
+    """
+    if given is not None:
+        return given / given.sum(), True
+    if all(description is not None for description in descriptions):
+        observations = np.array([d.n_observations for d in descriptions if d is not None])
+        return observations / observations.sum(), True
+    return np.full(len(descriptions), 1.0 / len(descriptions)), False

@@ -1,0 +1,59 @@
+"""The default for networks: several candidates, and a choice among them without labels (``networks.choice``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from consilience.checks import is_count, is_number
+from consilience.core.options import Requirement
+from consilience.networks.methods.consensus import Consensus
+
+
+@dataclass(frozen=True)
+class Auto(Consensus):
+    """Make several candidates, compare them on inputs drawn from what the sites describe, and return the best.
+
+    Candidates are every site's own network, the average, the matched network, both refitted, with a head by the counts
+    of classes, and distilled from the ensemble of all sites. Where no site describes its inputs nothing is fitted and
+    nothing compared: the average comes back for networks of one start, else the matched network, and the verdict says
+    that harm is not excluded. The options of `Consensus` say how units are matched. With `robust`, which trusts no
+    site's description, it is `Consensus`.
+
+    Parameters
+    ----------
+    steps : int
+        Steps of Adam in each distillation; 0 for none. Default: 200.
+    n_inputs : int
+        Inputs on which candidates are fitted; twice as many compare them. Default: 2000.
+    max_seconds : float, optional
+        After so many seconds no further candidate is begun; what was left out is said. Default: no bound, so that the
+        same seed gives the same bytes.
+
+    References
+    ----------
+    This library's; see docs/networks_default.md for what was measured.
+    """
+
+    name: ClassVar[str] = "auto"
+    summary: ClassVar[str] = (
+        "make several candidates and choose one without labels, by what sites describe (recommended)"
+    )
+    needs: ClassVar[str] = "networks of one architecture; with descriptions (consilience.describe) it can choose"
+    gives: ClassVar[str] = "one network, with a verdict that lists the candidates and their scores"
+    paper: ClassVar[str] = "none: a choice among the methods here"
+
+    steps: int = 200
+    n_inputs: int = 2000
+    max_seconds: float | None = None
+
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        is_bound = self.max_seconds is None or (is_number(self.max_seconds) and self.max_seconds > 0)
+        yield from (
+            ("steps", self.steps == 0 or is_count(self.steps), "a whole number that is not negative"),
+            ("n_inputs", is_count(self.n_inputs), "a positive integer"),
+            ("max_seconds", is_bound, "a positive number or None"),
+        )

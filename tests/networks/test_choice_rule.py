@@ -1,0 +1,62 @@
+"""Laws of the choice among candidates: never worse than a site, least effort among equals, harm excluded by two s.e."""
+
+import numpy as np
+import pytest
+
+from consilience.networks.choice.choose import Scores
+from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredGap
+
+
+def scores(losses, efforts=None, n_sites=1):
+    losses = np.asarray(losses, dtype=float)
+    efforts = list(range(len(losses))) if efforts is None else efforts
+    return Scores(losses, losses.copy(), efforts, [number < n_sites for number in range(len(losses))])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_choice_is_never_scored_worse_than_a_site(seed):
+    rng = np.random.default_rng(seed)
+    n_candidates, n_sites = rng.integers(2, 9), rng.integers(1, 3)
+    rates = rng.uniform(0.2, 0.3, n_candidates)
+    of_all = scores(rng.random((n_candidates, 60)) < rates[:, None], rng.integers(0, 8, n_candidates), n_sites)
+    assert of_all.means[of_all.choose()] <= of_all.means[:n_sites].min()
+
+
+def test_of_candidates_that_cannot_be_told_apart_the_one_of_least_effort_is_taken():
+    rng = np.random.default_rng(0)
+    site = (rng.random(1000) < 0.3).astype(float)
+    average = (rng.random(1000) < 0.1).astype(float)
+    distilled = average.copy()
+    distilled[np.flatnonzero(average)[0]] = 0.0  # better by one input of a thousand
+    assert scores([site, average, distilled]).choose() == 1
+    distilled[:] = rng.random(1000) < 0.02
+    assert scores([site, average, distilled]).choose() == 2
+
+
+def test_ties_are_broken_by_the_second_loss():
+    losses = np.zeros((3, 50))
+    ties = np.stack([np.full(50, 2.0), np.full(50, 1.0), np.full(50, 3.0)])
+    assert Scores(losses, ties, [1, 1, 1], [False, False, False]).choose() == 1
+
+
+def test_harm_is_excluded_where_every_site_is_worse_by_two_standard_errors():
+    rng = np.random.default_rng(1)
+    good = (rng.random(2000) < 0.05).astype(float)
+    near = good.copy()
+    near[np.flatnonzero(good == 0)[0]] = 1.0
+    poor = (rng.random(2000) < 0.3).astype(float)
+    assert scores([poor, poor, good], n_sites=2).is_harmless(2)
+    assert not scores([poor, near, good], n_sites=2).is_harmless(2)  # one site cannot be told from the choice
+    assert scores([good, poor], n_sites=2).is_harmless(0)  # a site itself, the others clearly worse
+
+
+def test_criteria_are_errors_disagreements_and_squared_gaps():
+    outputs = np.array([[2.0, 0.0], [0.0, 1.0], [3.0, 1.0]])
+    assert ErrorOnLabels(np.array([0, 0, 1])).losses(outputs).tolist() == [0.0, 1.0, 1.0]
+    own = Disagreement(np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True))
+    assert own.losses(outputs).sum() == 0
+    assert own.ties(outputs) == pytest.approx(np.zeros(3), abs=1e-9)
+    assert own.ties(-outputs).min() > 0
+    gap = SquaredGap(outputs)
+    assert gap.losses(outputs).sum() == 0
+    assert gap.losses(outputs + 1).sum() == pytest.approx(3 * 2 / outputs.var(axis=0).sum())
