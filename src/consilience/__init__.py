@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from consilience import engines, families, learners, renamed_modules
+from consilience.api.describe import describe
 from consilience.api.evaluate import evaluate
 from consilience.api.files import load, save
 from consilience.api.fuse import check, fuse
@@ -36,6 +37,7 @@ from consilience.errors import (
 )
 from consilience.matching import Matching
 from consilience.networks.api import barrier, permute, plane, symmetry
+from consilience.networks.descriptions.description import Description
 from consilience.networks.fisher.api import fisher
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion
@@ -53,7 +55,6 @@ from consilience.networks.repair_fusion import repair
 from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.adapters.table import register_adapter
-from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.methods.amps import AMPS
@@ -97,6 +98,7 @@ __all__ = [
     "Concatenate",
     "Consensus",
     "ConsilienceError",
+    "Description",
     "DirichletProcess",
     "Evaluation",
     "Features",

@@ -54,6 +54,11 @@ def _fisher(path):
     return _saved(cs.fisher(network(), rows, minimum=1), path)
 
 
+def _description(path):
+    rows = torch.randn(120, 3, generator=torch.Generator().manual_seed(0))
+    return _saved(cs.describe(network(), (rows, torch.arange(120) % 2)).description, path)
+
+
 FILES = Specimens(
     "FILES in tests/api/kinds_zoo.py",
     {
@@ -61,6 +66,7 @@ FILES = Specimens(
         "bayesian": lambda path: _saved(bayesian_network(), path, symmetry=symmetry()),
         "network": lambda path: _saved(network(), path, symmetry=symmetry()),
         "fisher": _fisher,
+        "description": _description,
         "checkpoint": _checkpoint,
     },
 )

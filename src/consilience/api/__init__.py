@@ -1,5 +1,6 @@
 """The public functions: what ``import consilience`` gives."""
 
+from consilience.api.describe import describe
 from consilience.api.files import load, save
 from consilience.api.fuse import check, fuse
 from consilience.bayesian.api import predictive_barrier
@@ -13,6 +14,7 @@ __all__ = [
     "Merge",
     "barrier",
     "check",
+    "describe",
     "fisher",
     "fuse",
     "load",

@@ -50,6 +50,7 @@ def fuse(
     target_widths: Mapping[str, int] | None = None,
     inputs: Any = None,
     fishers: Mapping[str, Any] | Sequence[Any] | None = None,
+    descriptions: Mapping[str, Any] | Sequence[Any] | None = None,
     reference: int | str | None = None,
     pilot_sites: int | None = None,
     shard_bytes: int | None = None,
@@ -147,7 +148,8 @@ def fuse(
     arguments = {
         "n_components": n_components, "combine": combine, "min_count": min_count, "example": example,
         "inputs": inputs, "symmetry": symmetry, "module": module, "target": target, "target_widths": target_widths,
-        "fishers": fishers, "reference": reference, "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
+        "fishers": fishers, "descriptions": descriptions, "reference": reference, "pilot_sites": pilot_sites,
+        "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)
     with open_request(
@@ -178,6 +180,7 @@ def check(
     target_widths: Mapping[str, int] | None = None,
     inputs: Any = None,
     fishers: Mapping[str, Any] | Sequence[Any] | None = None,
+    descriptions: Mapping[str, Any] | Sequence[Any] | None = None,
     reference: int | str | None = None,
     pilot_sites: int | None = None,
     shard_bytes: int | None = None,
@@ -199,7 +202,8 @@ def check(
     arguments = {
         "n_components": n_components, "combine": combine, "min_count": min_count, "example": example,
         "inputs": inputs, "symmetry": symmetry, "module": module, "target": target, "target_widths": target_widths,
-        "fishers": fishers, "reference": reference, "pilot_sites": pilot_sites, "shard_bytes": shard_bytes,
+        "fishers": fishers, "descriptions": descriptions, "reference": reference, "pilot_sites": pilot_sites,
+        "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)
     with open_request(

@@ -18,7 +18,7 @@ import numpy as np
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput, name_inputs
 from consilience.core.progress import Progress, seeded, shown
-from consilience.errors import InputError, OptionError, Problem
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile
 
 Facets = Mapping[str, str | None]
@@ -298,6 +298,19 @@ class Kind(ABC):
         `stated` are the keywords that say more of it and were given: data, n_observations, sample_weight, classes,
         example and min_count.
         """
+
+    def describe(self, model: Any, data: Any, **stated: Any) -> Any:
+        """Return what a site says of a model: a posterior, or a network with its description.
+
+        `stated` are the keywords of ``consilience.describe`` that were given.
+
+        Raises
+        ------
+        UnsupportedError
+            For a kind whose models say all themselves.
+        """
+        del data, stated
+        raise UnsupportedError(f"a {type(model).__name__}", "says all that it knows itself", "save it")
 
     def writes(self, model: object) -> bool:
         """Return whether `save` takes an object: a model of this kind, or what travels beside one."""

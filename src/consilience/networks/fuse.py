@@ -18,8 +18,12 @@ from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.choice.default import fuse_by_default
 from consilience.networks.choice.sites import Sites, weights_of
+from consilience.networks.companions import split_companions
+from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
+from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.fisher.inputs import gather_information, split_information
+from consilience.networks.fisher.inputs import FORMAT as FISHER_FORMAT
+from consilience.networks.fisher.inputs import gather_information
 from consilience.networks.fuse_aligned import (
     NetworkArguments,
     fuse_aligned,
@@ -47,10 +51,10 @@ def prepare_networks(request: Request) -> Prepared:
     if request.n_observations is not None:
         raise OptionError("n_observations", "for statistical models; networks are weighed by weights=")
     arguments, options = split_arguments(request.options)
-    networks, information_files = split_information(request.inputs)
+    networks, information_files, description_files = split_companions(request.inputs, FISHER_FORMAT, DESCRIPTION_FORMAT)
     method = make_network_method(request.method, options)
     try:
-        return _prepare(request, arguments, method, networks, information_files)
+        return _prepare(request, arguments, method, networks, information_files, description_files)
     except (InputError, OptionError) as error:
         return Prepared.failed(error)
 
@@ -61,16 +65,18 @@ def _prepare(
     method: NetworkMethod,
     networks: Sequence[NamedInput],
     information_files: Sequence[NamedInput],
+    description_files: Sequence[NamedInput],
 ) -> Prepared:
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
-    if information_files and not networks:
+    if (information_files or description_files) and not networks:
         raise InputError(
             [
-                Problem(file.label, "is Fisher information of a network", "give the networks too")
-                for file in information_files
+                *_without_network(information_files, "Fisher information"),
+                *_without_network(description_files, "the description"),
             ]
         )
     described = describe_networks(networks, mapped=request.only_check)
+    described = with_descriptions(described, networks, arguments.descriptions, description_files)
     names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
     chooses = isinstance(method, Auto) and method.robust is None
@@ -85,7 +91,8 @@ def _prepare(
     if method.keeps_models:
         return Prepared((), partial(_keep_all, described, method, weights, request.seed))
     proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
-    models = _with_symmetry(described, information, method, arguments, proof_rng)
+    example = _described_example(described, arguments) if arguments.example is None else arguments.example
+    models = _with_symmetry(described, information, method, arguments, example, proof_rng)
     if request.only_check:
         return Prepared.checked(_refusals(models, method, arguments, weights, information))
 
@@ -98,7 +105,7 @@ def _prepare(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information
         )
         if method.refits and models.template is not None:
-            fusion = refit_fusion(fusion, order, arguments.example, arguments.inputs, refit_rng)
+            fusion = refit_fusion(fusion, order, example, arguments.inputs, refit_rng)
         return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
     return Prepared((), fuse)
@@ -107,6 +114,19 @@ def _prepare(
 def _is_exact(information: FisherInformation) -> bool:
     """Return whether merging by information gives what pooled data would: linear networks with Gaussian noise."""
     return information.linear and information.likelihood == "gaussian"
+
+
+def _without_network(files: Sequence[NamedInput], called: str) -> list[Problem]:
+    """Return that files are no networks but what travels beside them, a line each."""
+    return [Problem(file.label, f"is {called} of a network", "give the networks too") for file in files]
+
+
+def _described_example(described: Sequence[DescribedNetwork], arguments: NetworkArguments) -> Any:
+    """Return an example of the inputs that sites describe; None without a module that could take it."""
+    template = next((network.module for network in described if network.module is not None), None)
+    if template is None and arguments.module is None:
+        return None
+    return example_of([network.description for network in described], template)
 
 
 def _refusals(
@@ -128,6 +148,7 @@ def _with_symmetry(
     information: Sequence[FisherInformation] | None,
     method: NetworkMethod,
     arguments: NetworkArguments,
+    example: Any,
     rng: np.random.Generator,
 ) -> NetworksWithSymmetry:
     """Return the networks with their symmetry; the trivial one where the method needs none and nobody states one."""
@@ -135,7 +156,7 @@ def _with_symmetry(
     is_unknown = is_unknown and all(network.symmetry is None for network in described)
     if method.optional_symmetry and is_unknown:
         return without_symmetry(described, arguments.module, [of_network.aliases for of_network in information or ()])
-    return with_symmetry(described, arguments.symmetry, arguments.example, arguments.module, rng)
+    return with_symmetry(described, arguments.symmetry, example, arguments.module, rng)
 
 
 def _keep_all(

@@ -45,6 +45,7 @@ class NetworkArguments:
     target_widths: Mapping[str, int] | None = None
     reference: Any = None
     fishers: Sequence[Any] | None = None
+    descriptions: Any = None
 
     @property
     def reference_number(self) -> int | None:

@@ -28,6 +28,8 @@ from consilience.posteriors.adapters.table import known_adapters
 if TYPE_CHECKING:
     from torch import nn
 
+    from consilience.networks.descriptions.description import Description
+
 
 @dataclass(frozen=True, eq=False)
 class DescribedNetwork:
@@ -47,8 +49,8 @@ class DescribedNetwork:
         The module, where the input is one.
     digest : str or None
         SHA-256 of the file; None for an object in memory, and where nothing will be fused.
-    description : Description or None
-        What its site says of it.
+    description : Description, optional
+        What the site says of the network beside the weights.
     """
 
     name: str
@@ -124,7 +126,7 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
                 digest = None if mapped else named.file.digest
                 described.append(DescribedNetwork(name, label, network.arrays, network.symmetry, None, digest))
             elif isinstance(named.model, Network):
-                described.append(DescribedNetwork(name, label, named.model.arrays, named.model.symmetry, None, None))
+                described.append(_described(named.model, name, label))
             elif is_module(named.model):
                 described.append(DescribedNetwork(name, label, arrays_of_module(named.model), None, named.model, None))
             else:
@@ -137,3 +139,9 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
     if problems:
         raise InputError(problems)
     return described
+
+
+def _described(network: Network, name: str, label: str) -> DescribedNetwork:
+    """Return a Network as an input; one that was not traced says nothing of which axes move together."""
+    symmetry = None if network.is_untraced else network.symmetry
+    return DescribedNetwork(name, label, network.arrays, symmetry, network.module, None, network.description)

@@ -24,6 +24,10 @@ from consilience.core.kind import (
 )
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.describe import describe_model
+from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
+from consilience.networks.descriptions.files import description_path, read_description, write_description
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.files import read_network, write_network
 from consilience.networks.fisher.files import read_fisher, write_fisher
@@ -70,6 +74,13 @@ def inspect_fisher(file: SafetensorsFile) -> Inspection:
     return inspect.inspect_fisher(file)
 
 
+def inspect_description(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a description's file says, and what the file tells about people."""
+    from consilience.networks.descriptions import inspect  # here, as above
+
+    return inspect.inspect_description(file)
+
+
 class Networks(Kind):
     """Neural networks: torch modules, Networks, and checkpoints of them."""
 
@@ -77,6 +88,9 @@ class Networks(Kind):
     formats = (
         FileFormat("network", "consilience-network", "a network", load_network, inspect_network),
         FileFormat("fisher", "consilience-fisher", "Fisher information", read_fisher, inspect_fisher, True),
+        FileFormat(
+            "description", DESCRIPTION_FORMAT, "a description of a network", read_description, inspect_description, True
+        ),
         FileFormat("checkpoint", None, "a plain checkpoint without variances", load_network, inspect_network),
     )
     methods = NETWORK_METHODS
@@ -125,21 +139,35 @@ class Networks(Kind):
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write a network's arrays with its symmetry, or Fisher information."""
-        del features  # of statistical models
-        refuse_statements(model, stated)
-        if isinstance(model, FisherInformation):
-            write_fisher(path, model)
-        elif isinstance(model, Network):
-            write_network(path, model.arrays, model.symmetry)
-        else:
-            arrays = arrays_of_module(model)
-            if symmetry is not None:  # which refuses arrays that it does not fit
-                arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
-            write_network(path, arrays, symmetry)
+        if features is not None:
+            raise OptionError("features", "are columns of statistical models; leave them out")
+        if isinstance(model, FisherInformation | Description):
+            refuse_statements(model, stated)
+            write_fisher(path, model) if isinstance(model, FisherInformation) else write_description(path, model)
+            return
+        if stated:
+            model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
+        if isinstance(model, Network):
+            write_network(path, model.arrays, None if model.is_untraced else model.symmetry)
+            if model.description is not None:
+                write_description(description_path(path), model.description)
+            return
+        arrays = arrays_of_module(model)
+        if symmetry is not None:  # which refuses arrays that it does not fit
+            arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
+        write_network(path, arrays, symmetry)
+
+    def describe(self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any) -> Network:
+        """Return a network with its symmetry and its description; see `Kind.describe`."""
+        if features is not None:
+            raise OptionError("features", "are columns of statistical models; leave them out")
+        if stated.pop("sample_weight", None) is not None:
+            raise OptionError("sample_weight", "is for statistical models; observations of a network count alike")
+        return describe_model(model, data, symmetry=symmetry, **stated)
 
     def writes(self, model: object) -> bool:
-        """Return whether an object is a network, or Fisher information that travels beside one."""
-        return isinstance(model, FisherInformation) or self.recognises([model])[0]
+        """Return whether an object is a network, or what travels beside one."""
+        return isinstance(model, FisherInformation | Description) or self.recognises([model])[0]
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused network's file; `shown` has files of barriers and planes by name."""

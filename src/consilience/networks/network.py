@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -20,6 +20,11 @@ from consilience.checks import AnyArray, Array, Labels
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Transport, move, permutation
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from consilience.networks.descriptions.description import Description
 
 # Names of types rather than types, since arrays may be of any library.
 _HALVES = ("float16", "bfloat16")
@@ -38,6 +43,10 @@ class Network:
         Which axes move together.
     name : str, optional
         Its name in messages. Default: "network".
+    description : Description, optional
+        What a site says of it beside the weights: what ``consilience.describe`` found. Default: None.
+    module : Module, optional
+        The module that it is of. Default: None.
 
     Attributes
     ----------
@@ -53,6 +62,8 @@ class Network:
     arrays: Mapping[str, AnyArray]
     symmetry: Symmetry
     name: str = "network"
+    description: Description | None = None
+    module: nn.Module | None = None
     units: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,6 +94,11 @@ class Network:
         if problems:
             raise InputError(problems)
         object.__setattr__(self, "arrays", arrays)
+
+    @property
+    def is_untraced(self) -> bool:
+        """Whether it is a module's, whose axes could not be traced; notes of the symmetry say why."""
+        return self.module is not None and not self.symmetry.proved and not self.symmetry.all_groups
 
     @cached_property
     def working(self) -> dict[str, AnyArray]:

@@ -6,12 +6,12 @@ a warning at the site says which.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from consilience.checks import is_number
+from consilience.core.caller import warn_caller
 from consilience.core.deprecated import renamed_keyword
 from consilience.errors import InputError, OptionError, UnsupportedError, WithheldWarning
 from consilience.posteriors.adapters.base import Adapter
@@ -106,7 +106,8 @@ def describe(
         raise InputError("n_observations", f"expected a positive number of observations, found {n_observations!r}")
     posterior = describe_all(model, data, n_observations, sample_weight)
     if unusable := unusable_components(model):
-        _warn(f"{len(unusable)} components have no usable parameters and were left out: {_listed(unusable)}")
+        text = f"{len(unusable)} components have no usable parameters and were left out: {_listed(unusable)}"
+        warn_caller(text, WithheldWarning)
     if features is not None:
         posterior = _with_features(posterior, features, is_told=isinstance(model, Posterior))
     return withhold(posterior, min_count)
@@ -190,7 +191,7 @@ def withhold(posterior: Posterior, min_count: float) -> Posterior:
         return posterior
     if problems := nothing_left_in("", posterior, min_count):
         raise InputError(problems)
-    _warn(f"{withheld_text(posterior, min_count)}; min_count=0 keeps them", stacklevel=4)
+    warn_caller(f"{withheld_text(posterior, min_count)}; min_count=0 keeps them", WithheldWarning)
     return without_components(posterior, remaining_components(posterior, min_count))
 
 
@@ -207,8 +208,3 @@ def _listed(numbers: Sequence[object]) -> str:
     """Return the first numbers for a warning, and how many more there are."""
     more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
     return ", ".join(map(str, numbers[:_MAX_NAMED])) + more
-
-
-def _warn(text: str, stacklevel: int = 3) -> None:
-    """Warn whoever called ``describe`` of components that are left out."""
-    warnings.warn(text, WithheldWarning, stacklevel=stacklevel)

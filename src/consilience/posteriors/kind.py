@@ -123,6 +123,12 @@ class Posteriors(Kind):
         write_posterior(target, without_components(posterior, remaining), provenance)
         return Problem(file, withheld_text(posterior, min_count), "min_count=0 keeps them")
 
+    def describe(self, model: Any, data: Any, **stated: Any) -> Posterior:
+        """Return the posterior of a model; see `Kind.describe`."""
+        if stated.pop("class_prior", None) is not None:
+            raise OptionError("class_prior", "is for networks, and this model is none; leave it out")
+        return describe(model, data, **stated)
+
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Describe a model and write its posterior."""
         del symmetry  # of a network, of which a posterior has none

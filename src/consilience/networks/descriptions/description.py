@@ -21,6 +21,9 @@ import numpy as np
 from consilience.checks import Array
 from consilience.errors import InputError, Problem
 
+ROUNDING = 1e-6
+"""Counts agree that differ by no more than this share: float32 on disk."""
+
 
 @dataclass(frozen=True, eq=False)
 class Moments:
@@ -124,8 +127,8 @@ class Description:
         SHA-256 of the parameters of the network that it belongs to.
     n_observations : float
         Observations that the network was trained on.
-    input_shape : tuple of int
-        Shape of one input, without the axis of observations.
+    input_shape : tuple of int, optional
+        Shape of one input, without the axis of observations; of tokens, the longest. None where nobody gave inputs.
     input_kind : {"real", "tokens"}
         What inputs are made of.
     input_range : tuple of float, optional
@@ -151,8 +154,12 @@ class Description:
         Mean by class of what the last layer reads; NaN for classes that are not said.
     min_count : float
         Observations below which something was withheld.
+    notes : tuple of str
+        What was left out or reduced for want of observations, a line each.
     name : str
         The site's name in messages.
+    sha256 : str, optional
+        Digest of the file that it was read from.
 
     Raises
     ------
@@ -162,7 +169,7 @@ class Description:
 
     digest: str
     n_observations: float
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, ...] | None = None
     input_kind: Literal["real", "tokens"] = "real"
     input_range: tuple[float, float] | None = None
     inputs: Moments | None = None
@@ -175,7 +182,9 @@ class Description:
     tokens: TokenCounts | None = None
     class_features: Array | None = None
     min_count: float = 5.0
+    notes: tuple[str, ...] = ()
     name: str = "description"
+    sha256: str | None = None
 
     def __post_init__(self) -> None:
         if problems := self._problems():
@@ -184,27 +193,72 @@ class Description:
     def _problems(self) -> list[Problem]:
         """Return what contradicts itself, a line each."""
         problems = []
-        size = int(np.prod(self.input_shape))
-        if not (np.isfinite(self.n_observations) and self.n_observations > 0):
-            problems.append(
-                Problem(self.name, f"expected a positive number of observations, found {self.n_observations}")
-            )
+        n = self.n_observations
+        if not (np.isfinite(n) and n > 0):
+            problems.append(Problem(self.name, f"expected a positive number of observations, found {n}"))
         stated = [("its inputs", self.inputs)]
         stated += [(f"class {self._class_name(number)}", moments) for number, moments in self.class_moments.items()]
-        problems += [
-            Problem(self.name, f"moments of {of} have {moments.mean.size} coordinates, and an input has {size}")
-            for of, moments in stated
-            if moments is not None and moments.mean.size != size
+        for of, moments in stated:
+            if moments is None:
+                continue
+            size = None if self.input_shape is None else int(np.prod(self.input_shape))
+            if moments.mean.size != size:
+                problems.append(
+                    Problem(self.name, f"moments of {of} have {moments.mean.size} coordinates, and an input has {size}")
+                )
+            if moments.n_observations > n * (1 + ROUNDING):
+                text = f"moments of {of} are of {moments.n_observations:g} observations, and it says that it has {n:g}"
+                problems.append(Problem(self.name, text, "describe the network again"))
+        return [*problems, *self._channel_problems(), *self._class_problems(), *self._token_problems()]
+
+    def _channel_problems(self) -> list[Problem]:
+        """Return what is wrong with statistics of channels and with the range of the inputs."""
+        problems = [
+            Problem(self.name, f"statistics of {layer} are no means and variances of its channels")
+            for layer, channels in self.channels.items()
+            if channels.mean.ndim != 1
+            or channels.mean.shape != channels.variance.shape
+            or not np.isfinite(channels.mean + channels.variance).all()
+            or (channels.variance < 0).any()
         ]
+        if self.input_range is not None and not (
+            np.isfinite(self.input_range).all() and self.input_range[0] <= self.input_range[1]
+        ):
+            problems.append(Problem(self.name, f"expected the range of the inputs, found {self.input_range}"))
+        return problems
+
+    def _token_problems(self) -> list[Problem]:
+        """Return what is wrong with counts of tokens."""
+        if self.tokens is None:
+            return []
+        tokens, counts = self.tokens, (self.tokens.unigrams, self.tokens.bigrams, self.tokens.lengths)
+        are_counts = all(np.isfinite(values).all() and (values >= 0).all() for values in counts)
+        if not are_counts or tokens.unigrams.ndim != 1 or tokens.bigrams.ndim != 2 or tokens.bigrams.shape[1] != 3:
+            return [Problem(self.name, "has counts of tokens that are no counts")]
+        if len(tokens.bigrams) and tokens.bigrams[:, :2].max() >= len(tokens.unigrams):
+            return [Problem(self.name, f"has pairs of tokens outside its vocabulary of {len(tokens.unigrams)}")]
+        return []
+
+    def _class_problems(self) -> list[Problem]:
+        """Return what is wrong with the statements by class."""
+        problems = []
+        n_classes = 0 if self.classes is None else len(self.classes)
+        if self.classes is not None and len(set(self.classes)) < n_classes:
+            problems.append(Problem(self.name, "has a class twice", "give every class a name of its own"))
+        if unknown := [number for number in self.class_moments if not 0 <= number < n_classes]:
+            problems.append(Problem(self.name, f"has moments of class number {unknown[0]}, of {n_classes} classes"))
+        if self.class_features is not None and (self.class_features.ndim != 2 or len(self.class_features) != n_classes):
+            shape = self.class_features.shape
+            problems.append(Problem(self.name, f"has features of shape {shape} for {n_classes} classes"))
         if self.class_counts is None:
             return problems
-        if self.classes is None or len(self.classes) != len(self.class_counts):
-            n_names = 0 if self.classes is None else len(self.classes)
-            problems.append(Problem(self.name, f"has {len(self.class_counts)} counts for {n_names} classes"))
+        if len(self.class_counts) != n_classes:
+            problems.append(Problem(self.name, f"has {len(self.class_counts)} counts for {n_classes} classes"))
         if not np.isfinite(self.class_counts).all() or (self.class_counts < 0).any():
             problems.append(Problem(self.name, "has counts of classes that are no counts"))
-        # Fewer are allowed: classes may be withheld, and labels ignored.
-        elif self.class_counts.sum() > self.n_observations * (1 + 1e-9):
+            return problems
+        # Fewer are allowed: labels may be ignored.
+        if self.class_counts.sum() > self.n_observations * (1 + ROUNDING):
             problems.append(
                 Problem(
                     self.name,
@@ -213,6 +267,17 @@ class Description:
                     "describe the network again",
                 )
             )
+        problems += [
+            Problem(
+                self.name,
+                f"moments of class {self._class_name(number)} are of {moments.n_observations:g} observations, and it "
+                f"says that there are {self.class_counts[number]:g}",
+                "describe the network again",
+            )
+            for number, moments in self.class_moments.items()
+            if 0 <= number < len(self.class_counts)
+            and abs(moments.n_observations - self.class_counts[number]) > ROUNDING * moments.n_observations
+        ]
         return problems
 
     def _class_name(self, number: int) -> str:

@@ -6,23 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from consilience.core.inputs import NamedInput, in_order
-from consilience.errors import InputError, OptionError, Problem
+from consilience.core.inputs import NamedInput
+from consilience.errors import InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.companions import assign_by_digest, values_in_order
 from consilience.networks.fisher.files import read_fisher
 from consilience.networks.fisher.information import FisherInformation, as_information, parameter_digest
 from consilience.networks.inputs import DescribedNetwork
 
 FORMAT = "consilience-fisher"
-
-
-def split_information(inputs: Sequence[NamedInput]) -> tuple[list[NamedInput], list[NamedInput]]:
-    """Return the inputs that are no files of Fisher information, and those that are."""
-    is_information = [named.format == FORMAT for named in inputs]
-    return (
-        [named for named, is_file in zip(inputs, is_information, strict=True) if not is_file],
-        [named for named, is_file in zip(inputs, is_information, strict=True) if is_file],
-    )
 
 
 def gather_information(
@@ -46,46 +38,28 @@ def gather_information(
     OptionError
         For `fishers` that is no list, or not of one entry for each network.
     """
-    fishers = in_order(fishers, [network.name for network in networks], "fishers")
+    fishers = values_in_order(fishers, [network.name for network in networks], "fishers")
     if fishers is not None:
-        count = len(networks)
-        if isinstance(fishers, (str, bytes)) or not isinstance(fishers, Sequence):
-            raise OptionError(
-                "fishers", f"expected a list with one entry for each network, found {type(fishers).__name__}"
-            )
-        if len(fishers) != count:
-            raise OptionError("fishers", f"expected {count}, one for each network in their order, found {len(fishers)}")
         return _read(fishers)
     if not files:
         return None
-    by_network: dict[int, FisherInformation] = {}
     problems: list[Problem] = []
+    with_digest: list[FisherInformation] = []
     for information in _read([named.file for named in files]):
-        if not isinstance(information.digest, str):
-            problems.append(
-                Problem(information.name, "does not say which network it is of", "give fishers= in the networks' order")
-            )
+        if isinstance(information.digest, str):
+            with_digest.append(information)
             continue
-        numbers = [number for number, network in enumerate(networks) if _was_computed_at(information, network)]
-        if not numbers:
-            problems.append(
-                Problem(
-                    information.name,
-                    "was computed at other parameters than those of any network here",
-                    "compute it for the networks as they are sent",
-                )
-            )
-        # Equal networks have equal digests, so that one file may be of several.
-        for number in numbers:
-            if number in by_network:
-                problems.append(
-                    Problem(
-                        information.name,
-                        f"is of {networks[number].label}, as {by_network[number].name} is",
-                        "leave one out",
-                    )
-                )
-            by_network.setdefault(number, information)
+        problems.append(
+            Problem(information.name, "does not say which network it is of", "give fishers= in the networks' order")
+        )
+    by_network, unmatched = assign_by_digest(
+        networks,
+        with_digest,
+        _was_computed_at,
+        "was computed at other parameters than those of any network here",
+        "compute it for the networks as they are sent",
+    )
+    problems += unmatched
     if not problems:
         problems += [
             Problem(

@@ -1,0 +1,105 @@
+"""The public function ``describe``: what a site says of a model, by the kind of the model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from consilience.api.kinds import KINDS, POSTERIORS
+from consilience.core.deprecated import renamed_keyword
+from consilience.networks.network import Network
+from consilience.posteriors.posterior import Features, Posterior
+
+
+def describe(
+    model: Any,
+    data: Any = None,
+    *,
+    n_observations: float | None = None,
+    classes: Any = None,
+    example: Any = None,
+    sample_weight: Any = None,
+    features: Features | None = None,
+    min_count: float | None = None,
+    class_prior: Literal["own", "removed"] | None = None,
+    samples: float | None = None,
+) -> Any:
+    """Return what a site says of a model: the posterior over its components, or a network with its description.
+
+    Of a statistical model, the posterior over the components: their parameters, which are all that fusing needs.
+
+    Of a network, the network itself with its symmetry and a `Description`, a few kilobytes of counts and moments of its
+    training data: the number of observations, how many there are of each class, mean and covariance of the inputs and
+    of those of each class, mean and variance of every channel. What fusing does by default rests on them. No
+    observation is in it, and what would tell of few is left out; ``consilience inspect`` says what it betrays.
+
+    Parameters
+    ----------
+    model : fitted model, Posterior, torch module or Network
+        A fitted model of a class that an adapter accepts, a scikit-learn Pipeline of affine scalings and such a model,
+        which is described in the units of the data before any scaling, or a Posterior. Or a torch module, or a Network
+        that was described before.
+    data : optional
+        The data that the model was trained on. Of a statistical model: rows (n, D), a DataFrame, or the path of a .csv,
+        .npy or .npz file; they are counted, and leave nothing else in the posterior. Of a network: ``(X, y)`` with
+        labels (n,) or without, ``X`` (n, ...), the path of a .npz or .npy file, or a loader of batches ``(x, y)`` or
+        ``x``, which is read once. Default: not counted.
+    n_observations : float, optional
+        Number of observations it was trained on, for models that do not record it (GaussianMixture, GaussianHMM,
+        CategoricalHMM), and networks whose data are not given, or not all of them. Default: counted in `data`.
+    classes : int or sequence of str, optional
+        Of a network: the number or the names of its classes, in the order of its outputs. Default: as many as there
+        are outputs, "0", "1", ...; none where labels are real numbers.
+    example : tensor, tuple of arguments, or dict of keyword arguments, optional
+        Of a network: an input to find and prove which axes move together. Default: the first inputs of `data`.
+    sample_weight : array_like of shape (n,), optional
+        Of a statistical model: weight of every row of `data` in the fit, where the model does not record the number of
+        observations. Default: 1.
+    features : Features, optional
+        Of a statistical model: what the columns mean. Default: what the model itself records.
+    min_count : float, optional
+        Components of fewer effective observations, and classes of fewer observations, are withheld, and a
+        `WithheldWarning` names them; 0 withholds nothing. Default: 5.
+    class_prior : {"own", "removed"}, optional
+        Of a network: whether its probabilities contain the frequencies of the site's classes, as those of an ordinary
+        loss do, or not, as under a logit-adjusted loss. Default: "own".
+    samples : float, optional
+        Old name of `n_observations`, deprecated since 0.2.
+
+    Returns
+    -------
+    Posterior or Network
+        The posterior over the L components of the model; or the network, with its ``.description`` and ``.module``.
+
+    Raises
+    ------
+    UnsupportedError
+        When nobody knows the model's class.
+    InputError
+        When the model is not fitted, or the data do not fit it or contradict what it records, when labels are of no
+        class, or everything would be withheld.
+    OptionError
+        For arguments that mean nothing for such a model.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import KMeans
+    >>> rows = [[0.0], [0.1], [0.2], [0.3], [0.4], [5.0], [5.1], [5.2], [5.3], [5.4]]
+    >>> describe(KMeans(n_clusters=2, n_init=1, random_state=0).fit(rows)).counts
+    array([5., 5.])
+
+    >>> import torch
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+    >>> X, y = torch.randn(200, 4), torch.arange(200) % 2
+    >>> described = describe(net, (X, y), classes=["no", "yes"])
+    >>> described.description.class_counts, described.symmetry.groups
+    (array([100., 100.]), {'0': 6})
+    """
+    n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
+    keywords = {
+        "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
+        "features": features, "min_count": min_count, "class_prior": class_prior,
+    }  # fmt: skip
+    stated = {name: value for name, value in keywords.items() if value is not None}
+    kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)
+    described: Posterior | Network = kind.describe(model, data, **stated)
+    return described

@@ -1,0 +1,95 @@
+"""Describe: a network with its symmetry, and what its site says of it beside the weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.networks.fusion import NetworkFusion
+from consilience.networks.network import Network
+from consilience.networks.symmetry.axes import Layout, fixed_axes
+from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def describe_model(
+    model: Any,
+    data: Any = None,
+    *,
+    n_observations: float | None = None,
+    classes: Any = None,
+    example: Any = None,
+    min_count: float | None = None,
+    class_prior: Literal["own", "removed"] | None = None,
+    symmetry: Symmetry | None = None,
+) -> Network:
+    """Return a network with its symmetry, its module and its description; see ``consilience.describe``.
+
+    A network that cannot be traced gets the trivial symmetry, whose notes say why: methods that need none take it.
+
+    Parameters
+    ----------
+    model : Module, Network with its module, or NetworkFusion
+        The network.
+    data, n_observations, classes, example, min_count, class_prior
+        As ``consilience.describe`` takes them.
+    symmetry : Symmetry, optional
+        Its symmetry. Default: that of a Network, or else traced and proved on the example.
+
+    Raises
+    ------
+    InputError
+        For data or options that do not fit.
+    OptionError
+        Where there is nothing to describe the network with.
+    """
+    if isinstance(model, NetworkFusion):
+        model = model.model
+    module: Any = model.module if isinstance(model, Network) else model
+    if not is_module(module):
+        raise OptionError("data", "are given to a network by its module, and this one has none", "describe the module")
+    from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
+    from consilience.posteriors.thin_components import MIN_COUNT
+
+    name = type(module).__name__
+    description, first_inputs = measure_network(
+        module,
+        data,
+        n_observations=n_observations,
+        classes=classes,
+        example=example,
+        min_count=MIN_COUNT if min_count is None else min_count,
+        class_prior="own" if class_prior is None else class_prior,
+        name=f"description of {name}",
+    )
+    if symmetry is None and isinstance(model, Network) and not model.is_untraced:
+        symmetry = model.symmetry
+    if symmetry is None:
+        symmetry = _traced(module, first_inputs if example is None else example)
+    return Network(arrays_of_module(module), symmetry, name, description, module)
+
+
+def _traced(module: nn.Module, example: Any) -> Symmetry:
+    """Return the symmetry of a module, traced and proved; the trivial one with the reason where it cannot be."""
+    if example is None:
+        return _trivial(module, "no example to trace it with")
+    from consilience.networks.tracing.proof import symmetry
+
+    try:
+        return symmetry(module, example)
+    except (InputError, UnsupportedError) as error:
+        return _trivial(module, str(error))
+
+
+def _trivial(module: nn.Module, reason: str) -> Symmetry:
+    """Return the symmetry under which nothing moves."""
+    aliases = aliases_of_module(module)
+    layouts = {
+        key: Layout(fixed_axes(tuple(values.shape)))
+        for key, values in arrays_of_module(module).items()
+        if key not in aliases
+    }
+    return Symmetry(layouts, (), aliases, (f"not traced: {reason}",))

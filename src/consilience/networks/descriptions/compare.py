@@ -1,0 +1,157 @@
+"""Descriptions of the sites of a fusion against each other: classes, shape, kind and scale of the inputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from consilience.errors import Problem
+from consilience.networks.descriptions.description import Description
+
+MAX_SCALE_RATIO = 10.0
+"""Inputs whose scale is this many times that of the other sites, or this small a part of it, are in other units. Chosen
+by hand: images of 0 to 255 are 255 times those of 0 to 1, and sites of skewed classes differ by less than 2 on clothes,
+digits and letters."""
+
+MAX_NAMED = 6
+"""Classes that a message names; more are counted. Chosen by hand for short messages."""
+
+_DESCRIBE_ALIKE = "describe the networks with the same classes=, in the order of the outputs"
+
+
+def description_problems(descriptions: Sequence[Description]) -> list[Problem]:
+    """Return why descriptions of several sites cannot be used together, a line for each fault.
+
+    Sites that do not state something are not compared by it. The classes are never put into another order: which output
+    is which class is said by their order alone.
+    """
+    problems = [
+        Problem(
+            site.name,
+            f"describes {site.n_observations:g} observations, fewer than its least number {site.min_count:g}",
+            "leave the description out, or describe more data",
+        )
+        for site in descriptions
+        if site.n_observations < site.min_count
+    ]
+    problems += _differences(descriptions, _class_order, _class_text)
+    problems += _differences(descriptions, lambda site: site.input_kind, _kind_text)
+    of_kind = [site for site in descriptions if site.input_kind == "real"]
+    problems += _differences(of_kind, lambda site: site.input_shape, _shape_text)
+    of_tokens = [site for site in descriptions if site.tokens is not None]
+    problems += _differences(of_tokens, lambda site: _vocabulary(site), _vocabulary_text)
+    if not problems:
+        problems += _scale_problems(of_kind)
+    return problems
+
+
+def _differences(descriptions: Sequence[Description], statement: Any, text: Any) -> list[Problem]:
+    """Return a line for each site whose statement is not that of most, the earliest where several are."""
+    stated: list[tuple[Description, Hashable]] = [
+        (site, value) for site in descriptions if (value := statement(site)) is not None
+    ]
+    if len({value for _, value in stated}) < 2:
+        return []
+    usual = Counter(value for _, value in stated).most_common(1)[0][0]
+    other = next(site for site, value in stated if value == usual)
+    return [text(site, other) for site, value in stated if value != usual]
+
+
+def _class_order(site: Description) -> tuple[str, ...] | None:
+    return site.classes
+
+
+def _class_text(site: Description, other: Description) -> Problem:
+    """Return in what the classes of a site differ from another's."""
+    own, others = site.classes or (), other.classes or ()
+    if set(own) == set(others):
+        place = next(number for number, (a, b) in enumerate(zip(own, others, strict=True)) if a != b)
+        text = (
+            f"has the classes of {other.name} in another order: class number {place} is {own[place]}, not "
+            f"{others[place]}"
+        )
+        return Problem(site.name, text, "train it with the classes in the same order: outputs are never renumbered")
+    parts = []
+    if len(own) != len(others):
+        parts.append(f"has {len(own)} classes, and {other.name} {len(others)}")
+    else:
+        parts.append(f"has other classes than {other.name}")
+    if new := [name for name in own if name not in others]:
+        parts.append(f"only here {_listed(new)}")
+    if missing := [name for name in others if name not in own]:
+        parts.append(f"only there {_listed(missing)}")
+    return Problem(site.name, ": ".join([parts[0], ", ".join(parts[1:])]), _DESCRIBE_ALIKE)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
+def _kind_text(site: Description, other: Description) -> Problem:
+    called = {"real": "real numbers", "tokens": "tokens"}
+    text = f"has inputs of {called[site.input_kind]}, and {other.name} has {called[other.input_kind]}"
+    return Problem(site.name, text, "fuse networks of the same inputs")
+
+
+def _shape_text(site: Description, other: Description) -> Problem:
+    text = f"has inputs of shape {site.input_shape}, and those of {other.name} have {other.input_shape}"
+    return Problem(site.name, text, "describe the networks with inputs of one shape")
+
+
+def _vocabulary(site: Description) -> int | None:
+    return None if site.tokens is None else len(site.tokens.unigrams)
+
+
+def _vocabulary_text(site: Description, other: Description) -> Problem:
+    text = f"has a vocabulary of {_vocabulary(site)} tokens, and {other.name} of {_vocabulary(other)}"
+    return Problem(site.name, text, "use one tokenizer at all sites")
+
+
+def _scale_problems(descriptions: Sequence[Description]) -> list[Problem]:
+    """Return whose inputs are of another scale than those of the median site."""
+    flagged: dict[str, Problem] = {}
+    with_moments = [site for site in descriptions if site.inputs is not None]
+    means = [float(site.inputs.mean.mean()) for site in with_moments if site.inputs is not None]
+    deviations = [float(np.sqrt(site.inputs.variance.mean())) for site in with_moments if site.inputs is not None]
+    sizes = np.hypot(means, deviations).tolist()  # root mean square, which sees an offset too
+    for site, ratio, mean, deviation in _out_of_scale(with_moments, sizes, means, deviations):
+        flagged[site.name] = _scale_text(site, ratio, "size", f"mean {mean:.3g}, deviation {deviation:.3g}")
+    for site, ratio, _, deviation in _out_of_scale(with_moments, deviations, means, deviations):
+        flagged.setdefault(site.name, _scale_text(site, ratio, "deviation", f"deviation {deviation:.3g}"))
+    with_range = [site for site in descriptions if site.input_range is not None]
+    widths = [site.input_range[1] - site.input_range[0] for site in with_range if site.input_range is not None]
+    for site, ratio, *_ in _out_of_scale(with_range, widths, widths, widths):
+        low, high = site.input_range or (0.0, 0.0)
+        flagged.setdefault(site.name, _scale_text(site, ratio, "range", f"from {low:.3g} to {high:.3g}"))
+    return list(flagged.values())
+
+
+def _out_of_scale(
+    sites: Sequence[Description], sizes: Sequence[float], means: Sequence[float], deviations: Sequence[float]
+) -> list[tuple[Description, float, float, float]]:
+    """Return which sites are far from the median one, each with its ratio, mean and deviation."""
+    if len(sites) < 2:
+        return []
+    # The lower median: of two sites the larger is named.
+    median = float(np.sort(sizes)[(len(sizes) - 1) // 2])
+    if median <= 0:
+        return []
+    return [
+        (site, size / median, mean, deviation)
+        for site, size, mean, deviation in zip(sites, sizes, means, deviations, strict=True)
+        if not 1 / MAX_SCALE_RATIO <= size / median <= MAX_SCALE_RATIO
+    ]
+
+
+def _scale_text(site: Description, ratio: float, what: str, found: str) -> Problem:
+    times = f"{ratio:.3g} times" if ratio > 1 else f"{ratio:.3g} of"
+    whose = "inputs are" if what == "size" else f"{what} of the inputs is"
+    return Problem(
+        site.name,
+        f"its {whose} {times} the others' ({found})",
+        "scale the inputs in the same way at all sites, and train and describe again",
+    )

@@ -1,0 +1,70 @@
+"""What of a site's statistics may leave it, and the least observations that each statistic needs.
+
+``min_count`` alone decides what is withheld: a class with fewer observations is named, but its count is not said, and
+it is left out of the number of all. The other numbers are statistical: a covariance of few rows has the rows themselves
+as its leading directions, so a direction stands for ten observations at least.
+
+Differences must not tell what is withheld. With the moments of all classes but one, the moments of all observations
+would give those of that one, so observations whose class is not described are left out of all other statistics too,
+unless there are enough of them for a description of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from consilience.checks import Labels
+
+MIN_OBSERVATIONS = 100
+"""Observations behind moments of all inputs, their range, and statistics of channels, at least. Chosen by hand."""
+
+MIN_CLASS_OBSERVATIONS = 20
+"""Observations behind the moments and features of a class, at least: two directions of ten each."""
+
+OBSERVATIONS_PER_DIRECTION = 10
+"""Observations behind each direction of a covariance, at least. Twenty directions of twenty images span the images."""
+
+MAX_RANK = 64
+"""Directions of the covariance of all inputs, at most. Two networks agree on as many inputs drawn from 16, from 64 and
+from all directions: on half of them, and on 77 % of real ones (clothes of 14 x 14 pixels)."""
+
+MAX_CLASS_RANK = 20
+"""Directions of the covariance of a class, at most."""
+
+MIN_TOKENS = 1000
+"""Tokens behind counts of tokens, at least."""
+
+MIN_TOKEN_COUNT = 10
+"""Occurrences of a token, or a pair of them, at least; rarer ones are pooled."""
+
+MAX_NAMED = 8
+"""Classes that a line names; more are counted. Chosen by hand for short lines."""
+
+
+def allowed_rank(n: float, most: int) -> int:
+    """Return how many directions of a covariance of n observations may leave."""
+    return min(most, int(n) // OBSERVATIONS_PER_DIRECTION)
+
+
+def withheld_classes(counts: Labels, min_count: float) -> Labels:
+    """Return the numbers of the classes that have observations, but fewer than `min_count`."""
+    return np.flatnonzero((counts > 0) & (counts < min_count))
+
+
+def undescribed_classes(counts: Labels) -> Labels:
+    """Return the numbers of the classes that have observations, but too few for statistics of their own."""
+    return np.flatnonzero((counts > 0) & (counts < MIN_CLASS_OBSERVATIONS))
+
+
+def is_remainder_said(counts: Labels, n_unlabelled: int, min_count: float) -> bool:
+    """Return whether statistics of all observations may contain those whose class is not described."""
+    remainder = int(counts[undescribed_classes(counts)].sum()) + n_unlabelled
+    return min_count == 0 or remainder == 0 or remainder >= MIN_CLASS_OBSERVATIONS
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

@@ -1,0 +1,248 @@
+"""Files of descriptions, written beside the file of a network: ``site.description.safetensors``.
+
+An ordinary safetensors file of float32 arrays (those of moments by class one after another), and one JSON document in
+the header's metadata, format "consilience-description". A digest of all arrays binds it to its network, whose own file
+stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.core.provenance import library_versions
+from consilience.errors import FileFormatError, InputError, Problem
+from consilience.files.arrays import storable_arrays, write_arrays
+from consilience.files.document import check_version, validate_document
+from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.files.schemas import Chunked, StrictModel
+from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
+
+FORMAT = "consilience-description"
+SUFFIX = ".description"
+"""What the name of a description's file has before its suffix."""
+
+NEGATIVE_VARIANCE_SHARE = 1e-6
+"""Negative residual variances up to this share of the mean variance are rounding, and are set to 0."""
+
+_VERSION = 1
+_REMEDY = "describe the network again, with consilience.describe"
+
+
+class DescriptionHeader(StrictModel):
+    """The JSON document in the header of a description's file."""
+
+    format: Literal["consilience-description"]
+    format_version: Literal[1]
+    library_version: str
+    digest: str
+    n_observations: float
+    input_shape: list[int] | None
+    input_kind: Literal["real", "tokens"]
+    input_range: list[float] | None
+    inputs_n_observations: float | None
+    classes: Chunked[list[str]] | None
+    class_counts: Chunked[list[float]] | None
+    withheld: Chunked[list[str]]
+    class_numbers: Chunked[list[int]]
+    class_n_observations: Chunked[list[float]]
+    class_ranks: Chunked[list[int]]
+    class_prior: Literal["own", "removed"]
+    channels: Chunked[list[str]]
+    token_padding: int | None
+    n_rare_tokens: float | None
+    min_count: float
+    notes: list[str]
+
+
+def description_path(network: Path) -> Path:
+    """Return where the description of a network's file is.
+
+    Examples
+    --------
+    >>> description_path(Path("site.safetensors")).name
+    'site.description.safetensors'
+    """
+    return network.with_name(f"{network.stem}{SUFFIX}{network.suffix or '.safetensors'}")
+
+
+def write_description(path: Path, description: Description) -> None:
+    """Write a description, whole or not at all; the same bytes for the same statements.
+
+    Raises
+    ------
+    InputError
+        When the path cannot be written, or an array cannot be stored.
+    """
+    moments = description.class_moments
+    numbers = sorted(moments)
+    arrays: dict[str, Array] = {}
+    if description.inputs is not None:
+        arrays |= {f"inputs/{name}": getattr(description.inputs, name) for name in ("mean", "factor", "residual")}
+    if numbers:
+        arrays |= {
+            "classes/mean": np.stack([moments[number].mean for number in numbers]),  # (K, d)
+            "classes/residual": np.stack([moments[number].residual for number in numbers]),
+            "classes/factor": np.concatenate([moments[number].factor for number in numbers]),  # (sum of ranks, d)
+        }
+    for layer, channels in description.channels.items():
+        arrays[f"channels/{layer}"] = np.stack([channels.mean, channels.variance])  # (2, channels)
+    if description.class_features is not None:
+        arrays["class_features"] = description.class_features
+    tokens = description.tokens
+    if tokens is not None:
+        arrays |= {"tokens/unigrams": tokens.unigrams, "tokens/lengths": tokens.lengths}
+    stored: dict[str, Any] = {name: np.asarray(values, dtype=np.float32) for name, values in arrays.items()}
+    if tokens is not None:
+        stored["tokens/bigrams"] = np.asarray(tokens.bigrams, dtype=np.int64)
+    header = {
+        "format": FORMAT,
+        "format_version": _VERSION,
+        "library_version": library_versions()["consilience"],
+        "digest": description.digest,
+        "n_observations": float(description.n_observations),
+        "input_shape": None if description.input_shape is None else list(description.input_shape),
+        "input_kind": description.input_kind,
+        "input_range": None if description.input_range is None else list(description.input_range),
+        "inputs_n_observations": None if description.inputs is None else float(description.inputs.n_observations),
+        "classes": None if description.classes is None else list(description.classes),
+        "class_counts": None if description.class_counts is None else description.class_counts.tolist(),
+        "withheld": list(description.withheld),
+        "class_numbers": [int(number) for number in numbers],
+        "class_n_observations": [float(moments[number].n_observations) for number in numbers],
+        "class_ranks": [len(moments[number].factor) for number in numbers],
+        "class_prior": description.class_prior,
+        "channels": list(description.channels),
+        "token_padding": None if tokens is None or tokens.padding is None else int(tokens.padding),
+        "n_rare_tokens": None if tokens is None else float(tokens.n_rare),
+        "min_count": float(description.min_count),
+        "notes": list(description.notes),
+    }
+    write_arrays(path, storable_arrays(path, stored), json.dumps(header, sort_keys=True, allow_nan=False))
+
+
+def read_description_header(where: Path | SafetensorsFile) -> DescriptionHeader:
+    """Return what the header of a description's file says.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that is no description of a version that this library reads, or whose tensors are not those that
+        its header lists.
+    """
+    file = as_file(where)
+    shapes = dict(file.header(_REMEDY).shapes)
+    if file.format != FORMAT:
+        raise FileFormatError(file, "is no description of a network", _REMEDY)
+    check_version(file.label, file.document, _VERSION)
+    header = validate_document(file.label, DescriptionHeader, file.document)
+    expected = {f"channels/{layer}" for layer in header.channels}
+    if header.inputs_n_observations is not None:
+        expected |= {"inputs/mean", "inputs/factor", "inputs/residual"}
+    if header.class_numbers:
+        expected |= {"classes/mean", "classes/factor", "classes/residual"}
+    if header.n_rare_tokens is not None:
+        expected |= {"tokens/unigrams", "tokens/bigrams", "tokens/lengths"}
+    if odd := sorted(set(shapes) ^ (expected | ({"class_features"} & set(shapes)))):
+        raise FileFormatError(file, f"its tensors are not those of its statements ({', '.join(odd[:3])})", _REMEDY)
+    if not len(header.class_numbers) == len(header.class_n_observations) == len(header.class_ranks):
+        raise FileFormatError(file, "its classes do not have a number of observations and a rank each", _REMEDY)
+    expected_axes = {f"channels/{layer}": 2 for layer in header.channels}
+    expected_axes |= {"inputs/mean": 1, "inputs/residual": 1, "tokens/unigrams": 1, "tokens/lengths": 1}
+    for name, shape in shapes.items():
+        if len(shape) != expected_axes.get(name, 2) or (name.startswith("channels/") and shape[0] != 2):
+            raise FileFormatError(file, f"tensor {name} has shape {list(shape)}", _REMEDY)
+    n_classes = len(header.class_numbers)
+    if n_classes:
+        is_fit = min(header.class_ranks) >= 0 and shapes["classes/factor"][0] == sum(header.class_ranks)
+        if not is_fit or shapes["classes/mean"][0] != n_classes or shapes["classes/residual"][0] != n_classes:
+            raise FileFormatError(file, f"its moments by class are not those of {n_classes} classes", _REMEDY)
+    return header
+
+
+def read_description(where: Path | SafetensorsFile) -> Description:
+    """Return the description in a file, everything checked.
+
+    Raises
+    ------
+    FileFormatError
+        As `read_description_header`.
+    InputError
+        When its values are not valid or contradict each other.
+    """
+    file = as_file(where)
+    header = read_description_header(file)
+    arrays: dict[str, Any] = {
+        name: np.asarray(values) if name == "tokens/bigrams" else np.asarray(values, dtype=np.float64)
+        for name, values in file.arrays(list(file.header(_REMEDY).shapes), _REMEDY).items()
+    }
+    problems: list[Problem] = []
+
+    def moments(of: str, n: float, mean: Array, factor: Array, residual: Array) -> Moments | None:
+        try:
+            return Moments(n, mean, factor, _without_rounding(residual))
+        except InputError as error:
+            problems.extend(Problem(file, f"moments of {of} {problem.text}", _REMEDY) for problem in error.problems)
+            return None
+
+    inputs = None
+    if header.inputs_n_observations is not None:
+        parts = (arrays["inputs/mean"], arrays["inputs/factor"], arrays["inputs/residual"])
+        inputs = moments("all inputs", header.inputs_n_observations, *parts)
+    class_moments: dict[int, Moments] = {}
+    if header.class_numbers:
+        ends = np.cumsum(header.class_ranks)
+        factors = np.split(arrays["classes/factor"], ends[:-1])
+        parts_by_class = zip(
+            header.class_numbers, header.class_n_observations, arrays["classes/mean"], factors,
+            arrays["classes/residual"], strict=True,
+        )  # fmt: skip
+        for number, n, mean, factor, residual in parts_by_class:
+            of_class = moments(f"class number {number}", n, mean, factor, residual)
+            if of_class is not None:
+                class_moments[number] = of_class
+    if problems:
+        raise InputError(problems)
+    tokens = None
+    if header.n_rare_tokens is not None:
+        counts = (arrays["tokens/unigrams"], arrays["tokens/bigrams"], arrays["tokens/lengths"])
+        tokens = TokenCounts(*counts, padding=header.token_padding, n_rare=header.n_rare_tokens)
+    low_and_high = header.input_range
+    if low_and_high is not None and len(low_and_high) != 2:
+        raise FileFormatError(file, f"its range of inputs has {len(low_and_high)} numbers, expected 2", _REMEDY)
+    description = Description(
+        digest=header.digest,
+        n_observations=header.n_observations,
+        input_shape=None if header.input_shape is None else tuple(header.input_shape),
+        input_kind=header.input_kind,
+        input_range=None if low_and_high is None else (low_and_high[0], low_and_high[1]),
+        inputs=inputs,
+        classes=None if header.classes is None else tuple(header.classes),
+        class_counts=None if header.class_counts is None else np.array(header.class_counts, dtype=np.float64),
+        withheld=tuple(header.withheld),
+        class_moments=class_moments,
+        class_prior=header.class_prior,
+        channels={
+            layer: ChannelStatistics(arrays[f"channels/{layer}"][0], arrays[f"channels/{layer}"][1])
+            for layer in header.channels
+        },
+        tokens=tokens,
+        class_features=arrays.get("class_features"),
+        min_count=header.min_count,
+        notes=tuple(header.notes),
+        name=file.label,
+    )
+    return replace(description, sha256=file.digest)
+
+
+def _without_rounding(residual: Array) -> Array:
+    """Return residual variances (d,), 0 where they are negative by rounding."""
+    scale = np.abs(residual).mean() if residual.size else 0.0
+    is_rounding = (residual < 0) & (residual >= -NEGATIVE_VARIANCE_SHARE * scale)
+    cleaned: Array = np.where(is_rounding, 0.0, residual)
+    return cleaned

@@ -1,0 +1,140 @@
+"""Descriptions of the networks of a fusion: given, among the inputs, or beside the files of the networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.core.inputs import NamedInput
+from consilience.errors import InputError, Problem
+from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.companions import assign_by_digest, values_in_order
+from consilience.networks.descriptions.compare import description_problems
+from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.digest import network_digest
+from consilience.networks.descriptions.files import description_path, read_description
+from consilience.networks.inputs import DescribedNetwork
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_REMEDY = "describe the network as it is sent"
+
+
+def with_descriptions(
+    networks: Sequence[DescribedNetwork],
+    inputs: Sequence[NamedInput],
+    descriptions: Any,
+    files: Sequence[NamedInput],
+) -> list[DescribedNetwork]:
+    """Return the networks of a fusion with their descriptions; None where a network has none.
+
+    Of several descriptions of one network those count that were handed in: as `descriptions`, then among the inputs,
+    then with the network itself, then beside its file.
+
+    Parameters
+    ----------
+    networks : sequence of DescribedNetwork
+        The networks, with the descriptions that they came with.
+    inputs : sequence of NamedInput
+        What they were made of.
+    descriptions : sequence or mapping of str, optional
+        Description of each network, in their order or by their names: values, paths, or None.
+    files : sequence of NamedInput
+        Files of descriptions among the inputs, in any order; each belongs to the network whose arrays have its digest.
+
+    Raises
+    ------
+    InputError
+        Naming files that cannot be read, descriptions of other networks, and what contradicts each other.
+    OptionError
+        For `descriptions` that is no list, or not of one entry for each network.
+    """
+    given = values_in_order(descriptions, [network.name for network in networks], "descriptions")
+    described: list[Description | None] = [network.description for network in networks]
+    problems: list[Problem] = []
+    for number, named in enumerate(inputs):
+        path = None if named.file is None else description_path(named.file.path)
+        if path is not None and path.is_file():
+            try:
+                described[number] = read_description(path)
+            except InputError as error:
+                problems += error.problems
+    found: list[Description] = []
+    for file in files:
+        try:
+            found.append(read_description(as_file(file.file)))  # type: ignore[arg-type]
+        except InputError as error:
+            problems += error.problems
+    by_network, unmatched = assign_by_digest(networks, found, _is_of, "describes no network here", _REMEDY)
+    problems += unmatched
+    for number, description in by_network.items():
+        described[number] = description
+    for number, entry in enumerate(given or ()):
+        try:
+            described[number] = (
+                described[number] if entry is None else _as_description(entry, f"descriptions[{number}]")
+            )
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    described = [
+        description
+        if description is None or description.sha256 is not None
+        else replace(description, name=network.label)
+        for network, description in zip(networks, described, strict=True)
+    ]
+    problems += [
+        Problem(description.name, f"describes other parameters than those of {network.label}", _REMEDY)
+        for network, description in zip(networks, described, strict=True)
+        if description is not None and not _is_of(description, network)
+    ]
+    problems += description_problems([description for description in described if description is not None])
+    if problems:
+        raise InputError(problems)
+    return [replace(network, description=description) for network, description in zip(networks, described, strict=True)]
+
+
+def _as_description(entry: Any, name: str) -> Description:
+    """Return a description, given it, its file, or a network that carries one."""
+    if isinstance(entry, str | Path | SafetensorsFile):
+        return read_description(as_file(entry))
+    entry = getattr(entry, "description", entry)
+    if not isinstance(entry, Description):
+        expected = "what consilience.describe gives, or the path of its file"
+        raise InputError(name, f"expected {expected}, found {type(entry).__name__}")
+    return entry
+
+
+def _is_of(description: Description, network: DescribedNetwork) -> bool:
+    """Return whether a network has the arrays that were described."""
+    aliases = {} if network.symmetry is None else network.symmetry.aliases
+    return network_digest(network.arrays, aliases) == description.digest
+
+
+def example_of(descriptions: Sequence[Description | None], module: nn.Module | None) -> Tensor | None:
+    """Return two inputs of the described shape, to trace and prove a symmetry with; None where nobody says the shape.
+
+    Real numbers have the described means and variances, so that no unit is dead that is alive at the sites.
+    """
+    description = next((one for one in descriptions if one is not None and one.input_shape is not None), None)
+    if description is None or description.input_shape is None:
+        return None
+    import torch  # here, since networks of NumPy arrays need none
+
+    from consilience.networks.module_inputs import precision_of
+
+    rng = np.random.default_rng(0)
+    shape = (2, *description.input_shape)
+    if description.input_kind == "tokens":
+        vocabulary = 2 if description.tokens is None else len(description.tokens.unigrams)
+        return torch.from_numpy(rng.integers(0, vocabulary, shape))
+    rows = rng.standard_normal((2, int(np.prod(description.input_shape))))
+    if description.inputs is not None:
+        rows = description.inputs.mean + rows * np.sqrt(description.inputs.variance)
+    return torch.from_numpy(rows.reshape(shape)).to(precision_of(module))

@@ -1,0 +1,134 @@
+"""Inspection of a description's file from its header: what it says of a network's data, and what of people."""
+
+from __future__ import annotations
+
+from math import prod
+
+from consilience.core.inspection import Row, listed
+from consilience.core.kind import Inspection
+from consilience.drawing.words import format_count
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.descriptions.files import DescriptionHeader, read_description_header
+
+
+def inspect_description(file: SafetensorsFile) -> Inspection:
+    """Return the inspection of a description's file, from its header."""
+    header = read_description_header(file)
+    shapes = dict(file.header().shapes)
+    sizes = _sizes(shapes)
+    rows = [
+        ("file", str(file)),
+        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        ("network", f"sha256 {header.digest} of its arrays"),
+        *_statement_rows(header, shapes),
+        ("sizes", ", ".join(f"{what} {size:,} bytes" for what, size in sizes.items()) or "no arrays"),
+        *[("note", note) for note in header.notes],
+        *people_rows(header),
+    ]
+    document = {
+        "kind": "description",
+        "header": header.model_dump(),
+        "shapes": {name: list(shape) for name, shape in shapes.items()},
+        "bytes": sizes,
+        "people": [text for _, text in people_rows(header)],
+    }
+    return Inspection(document, rows)
+
+
+_CALLED = {
+    "inputs": "moments of the inputs",
+    "classes": "moments by class",
+    "channels": "statistics of channels",
+    "tokens": "counts of tokens",
+    "class_features": "features by class",
+}
+"""What the parts of the names of tensors are called."""
+
+
+def _sizes(shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """Return the bytes of every statement that has arrays."""
+    sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        what = _CALLED[name.partition("/")[0]]
+        sizes[what] = sizes.get(what, 0) + prod(shape) * (8 if name == "tokens/bigrams" else 4)
+    return sizes
+
+
+def _statement_rows(header: DescriptionHeader, shapes: dict[str, tuple[int, ...]]) -> list[Row]:
+    """Return what a description says, a line for each statement."""
+    rows: list[Row] = [("observations", f"{header.n_observations:,g}")]
+    if header.input_shape is not None:
+        kind = "tokens" if header.input_kind == "tokens" else "real numbers"
+        spread = (
+            "" if header.input_range is None else ", from {:.4g} to {:.4g} but for 0.1 %".format(*header.input_range)
+        )
+        rows.append(("inputs", f"{kind} of shape {tuple(header.input_shape)}{spread}"))
+    if header.inputs_n_observations is not None:
+        rank, d = shapes["inputs/factor"]
+        rows.append(("moments", f"mean, variance and {format_count(rank, 'direction')} of {d:,} numbers"))
+    if header.classes is not None:
+        counts = header.class_counts
+        texts = (
+            header.classes
+            if counts is None
+            else [f"{name} {count:,g}" for name, count in zip(header.classes, counts, strict=False)]
+        )
+        rows.append(("classes", f"{len(header.classes)}: {listed(texts)}"))
+    if header.withheld:
+        rows.append(("withheld", f"of fewer than {header.min_count:g} observations: {listed(header.withheld)}"))
+    if header.class_numbers:
+        n_classes = len(header.class_numbers)
+        low, high = min(header.class_ranks), max(header.class_ranks)
+        ranks = format_count(high, "direction") if low == high else f"{low} to {high} directions"
+        rows.append(("by class", f"moments of {n_classes} class{'es' * (n_classes > 1)}, {ranks}"))
+    if header.class_counts is not None:
+        prior = "contain" if header.class_prior == "own" else "do not contain"
+        rows.append(("prior", f"the network's probabilities {prior} the frequencies of these classes"))
+    if header.channels:
+        n_channels = sum(shapes[f"channels/{layer}"][1] for layer in header.channels)
+        rows.append(("channels", f"{n_channels:,} of {format_count(len(header.channels), 'layer')}"))
+    if "tokens/unigrams" in shapes:
+        n_pairs = shapes["tokens/bigrams"][0]
+        rows.append(("tokens", f"vocabulary of {shapes['tokens/unigrams'][0]:,}, {format_count(n_pairs, 'pair')}"))
+    if "class_features" in shapes:
+        rows.append(("features", f"means by class of {shapes['class_features'][1]:,}, which the last layer reads"))
+    return rows
+
+
+def people_rows(header: DescriptionHeader) -> list[Row]:
+    """Return what a description tells about people, in plain words."""
+    least = f"fewer than {header.min_count:g}"
+    rows = [("What this file tells about people", "")]
+    if header.class_counts is not None:
+        withheld = f"; of classes of {least} only that they exist" if header.min_count > 0 else "; of each class"
+        rows.append(("counts", f"how many observations of each class the site has{withheld}"))
+    elif header.n_observations:
+        rows.append(("counts", "how many observations the site has"))
+    if header.inputs_n_observations is not None:
+        rows.append(("mean input", "what the site's inputs look like on average, and how they vary"))
+    if header.class_numbers:
+        few = min(header.class_n_observations)
+        rows.append(
+            (
+                "mean by class",
+                f"what inputs of each class look like on average: of images, a mean image; of {few:g} at least",
+            )
+        )
+        rows.append(
+            (
+                "membership",
+                "whoever has an input of many numbers can test whether it was among the observations of a mean",
+            )
+        )
+    if header.n_rare_tokens is not None:
+        rows.append(("words", "which words, and pairs of words, the site's texts use often"))
+    if header.channels:
+        rows.append(("channels", "how the network answers on average; nothing of a single input"))
+    rows.append(("differences", "two descriptions of one site betray who was added between them: send one per model"))
+    rows.append(
+        (
+            "protection",
+            f"statistics of {least} observations are withheld; no noise is added, so no formal privacy is given",
+        )
+    )
+    return rows

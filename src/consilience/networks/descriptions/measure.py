@@ -1,0 +1,494 @@
+"""Measure what a site says of its network: one pass over its observations, in bounded memory.
+
+Everything is summed by class, so that what may not leave can be left out at the end: which classes have too few
+observations is known only when all have been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from consilience.checks import Array, Labels, is_number
+from consilience.core.caller import warn_caller
+from consilience.errors import InputError, OptionError, WithheldWarning
+from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
+from consilience.networks.descriptions.digest import network_digest
+from consilience.networks.descriptions.disclosure import (
+    MAX_CLASS_RANK,
+    MAX_RANK,
+    MIN_CLASS_OBSERVATIONS,
+    MIN_OBSERVATIONS,
+    MIN_TOKENS,
+    allowed_rank,
+    is_remainder_said,
+    named,
+    undescribed_classes,
+    withheld_classes,
+)
+from consilience.networks.descriptions.moments import MomentAccumulator
+from consilience.networks.descriptions.observations import (
+    Batch,
+    batches_of_data,
+    class_names,
+    numbers_of_classes,
+    reads_tokens,
+    token_table,
+)
+from consilience.networks.descriptions.ranges import RangeAccumulator
+from consilience.networks.descriptions.token_statistics import TokenAccumulator
+from consilience.networks.repair.partial_forward import evaluation_without_gradients, layer_order, not_finite_problem
+from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
+from consilience.posteriors.thin_components import MIN_COUNT
+
+MAX_SCATTER_ENTRIES = 2**24
+"""Entries of scatter matrices of all classes together that are kept whole (128 MiB); beyond, they are sketched. Chosen
+by hand, for memory."""
+
+MAX_CLASS_ENTRIES = 2**22
+"""Numbers of the moments by class that leave at most (16 MiB in float32); beyond, their rank is reduced. Chosen by
+hand: 26 classes of 784 numbers take a ninth of it."""
+
+MIN_CLASS_RANK = 5
+"""Moments by class whose rank would have to be less than this for their size are left out. Chosen by hand."""
+
+MAX_CHANNEL_SUMS = 2**23
+"""Sums of channels by class at most; beyond, channels are summed over all classes. Chosen by hand, for memory."""
+
+CHANNEL_LAYERS = (_ConvNd, nn.Linear, _NormBase, nn.GroupNorm, nn.LayerNorm)
+"""Layers whose outputs have channels: convolutions, linear layers, and normalisations."""
+
+
+def describe_network(
+    module: nn.Module,
+    data: Any = None,
+    *,
+    n_observations: float | None = None,
+    classes: int | Sequence[str] | None = None,
+    example: Any = None,
+    min_count: float = MIN_COUNT,
+    class_prior: Literal["own", "removed"] = "own",
+    name: str = "description",
+) -> Description:
+    """Return what a site says of its network beside the weights; `WithheldWarning` names what stays.
+
+    Parameters
+    ----------
+    module : Module
+        The network, as it will be sent. It is run in evaluation mode, and left as it is.
+    data : (X, y), X, path, or iterable of batches, optional
+        The observations that it was trained on; see ``batches_of_data``. Read once. Default: only what is stated.
+    n_observations : float, optional
+        Number of observations that it was trained on, where the data are some of them. Default: those in the data.
+    classes : int or sequence of str, optional
+        Number or names of the classes, in the order of the outputs. Default: as many as there are outputs, named "0",
+        "1", ...; none without labels, or where labels are real numbers.
+    example : Tensor, optional
+        An input, which says the shape where there are no data.
+    min_count : float, optional
+        Fewer observations are not told of; 0 withholds nothing. Default: 5.
+    class_prior : {"own", "removed"}, optional
+        Whether probabilities contain the frequencies of the site's classes, or not, as after training with a
+        logit-adjusted loss. Default: "own".
+    name : str, optional
+        Name in messages.
+
+    Raises
+    ------
+    InputError
+        For data that the network does not take, labels outside the classes, or fewer observations than `min_count`.
+    OptionError
+        For options that have another type or value.
+    """
+    return measure_network(
+        module,
+        data,
+        n_observations=n_observations,
+        classes=classes,
+        example=example,
+        min_count=min_count,
+        class_prior=class_prior,
+        name=name,
+    )[0]
+
+
+def measure_network(
+    module: nn.Module,
+    data: Any,
+    *,
+    n_observations: float | None,
+    classes: int | Sequence[str] | None,
+    example: Any,
+    min_count: float,
+    class_prior: Literal["own", "removed"],
+    name: str,
+) -> tuple[Description, Tensor | None]:
+    """Return a description and the first inputs, None without data; see `describe_network`."""
+    if not is_module(module):
+        raise InputError(name, f"expected a torch module, found a {type(module).__name__}")
+    if not is_number(min_count) or min_count < 0:
+        raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
+    if class_prior not in ("own", "removed"):
+        raise OptionError("class_prior", f"expected 'own' or 'removed', found {class_prior!r}")
+    if n_observations is not None and not (is_number(n_observations) and n_observations > 0):
+        raise InputError("n_observations", f"expected a positive number of observations, found {n_observations!r}")
+    digest = network_digest(arrays_of_module(module), aliases_of_module(module))
+    if data is None:
+        if n_observations is None:
+            raise OptionError("data", "needed to describe a network", "give (X, y), X or a loader, or n_observations")
+        shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else None
+        names = class_names(classes, None)
+        stated = Description(
+            digest, float(n_observations), shape, classes=names, class_prior=class_prior, min_count=min_count, name=name
+        )
+        return stated, None
+    first_inputs: Tensor | None = None
+    measured: _Measurement | None = None
+    with evaluation_without_gradients(module), ExitStack() as stack:
+        for batch in batches_of_data(data, module):
+            if measured is None:
+                measured, first_inputs = _Measurement.start(module, batch, classes, stack), batch.inputs[:2]
+            measured.add(module, batch)
+    assert measured is not None  # noqa: S101  (narrows the type; `batches_of_data` raises where there are none)
+    described, left_out = measured.description(digest, n_observations, min_count)
+    if left_out:
+        warn_caller(f"{'; '.join(left_out)} (min_count=0 withholds nothing)", WithheldWarning)
+    return replace(described, class_prior=class_prior, name=name), first_inputs
+
+
+class _ChannelSums:
+    """Sums over the output of a layer by class (groups, channels), about the means of the first batch."""
+
+    def __init__(self, first: Tensor, n_groups: int) -> None:
+        """Start without values; `first` (n, positions, channels) says what is about the mean."""
+        self.centre = first.to(torch.float64).mean(dim=(0, 1))  # (channels,)
+        self.counts = torch.zeros(n_groups, dtype=torch.float64)  # of observations times positions
+        self.sums = torch.zeros(n_groups, len(self.centre), dtype=torch.float64)
+        self.squares = torch.zeros_like(self.sums)
+
+    def add(self, values: Tensor, groups: Tensor) -> None:
+        """Add outputs (n, positions, channels) of observations of some groups (n,)."""
+        centred = values - self.centre.to(values)
+        self.sums.index_add_(0, groups, centred.sum(dim=1, dtype=torch.float64).cpu())
+        self.squares.index_add_(0, groups, centred.square().sum(dim=1, dtype=torch.float64).cpu())
+        self.counts.index_add_(0, groups, torch.full((len(values),), float(values.shape[1]), dtype=torch.float64))
+
+    def statistics(self, groups: Labels) -> ChannelStatistics:
+        """Return mean and variance over some groups; over all where they are not told apart."""
+        if len(self.counts) == 1:
+            groups = np.zeros(1, dtype=np.int64)
+        count = self.counts[groups].sum()
+        shift = self.sums[groups].sum(dim=0) / count
+        variance = self.squares[groups].sum(dim=0) / count - shift.square()
+        # The centre that was taken off is that of the outputs' precision.
+        mean = self.centre.to(torch.float64).cpu() + shift
+        return ChannelStatistics(mean.numpy(), variance.clamp(min=0.0).numpy())
+
+
+def _channel_axis(layer: nn.Module) -> int:
+    """Return the axis of the channels in the output of a layer."""
+    if isinstance(layer, nn.Linear):
+        return -1
+    return -len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm) else 1
+
+
+@dataclass(eq=False)
+class _Measurement:
+    """Sums over the observations of a site so far, by class; the last group has those without a class.
+
+    Parameters
+    ----------
+    classes
+        Names of the classes; None without classes or labels.
+    are_labelled
+        Whether there are labels of classes.
+    shape
+        Of an input.
+    is_token
+        Whether inputs are tokens.
+    class_rank
+        Directions that the moments of a class may have for their size; None where there are no moments by class.
+    """
+
+    classes: tuple[str, ...] | None
+    are_labelled: bool
+    shape: tuple[int, ...]
+    is_token: bool
+    class_rank: int | None
+    counts: Labels
+    make_accumulator: Callable[[], MomentAccumulator]
+    moments: dict[int, MomentAccumulator] = field(default_factory=dict)
+    range: RangeAccumulator = field(default_factory=RangeAccumulator)
+    tokens: TokenAccumulator | None = None
+    channels: dict[str, _ChannelSums] = field(default_factory=dict)
+    feature_sums: Tensor | None = None
+    groups: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    n_channel_sums: int = 0
+
+    @classmethod
+    def start(
+        cls, module: nn.Module, batch: Batch, classes: int | Sequence[str] | None, stack: ExitStack
+    ) -> _Measurement:
+        """Return a measurement without observations, hooked into a module until `stack` ends."""
+        outputs = output_tensor(module(_on_device(batch.inputs[:2], module)))
+        n_outputs = int(outputs.shape[1]) if outputs is not None and outputs.ndim == 2 else None
+        are_real = batch.labels is not None and _kind(batch.labels) == "f"
+        names = None
+        if classes is not None:
+            names = class_names(classes, n_outputs)
+        elif batch.labels is not None and _kind(batch.labels) in "UO":
+            raise InputError(batch.name, "has labels that are names", "give all names as classes=, in their order")
+        elif batch.labels is not None and not are_real:
+            names = class_names(None, n_outputs)
+            if names is None and n_outputs is None:
+                text = "needed, since the outputs of this network are no vector"
+                raise OptionError("classes", text, "give their number or names, or leave the labels out")
+        shape, is_token = tuple(batch.inputs.shape[1:]), reads_tokens(module, batch.inputs)
+        n_classes = 0 if names is None or batch.labels is None else len(names)
+        d = int(np.prod(shape))
+        class_rank = min(MAX_CLASS_RANK, MAX_CLASS_ENTRIES // (n_classes * d) - 2) if n_classes else None
+        if class_rank is not None and class_rank < min(MIN_CLASS_RANK, d):
+            class_rank = None
+        n_accumulators = 1 if class_rank is None else n_classes
+        is_whole = n_accumulators * d**2 <= MAX_SCATTER_ENTRIES
+        sketch_rank = None if is_whole else MAX_RANK if class_rank is None else class_rank
+        measured = cls(
+            classes=names,
+            are_labelled=n_classes > 0,
+            shape=shape,
+            is_token=is_token,
+            class_rank=class_rank,
+            counts=np.zeros(n_classes + 1, dtype=np.int64),
+            make_accumulator=lambda: MomentAccumulator(d, sketch_rank),
+        )
+        if is_token and len(shape) == 1:
+            table = token_table(module)
+            assert table is not None  # noqa: S101  (narrows the type; whoever reads tokens has a table)
+            measured.tokens = TokenAccumulator(table.num_embeddings, table.padding_idx)
+        measured._hook(module, batch, n_outputs, stack)
+        return measured
+
+    def _hook(self, module: nn.Module, batch: Batch, n_outputs: int | None, stack: ExitStack) -> None:
+        """Record the outputs of layers with channels, and what the last layer reads."""
+        layers = {path: part for path, part in module.named_modules() if isinstance(part, CHANNEL_LAYERS)}
+        for path, part in layers.items():
+            stack.callback(part.register_forward_hook(self._recorder(path, _channel_axis(part))).remove)
+        if not self.are_labelled:
+            return
+        with torch.no_grad():
+            last = layer_order(module, _on_device(batch.inputs[:2], module)).outputs
+        head = module.get_submodule(next(iter(last))) if len(last) == 1 else None
+        if isinstance(head, nn.Linear) and head.out_features == n_outputs:
+            self.feature_sums = torch.zeros(len(self.counts), head.in_features, dtype=torch.float64)
+            stack.callback(head.register_forward_pre_hook(self._record_features).remove)
+
+    def _recorder(self, path: str, axis: int) -> Callable[..., None]:
+        """Return a hook that adds the outputs of a layer to its sums."""
+
+        def record(_part: nn.Module, _arguments: Any, output: Any) -> None:
+            n = len(self.groups)
+            if not isinstance(output, Tensor) or not n or output.ndim < 2:
+                return
+            rows = output.movedim(axis, -1)
+            if len(rows) % n:  # the first axis is not that of the observations
+                return
+            rows = rows.reshape(n, -1, rows.shape[-1])  # (n, positions, channels)
+            if not torch.isfinite(rows.sum()):
+                raise InputError(not_finite_problem(path))
+            groups = self.groups
+            if path not in self.channels:
+                self.n_channel_sums += rows.shape[-1] * len(self.counts)
+                n_groups = len(self.counts) if self.n_channel_sums <= MAX_CHANNEL_SUMS else 1
+                self.channels[path] = _ChannelSums(rows, n_groups)
+            if len(self.channels[path].counts) == 1:
+                groups = torch.zeros_like(groups)
+            self.channels[path].add(rows, groups)
+
+        return record
+
+    def _record_features(self, _part: nn.Module, arguments: tuple[Any, ...]) -> None:
+        """Add what the last layer reads to the sums of its class."""
+        features = arguments[0]
+        if self.feature_sums is not None and features.ndim == 2 and len(features) == len(self.groups):
+            self.feature_sums.index_add_(0, self.groups, features.to(device="cpu", dtype=torch.float64))
+
+    def add(self, module: nn.Module, batch: Batch) -> None:
+        """Add observations."""
+        n = len(batch.inputs)
+        without_class = len(self.counts) - 1
+        groups = np.full(n, without_class)
+        if self.are_labelled and self.classes is not None:
+            numbers = numbers_of_classes(batch.labels, self.classes, batch.name)
+            groups = np.where(numbers < 0, without_class, numbers)
+        self.counts += np.bincount(groups, minlength=len(self.counts))
+        self.groups = torch.from_numpy(groups)
+        module(_on_device(batch.inputs, module))
+        if self.is_token:
+            if self.tokens is not None:
+                self.shape = (max(self.shape[0], batch.inputs.shape[1]),)
+                self.tokens.add(batch.inputs.cpu().numpy(), batch.name)
+            return
+        rows = batch.inputs.reshape(n, -1).to(device="cpu", dtype=torch.float64).numpy()  # (n, d)
+        self.range.add(rows)
+        for group in np.unique(groups) if self.class_rank is not None else [without_class]:
+            in_group = rows[groups == group] if self.class_rank is not None else rows
+            if int(group) not in self.moments:
+                self.moments[int(group)] = self.make_accumulator()
+            self.moments[int(group)].add(in_group)
+
+    def description(self, digest: str, n_observations: float | None, min_count: float) -> tuple[Description, list[str]]:
+        """Return what may leave, and what does not, a line each."""
+        n_seen, counts = int(self.counts.sum()), self.counts[:-1]
+        if n_observations is not None and n_observations < n_seen:
+            raise InputError("n_observations", f"is {n_observations:g}, but data has {n_seen} observations")
+        if n_seen < min_count:
+            raise InputError(
+                "data", f"a description of {n_seen} observations tells of single ones", f"give {min_count:g} at least"
+            )
+        withheld = withheld_classes(counts, min_count)
+        n_withheld = int(counts[withheld].sum())
+        left_out, notes = [], []
+        names = () if self.classes is None else self.classes
+        if len(withheld):
+            listed = named([names[number] for number in withheld])
+            left_out.append(
+                f"{len(withheld)} of {len(counts)} classes have fewer than {min_count:g} observations and are withheld:"
+                f" {listed}"
+            )
+        undescribed = undescribed_classes(counts)
+        if len(undescribed) > len(withheld):
+            rest = [names[number] for number in undescribed if number not in withheld]
+            notes.append(
+                f"fewer than {MIN_CLASS_OBSERVATIONS} observations, so that only their count is said: {named(rest)}"
+            )
+        # Groups that all other statistics are of: every one, or those whose classes are described.
+        said = np.arange(len(self.counts))
+        if self.are_labelled and not is_remainder_said(counts, int(self.counts[-1]), min_count):
+            said = np.setdiff1d(np.flatnonzero(self.counts[:-1]), undescribed)
+        n_said = int(self.counts[said].sum())
+        if is_enough := n_said >= MIN_OBSERVATIONS:
+            channels = {path: sums.statistics(said) for path, sums in self.channels.items()}
+        else:
+            channels = {}
+            left_out.append(
+                f"{n_said} observations are fewer than {MIN_OBSERVATIONS}, so that moments and range of all inputs and "
+                "statistics of channels are left out"
+            )
+        tokens = None if self.tokens is None else self.tokens.result(min_count)
+        if self.tokens is not None and tokens is None:
+            left_out.append(f"fewer than {MIN_TOKENS} tokens, so that their counts are left out")
+        class_moments = self._class_moments(counts, notes)
+        described = Description(
+            digest=digest,
+            n_observations=float(n_seen if n_observations is None else n_observations) - n_withheld,
+            input_shape=self.shape,
+            input_kind="tokens" if self.is_token else "real",
+            input_range=self.range.range(min_count) if is_enough and not self.is_token else None,
+            inputs=self._all_moments(said, n_said) if is_enough and not self.is_token else None,
+            classes=self.classes,
+            class_counts=np.where(counts < min_count, 0, counts).astype(np.float64) if self.are_labelled else None,
+            withheld=tuple(names[number] for number in withheld),
+            class_moments=class_moments,
+            channels=channels,
+            tokens=tokens,
+            class_features=self._class_features(counts),
+            min_count=float(min_count),
+            notes=tuple(notes),
+        )
+        return as_stored(described), left_out
+
+    def _all_moments(self, said: Labels, n: int) -> Moments:
+        """Return the moments of the inputs of some groups together."""
+        if self.class_rank is None:
+            (whole,) = self.moments.values()
+            return whole.moments(allowed_rank(whole.n, MAX_RANK))
+        groups = [group for group in sorted(self.moments) if group in said]
+        total = self.make_accumulator()
+        total.widen(MAX_RANK)
+        for group in groups:
+            total.merge(self.moments[group])
+        return total.moments(allowed_rank(n, MAX_RANK))
+
+    def _class_moments(self, counts: Labels, notes: list[str]) -> dict[int, Moments]:
+        """Return the moments of every class that has enough observations, and note where their rank is reduced."""
+        names = () if self.classes is None else self.classes
+        if self.is_token or not self.are_labelled:
+            return {}
+        if self.class_rank is None:
+            notes.append("no moments by class, which would be too large")
+            return {}
+        numbers = np.flatnonzero(counts >= MIN_CLASS_OBSERVATIONS)
+        moments = {
+            int(number): self.moments[int(number)].moments(allowed_rank(counts[number], self.class_rank))
+            for number in numbers
+        }
+        most = min(MAX_CLASS_RANK, int(np.prod(self.shape)))
+        if reduced := [f"{names[n]} ({len(m.factor)})" for n, m in moments.items() if len(m.factor) < most]:
+            notes.append(f"directions of the moments of classes reduced from {most}: {named(reduced)}")
+        return moments
+
+    def _class_features(self, counts: Labels) -> Array | None:
+        """Return the means (C, h) of what the last layer reads; NaN for classes of too few observations."""
+        if self.feature_sums is None or not (counts >= MIN_CLASS_OBSERVATIONS).any():
+            return None
+        means = self.feature_sums[:-1].numpy() / np.maximum(counts, 1)[:, None]
+        return np.where((counts >= MIN_CLASS_OBSERVATIONS)[:, None], means, np.nan)
+
+
+def output_tensor(output: Any) -> Tensor | None:
+    """Return the tensor of outputs in what a network returns: itself, its ``logits``, or the first of several."""
+    if isinstance(output, Mapping):
+        output = output.get("logits", next(iter(output.values()), None))
+    elif isinstance(output, tuple | list) and output:
+        output = output[0]
+    output = getattr(output, "logits", output)
+    return output if isinstance(output, Tensor) else None
+
+
+def as_stored(description: Description) -> Description:
+    """Return a description in the precision of its file, so that a fusion of objects is that of their files."""
+
+    def stored(values: Array) -> Array:
+        return np.asarray(values, dtype=np.float32).astype(np.float64)
+
+    def stored_moments(moments: Moments) -> Moments:
+        return replace(
+            moments, mean=stored(moments.mean), factor=stored(moments.factor), residual=stored(moments.residual)
+        )
+
+    def stored_tokens(tokens: TokenCounts) -> TokenCounts:
+        return replace(tokens, unigrams=stored(tokens.unigrams), lengths=stored(tokens.lengths))
+
+    features = description.class_features
+    return replace(
+        description,
+        inputs=None if description.inputs is None else stored_moments(description.inputs),
+        class_moments={number: stored_moments(moments) for number, moments in description.class_moments.items()},
+        channels={
+            path: ChannelStatistics(stored(channels.mean), stored(channels.variance))
+            for path, channels in description.channels.items()
+        },
+        tokens=None if description.tokens is None else stored_tokens(description.tokens),
+        class_features=None if features is None else stored(features),
+    )
+
+
+def _on_device(inputs: Tensor, module: nn.Module) -> Tensor:
+    """Return inputs on the device of a module."""
+    like = next((tensor for tensor in (*module.parameters(), *module.buffers())), inputs)
+    return inputs.to(like.device)
+
+
+def _kind(labels: Any) -> str:
+    """Return NumPy's letter for the type of labels."""
+    if isinstance(labels, Tensor):
+        return "f" if labels.is_floating_point() else "i"
+    return str(np.asarray(labels).dtype.kind)

@@ -1,0 +1,275 @@
+"""A site's observations as checked batches: arrays, a file, or a loader that is read once.
+
+Labels become numbers of classes, -1 where there is none. What is wrong with a batch is said with its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from consilience.checks import Labels
+from consilience.errors import InputError
+from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.networks.module_inputs import precision_of, refuse_unfit
+
+IGNORED_LABEL = -100
+"""The label that torch's losses leave out (``ignore_index``): an observation without a class."""
+
+ROWS_AT_ONCE = 512
+"""Observations of arrays in one forward pass. Chosen by hand; nobody has measured other values."""
+
+MAX_NAMED_LABELS = 5
+"""Labels that a message names. Chosen by hand for short messages."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some observations.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (n, ...)
+        As the network takes them.
+    labels : ndarray of shape (n,) or None
+        What was given beside them: numbers or names of classes, or targets of a regression.
+    name : str
+        In messages.
+    """
+
+    inputs: Tensor
+    labels: Any
+    name: str
+
+
+def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
+    """Yield the observations of a site, batch by batch.
+
+    Parameters
+    ----------
+    data : (X, y), X, path, or iterable of batches
+        Inputs (n, ...) with or without labels (n,), the path of a .npz or .npy file of them, or batches: each inputs,
+        or a tuple or list (inputs, labels).
+    module : Module
+        The network, on which the first rows are tried.
+
+    Raises
+    ------
+    InputError
+        For what is none of these, for inputs without entries, not finite or of several shapes, or of another number
+        than their labels, and for inputs that the network does not take.
+    """
+    name = str(data) if isinstance(data, str | Path) else "data"
+    if isinstance(data, str | Path):
+        arrays = read_labelled_arrays(Path(data))
+        data = (arrays.inputs, arrays.labels)
+    if isinstance(data, tuple):
+        if len(data) != 2:
+            raise InputError(name, f"expected (X, y), X or batches, found {len(data)} parts")
+        pieces = _rows_of_arrays(data[0], data[1], name)
+    elif _is_array(data):
+        pieces = _rows_of_arrays(data, None, name)
+    elif isinstance(data, Iterable) and not isinstance(data, Mapping):
+        pieces = _batches_of_loader(data)
+    else:
+        raise InputError(name, f"expected (X, y), X or batches, found {type(data).__name__}")
+    yield from _checked(pieces, module, name)
+
+
+def _is_array(values: Any) -> bool:
+    """Return whether values have a shape, or are sparse."""
+    return hasattr(values, "shape") and hasattr(values, "dtype")
+
+
+def _rows_of_arrays(inputs: Any, labels: Any, name: str) -> Iterator[tuple[Any, Any, str]]:
+    """Yield some rows of arrays after others."""
+    inputs = _as_array(inputs, name)
+    labels = None if labels is None else _as_array(labels, f"labels of {name}")
+    if inputs.ndim == 0:
+        raise InputError(name, "expected an array of observations, found a number")
+    if labels is not None and (labels.ndim == 0 or len(labels) != len(inputs)):
+        found = "a number" if labels.ndim == 0 else f"{len(labels)} labels"
+        raise InputError(name, f"has {len(inputs)} observations and {found}", "give a label for each")
+    for start in range(0, len(inputs), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        yield inputs[rows], None if labels is None else labels[rows], name
+
+
+def _batches_of_loader(loader: Iterable[Any]) -> Iterator[tuple[Any, Any, str]]:
+    """Yield the batches of a loader; all of them with labels, or none."""
+    has_labels: bool | None = None
+    for number, batch in enumerate(loader):
+        name = f"data: batch {number}"
+        is_pair = isinstance(batch, tuple | list)
+        if isinstance(batch, Mapping):
+            raise InputError(name, "is a mapping", "give inputs, or (inputs, labels)")
+        if is_pair and not 1 <= len(batch) <= 2:
+            raise InputError(name, f"has {len(batch)} parts, expected inputs, or (inputs, labels)")
+        inputs, labels = (batch[0], batch[1] if len(batch) > 1 else None) if is_pair else (batch, None)
+        inputs = _as_array(inputs, name)
+        labels = None if labels is None else _as_array(labels, f"labels of {name}")
+        if has_labels is None:
+            has_labels = labels is not None
+        if has_labels != (labels is not None):
+            raise InputError(name, f"has {'no labels' if has_labels else 'labels'}, unlike those before")
+        if inputs.ndim == 0 or (labels is not None and labels.ndim == 0):
+            raise InputError(name, "is a single observation, expected a batch", "wrap the data in a DataLoader")
+        if labels is not None and len(labels) != len(inputs):
+            raise InputError(name, f"has {len(inputs)} observations and {len(labels)} labels")
+        yield inputs, labels, name
+
+
+def _as_array(values: Any, name: str) -> Any:
+    """Return values as a tensor, or as an array of NumPy."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values.toarray() if hasattr(values, "toarray") else values)
+    if array.dtype.kind not in "biufUO" or (array.dtype.kind in "UO" and not name.startswith("labels")):
+        raise InputError(name, f"expected numbers, found an array of type {array.dtype}")
+    return array
+
+
+def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_name: str) -> Iterator[Batch]:
+    """Yield batches whose inputs are finite, of one shape, and such as the network takes."""
+    shape: tuple[int, ...] | None = None
+    is_token, precision = False, precision_of(module)
+    for inputs, labels, name in pieces:
+        if not len(inputs):
+            continue
+        values = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.ascontiguousarray(_native(inputs)))
+        if not values.numel():
+            raise InputError(name, f"expected inputs with entries, found shape {tuple(values.shape)}")
+        if values.is_floating_point():
+            if not torch.isfinite(values).all():
+                raise InputError(name, "has NaN or infinite inputs", "take them out")
+            values = values.to(precision)
+        elif values.dtype != torch.bool:
+            values = values.to(torch.int64)
+        if shape is None:
+            is_token = reads_tokens(module, values)
+        if not values.is_floating_point() and not is_token:  # such as images of 0 to 255
+            values = values.to(precision)
+        if shape is None:
+            shape = tuple(values.shape[1:])
+            refuse_unfit_in_evaluation(module, values[:2], name)
+        # Sequences of tokens are filled up batch by batch.
+        elif tuple(values.shape[1:]) != shape and not (is_token and values.ndim == 1 + len(shape)):
+            raise InputError(
+                name,
+                f"has inputs of shape {tuple(values.shape[1:])}, and the first ones have {shape}",
+                "give one shape",
+            )
+        yield Batch(values, labels, name)
+    if shape is None:
+        raise InputError(data_name, "has no observations")
+
+
+def _native(array: Any) -> Any:
+    """Return an array in types and byte order that torch has."""
+    if array.dtype.kind == "f":
+        return array.astype(np.float64 if array.dtype.itemsize > 4 else np.float32, copy=False)
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array
+
+
+def refuse_unfit_in_evaluation(module: nn.Module, inputs: Tensor, name: str) -> None:
+    """Raise InputError when a network, in evaluation mode, does not take inputs."""
+    from consilience.networks.landscape.evaluation import evaluation_mode
+
+    with evaluation_mode(module):
+        refuse_unfit(module, (inputs,), name)
+
+
+def reads_tokens(module: nn.Module, values: Tensor) -> bool:
+    """Return whether inputs are tokens: whole numbers for a network with a table of them."""
+    return values.dtype == torch.int64 and token_table(module) is not None
+
+
+def token_table(module: nn.Module) -> nn.Embedding | nn.EmbeddingBag | None:
+    """Return a network's table of tokens: of its embeddings the one with most rows, as positions are fewer."""
+    tables = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    return max(tables, key=lambda table: table.num_embeddings, default=None)
+
+
+def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> tuple[str, ...] | None:
+    """Return the names of the classes, in the order of the outputs; None where there are none.
+
+    Parameters
+    ----------
+    classes : int or sequence of str, optional
+        Their number, or their names. Default: as many as there are outputs.
+    n_outputs : int or None
+        Outputs of the network; None where its outputs are no vector.
+
+    Raises
+    ------
+    InputError
+        For a number that is not that of the outputs; one output may stand for two classes.
+    """
+    if classes is None:
+        return None if n_outputs is None or n_outputs < 2 else tuple(map(str, range(n_outputs)))
+    if isinstance(classes, (int, np.integer)) and not isinstance(classes, bool):
+        names = tuple(map(str, range(int(classes))))
+    elif isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise InputError("classes", f"expected a number or names, found {classes!r}")
+    else:
+        names = tuple(map(str, classes))
+    if len(names) < 2:
+        raise InputError("classes", f"expected at least two, found {len(names)}")
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InputError("classes", f"{repeated!r} stands twice", "give every class a name of its own")
+    if n_outputs is not None and n_outputs != len(names) and not (n_outputs == 1 and len(names) == 2):
+        raise InputError("classes", f"are {len(names)}, but the network has {n_outputs} outputs")
+    return names
+
+
+def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels:
+    """Return the number of the class of every observation (n,), -1 where it has none.
+
+    Parameters
+    ----------
+    labels : array or Tensor of shape (n,) or (n, 1)
+        Numbers from 0, `IGNORED_LABEL` for none, or names of classes.
+    classes : sequence of str
+        Names of the classes.
+    name : str
+        In messages.
+
+    Raises
+    ------
+    InputError
+        For labels of another shape, that are no whole numbers, or of no class.
+    """
+    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise InputError(
+            name, f"has labels of shape {values.shape}, expected one for each observation", "give numbers of classes"
+        )
+    if values.dtype.kind in "UO":
+        number_of = {text: number for number, text in enumerate(classes)}
+        texts = [str(value) for value in values]
+        if unknown := sorted(set(texts) - set(number_of)):
+            listed = ", ".join(unknown[:MAX_NAMED_LABELS])
+            raise InputError(name, f"has labels that are no class: {listed}", "give all names as classes=")
+        return np.array([number_of[text] for text in texts], dtype=np.int64)
+    if values.dtype.kind == "f" and not (np.isfinite(values).all() and (values == np.round(values)).all()):
+        raise InputError(name, "has labels that are no whole numbers", "give numbers of classes from 0")
+    numbers = values.astype(np.int64)
+    is_ignored = numbers == IGNORED_LABEL
+    outside = ~is_ignored & ((numbers < 0) | (numbers >= len(classes)))
+    if outside.any():
+        listed = ", ".join(map(str, np.unique(numbers[outside])[:MAX_NAMED_LABELS]))
+        raise InputError(
+            name,
+            f"has labels outside the classes 0 to {len(classes) - 1}: {listed} ({int(outside.sum())} observations)",
+            f"count classes from 0; {IGNORED_LABEL} marks an observation without a class",
+        )
+    return np.where(is_ignored, -1, numbers)
