@@ -24,6 +24,7 @@ from consilience.core.kind import (
 )
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.ensemble_files import is_ensemble, write_ensemble
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.files import read_network, write_network
 from consilience.networks.fisher.files import read_fisher, write_fisher
@@ -124,11 +125,15 @@ class Networks(Kind):
         return SiteFacts(network_facets("network", network.arrays, network.symmetry, companion is not None))
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
-        """Write a network's arrays with its symmetry, or Fisher information."""
+        """Write a network's arrays with its symmetry, Fisher information, or an ensemble into a folder."""
         del features  # of statistical models
         refuse_statements(model, stated)
         if isinstance(model, FisherInformation):
             write_fisher(path, model)
+        elif is_ensemble(model):
+            if symmetry is not None:
+                raise OptionError("symmetry", "an ensemble has none; its members are networks of their own")
+            write_ensemble(path, model)
         elif isinstance(model, Network):
             write_network(path, model.arrays, model.symmetry)
         else:
