@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from consilience.api.kinds import KINDS, POSTERIORS, load_file
 from consilience.bayesian.network import BayesianNetwork
@@ -12,6 +12,9 @@ from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.posteriors.posterior import Features, Posterior
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def save(
@@ -37,9 +40,11 @@ def save(
     Parameters
     ----------
     model : object
-        A fitted model, a Posterior, a torch module, a Network, a BayesianNetwork, or what ``consilience.fisher`` gave.
+        A fitted model, a Posterior, a torch module, a Network, a BayesianNetwork, what ``consilience.fisher`` gave, or
+        an ensemble of networks, ``fuse(models, "ensemble").model``.
     path : str or Path
-        Where to; usually ``*.safetensors``. The file appears whole or not at all.
+        Where to; usually ``*.safetensors``. The file appears whole or not at all. Of an ensemble, a new folder: a file
+        for every member, and ``ensemble.json``.
     data : array_like of shape (n, D), DataFrame, str or Path, optional
         Of a statistical model: the data that it was fitted to, or their file, to be counted. They are not written.
     n_observations : float, optional
@@ -79,16 +84,36 @@ def save(
     kind.save(model, Path(path), features=features, symmetry=symmetry, stated=stated)
 
 
-def load(path: str | Path) -> Posterior | Network | BayesianNetwork | FisherInformation:
-    """Return the posterior, the network (Bayesian or not) or the Fisher information in a file.
+@overload
+def load(path: str | Path) -> Posterior | Network | BayesianNetwork | FisherInformation: ...
+@overload
+def load(path: str | Path, *, module: Any) -> nn.Module: ...
+def load(path: str | Path, *, module: Any = None) -> Any:
+    """Return the posterior, the network (Bayesian or not) or the Fisher information in a file, or a folder's ensemble.
 
     A Bayesian network comes without a module: give it one with ``with_module`` to ask it.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, or the folder of an ensemble.
+    module : Module, callable, or sequence or mapping of such, optional
+        For an ensemble: a network of its members' architecture, or a function that makes one; for members of several
+        architectures, one for each, in their order or by name.
+
+    Returns
+    -------
+    Posterior, Network, BayesianNetwork, FisherInformation or Module
+        A Module for an ensemble, in evaluation mode.
 
     Raises
     ------
     FileFormatError
         When the file is none of these, or of a version that this library does not read.
     InputError
-        When its values are not valid, naming the components at fault.
+        When its values are not valid, naming the components at fault, or an ensemble's members are of another
+        architecture.
+    OptionError
+        For an ensemble without `module`, and for a file of something else with it.
     """
-    return load_file(path)
+    return load_file(path, module)

@@ -13,8 +13,9 @@ from typing import Any
 from consilience.bayesian.kind import BayesianNetworks
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Inspection, Kind
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.ensemble_files import read_ensemble
 from consilience.networks.files import read_symmetry
 from consilience.networks.fuse_aligned import ARGUMENTS
 from consilience.networks.kind import Networks
@@ -128,8 +129,12 @@ def kind_of_file(where: str | Path | SafetensorsFile) -> Kind:
     return next(kind for kind in KINDS if form in kind.formats)
 
 
-def load_file(where: str | Path | SafetensorsFile) -> Any:
-    """Return what is in a file of any format."""
+def load_file(where: str | Path | SafetensorsFile, module: Any = None) -> Any:
+    """Return what is in a file of any format, or in the folder of an ensemble, whose members are made by `module`."""
+    if not isinstance(where, SafetensorsFile) and os.path.isdir(where):
+        return read_ensemble(Path(where), module)
+    if module is not None:
+        raise OptionError("module", f"is for the folder of an ensemble, and {where} is none; leave it out")
     file = as_file(where)
     return format_of(file).load(file)
 

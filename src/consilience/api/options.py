@@ -45,7 +45,7 @@ class MethodOptions(TypedDict, total=False):
     max_iterations: int
     max_passes: int
     max_units: int | Mapping[str, int] | None
-    mean: Literal["probabilities", "logits"]
+    mean: Literal["probabilities", "logits", "stationary"] | None
     metric: str
     min_matching_count: float
     minority: Literal["keep", "drop"]

@@ -1,6 +1,7 @@
 """Ensembles of Bayesian networks: the mixture of their posteriors, a reference that costs all of them.
 
-The predictive distribution is p(y | x) = sum_j w_j p_j(y | x), the weighted mean of those of the J members.
+The predictive distribution is p(y | x) = sum_j w_j p_j(y | x), the weighted mean of those of the J members. With counts
+of classes it is the pooled one under label shift, w_j then depending on x: ``networks.classes.stationary``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from consilience.bayesian.network import BayesianNetwork
 from consilience.checks import Array
+from consilience.networks.classes.shares import class_shares, pooled_class_distribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +26,13 @@ class BayesianEnsemble:
         The J networks, each with a module.
     weights : array of shape (J,)
         Weight of each member, summing to 1.
+    class_counts : array of shape (J, C), optional
+        Observations of every class at the site of each member. Default: weighed by `weights`.
     """
 
     members: tuple[BayesianNetwork, ...]
     weights: Array
+    class_counts: Array | None = None
 
     def predict(
         self, inputs: Any, samples: int = 128, rng: int | np.random.Generator = 0, batch_size: int = 4096
@@ -46,9 +51,32 @@ class BayesianEnsemble:
             Inputs in one forward pass.
         """
         children = np.random.default_rng(rng).spawn(len(self.members))
-        weighted = [  # (n, n_classes) each
-            weight * member.predict(inputs, samples, child, batch_size)
-            for weight, member, child in zip(self.weights.tolist(), self.members, children, strict=True)
+        answers = [  # (n, n_classes) each
+            member.predict(inputs, samples, child, batch_size)
+            for member, child in zip(self.members, children, strict=True)
         ]
-        mixture: Array = np.sum(weighted, axis=0)
+        if self.class_counts is not None:
+            return _pooled(np.stack(answers), self.class_counts)
+        mixture: Array = np.sum(
+            [weight * answer for weight, answer in zip(self.weights.tolist(), answers, strict=True)], axis=0
+        )
         return mixture
+
+
+def _pooled(answers: Array, class_counts: Array) -> Array:
+    """Return the pooled predictive probabilities (n, C) of members' (J, n, C).
+
+    Raises
+    ------
+    InputError
+        For counts of another number of classes.
+    """
+    import torch  # here, since fusing needs none
+
+    from consilience.networks.classes.stationary import MIXING, stationary_posterior
+
+    shares, prior = class_shares(class_counts), pooled_class_distribution(class_counts)
+    pooled: Array = stationary_posterior(
+        torch.as_tensor(answers), torch.as_tensor(shares), torch.as_tensor(prior), MIXING
+    ).numpy()
+    return pooled

@@ -20,6 +20,7 @@ from consilience.core.inputs import in_order
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
+from consilience.networks.fuse import ensemble_class_counts
 from consilience.networks.fuse_aligned import (
     NetworkArguments,
     fuse_aligned,
@@ -63,6 +64,9 @@ def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMetho
     weights = as_weights(named_weights, len(models.inputs))
     weights = weights / weights.sum()  # (J,)
     priors = tuple(bnn.prior for bnn in models.bnns)
+    class_counts = None
+    if method.keeps_models:
+        class_counts = ensemble_class_counts(method, len(models.inputs), None if named_weights is None else weights)
     if request.only_check:
         if method.keeps_models:
             return Prepared.checked(())
@@ -72,7 +76,7 @@ def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMetho
 
     def fuse() -> BayesianFusion:
         if method.keeps_models:
-            fusion = _keep_all(models, weights)
+            fusion = _keep_all(models, weights, class_counts)
         else:
             fusion, _ = fuse_aligned(
                 models, method, weights, arguments, fusion_rng, request.progress, BayesianFusion, priors=priors
@@ -85,8 +89,8 @@ def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMetho
     return Prepared((), fuse)
 
 
-def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array) -> BayesianFusion:
-    """Return the ensemble of all networks as a fusion; `weights` (J,) sum to 1."""
+def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts: Array | None) -> BayesianFusion:
+    """Return the ensemble of all networks as a fusion; `weights` (J,) sum to 1, counts of classes are (J, C)."""
     members = models.bnns
     if without_module := [bnn.name for bnn in members if bnn.module is None]:
         raise InputError(", ".join(without_module), "an ensemble asks modules", "give module=, one of the architecture")
@@ -103,6 +107,6 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array) -> BayesianF
             NetworkInput(described.name, network, float(weight), described.digest)
             for described, network, weight in zip(models.inputs, models.networks, weights, strict=True)
         ),
-        _rebuild=lambda _: BayesianEnsemble(members, weights),
+        _rebuild=lambda _: BayesianEnsemble(members, weights, class_counts),
         keeps_models=True,
     )

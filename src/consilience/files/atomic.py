@@ -1,8 +1,9 @@
-"""Atomic writes: files appear whole or not at all."""
+"""Atomic writes: files and folders appear whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,9 +57,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
         yield partial
         with partial.open("rb") as stream:
             os.fsync(stream.fileno())  # on the disk before the name changes, or a crash could leave an empty file
-        umask = os.umask(0)  # there is no way to read it but to set it
-        os.umask(umask)
-        partial.chmod(0o666 & ~umask)
+        partial.chmod(0o666 & ~_umask())
         partial.replace(path)
     except OSError as error:
         raise InputError(path, f"cannot be written: {error.strerror or error}") from error
@@ -70,3 +69,39 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` whole or not at all."""
     with write_atomically(path) as partial:
         partial.write_bytes(data)
+
+
+@contextmanager
+def write_folder_atomically(folder: Path) -> Iterator[Path]:
+    """Yield a new folder beside `folder` to write into; on success it takes its place, on any failure it is removed.
+
+    Raises
+    ------
+    InputError
+        For a folder that is there already and not empty, a file or a link in its place, and when the system refuses.
+    """
+    is_taken = folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir())))
+    if is_taken or folder.resolve() == Path.cwd():
+        raise InputError(folder, "cannot be written: it is there already", "give a new folder")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+    except OSError as error:
+        raise InputError(folder, f"cannot be written: {error.strerror or error}") from error
+    try:
+        yield partial
+        partial.chmod(0o777 & ~_umask())
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    except OSError as error:
+        raise InputError(folder, f"cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _umask() -> int:
+    """Return the permissions that new files are made without."""
+    umask = os.umask(0)  # there is no way to read it but to set it
+    os.umask(umask)
+    return umask

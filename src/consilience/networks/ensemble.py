@@ -2,9 +2,13 @@
 
 With class probabilities p_j of J members and weights w_j that sum to 1, the ensemble returns
 
-    log sum_j w_j p_j(c | x)      (mean="probabilities")      or      sum_j w_j logit_j(c | x)      (mean="logits").
+    log sum_j w_j p_j(c | x)      (mean="probabilities")
+    sum_j w_j logit_j(c | x)      (mean="logits")
+    log sum_j s_j(x) p_j(c | x)   (mean="stationary"),
 
-The logarithms of mean probabilities serve wherever logits do, since a softmax returns the probabilities.
+with s_j(x) how likely an input comes from site j, by the sites' counts of classes (``classes.stationary``): the pooled
+posterior where the sites differ in the frequencies of their classes. Logarithms of mean probabilities serve wherever
+logits do, since a softmax returns the probabilities.
 """
 
 from __future__ import annotations
@@ -12,10 +16,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from consilience.checks import Array
+from consilience.errors import InputError
+from consilience.networks.classes.logit_adjustment import log_class_counts
+from consilience.networks.classes.shares import as_class_counts, class_shares, pooled_class_distribution
+from consilience.networks.classes.stationary import MIXING, site_posterior
+
+Mean = Literal["probabilities", "logits", "stationary"]
+ClassPrior = Literal["own", "removed"]
 
 
 class ModuleEnsemble(nn.Module):
@@ -26,25 +39,115 @@ class ModuleEnsemble(nn.Module):
     modules : sequence of Module
         J networks that take the same inputs and return logits (..., C).
     weights : array of shape (J,)
-        Weight of each network in the mean; they sum to 1.
-    mean : {"probabilities", "logits"}, optional
+        Weight of each network in the mean; they sum to 1. The stationary mean takes the counts instead.
+    mean : {"probabilities", "logits", "stationary"}, optional
         What is averaged. Mean probabilities are returned as logarithms. Default: "probabilities".
+    class_counts : array_like of shape (J, C), optional
+        Observations of every class at the site of each network; the stationary mean needs them.
+    n_observations : array_like of shape (J,), optional
+        Observations of each site, its share in classes that nobody holds. Default: the sums of its counts.
+    class_prior : sequence of {"own", "removed"}, optional
+        Whether the answers of each network contain the frequencies of its site's classes, as after the cross-entropy,
+        or not, as after a logit-adjusted loss; the stationary mean puts them back. Default: "own".
+    classes : sequence of str, optional
+        Names of the classes, in the order of the outputs.
+    names : sequence of str, optional
+        Names of the members. Default: "member 0" and so on.
+
+    Raises
+    ------
+    InputError
+        For a stationary mean without counts, and for counts, names and the like that are not one for each network.
+
+    Examples
+    --------
+    >>> sites = [nn.Linear(2, 3), nn.Linear(2, 3)]
+    >>> counts = [[90, 10, 0], [0, 10, 90]]
+    >>> ensemble = ModuleEnsemble(sites, np.array([0.5, 0.5]), "stationary", class_counts=counts)
+    >>> ensemble(torch.zeros(4, 2)).exp().sum(1)
+    tensor([1., 1., 1., 1.], grad_fn=<SumBackward1>)
     """
 
     weights: Tensor
+    shares: Tensor
+    prior: Tensor
+    restored: Tensor
 
     def __init__(
-        self, modules: Sequence[nn.Module], weights: Array, mean: Literal["probabilities", "logits"] = "probabilities"
+        self,
+        modules: Sequence[nn.Module],
+        weights: Array,
+        mean: Mean = "probabilities",
+        *,
+        class_counts: ArrayLike | None = None,
+        n_observations: ArrayLike | None = None,
+        class_prior: Sequence[ClassPrior] | None = None,
+        classes: Sequence[str] | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
+        n_members = len(modules)
         self.members = nn.ModuleList(modules)
         self.register_buffer("weights", torch.as_tensor(weights), persistent=False)
-        self.mean = mean
+        self.mean: Mean = mean
+        self.names = tuple(f"member {j}" for j in range(n_members)) if names is None else tuple(names)
+        self.classes = None if classes is None else tuple(classes)
+        self.class_prior: tuple[ClassPrior, ...] = tuple(class_prior or ["own"] * n_members)
+        self.class_counts = None if class_counts is None else as_class_counts(class_counts)
+        self.n_observations: Array | None = None
+        _refuse_lengths(
+            n_members, names=self.names, weights=weights, class_prior=self.class_prior, class_counts=self.class_counts
+        )
+        if unknown := set(self.class_prior) - {"own", "removed"}:
+            raise InputError("class_prior", f"expected 'own' or 'removed', found {min(map(repr, unknown))}")
+        if self.class_counts is None:
+            if mean == "stationary":
+                raise InputError("class_counts", "the stationary mean needs the sites' counts of classes")
+            return
+        if self.classes is not None and len(self.classes) != self.class_counts.shape[1]:
+            raise InputError("classes", f"{len(self.classes)} names for {self.class_counts.shape[1]} classes")
+        sizes = self.class_counts.sum(axis=1) if n_observations is None else n_observations
+        shares = class_shares(self.class_counts, sizes)
+        self.n_observations = np.asarray(sizes, dtype=np.float64)
+        removed = np.array([prior == "removed" for prior in self.class_prior])
+        restored = np.where(removed[:, None], log_class_counts(self.class_counts), 0.0)
+        self.register_buffer("shares", torch.as_tensor(shares), persistent=False)  # (J, C)
+        prior = pooled_class_distribution(self.class_counts)
+        self.register_buffer("prior", torch.as_tensor(prior), persistent=False)  # (C,)
+        self.register_buffer("restored", torch.as_tensor(restored), persistent=False)  # (J, C)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return logits (..., C), or logarithms of mean probabilities."""
         logits = torch.stack([member(*args, **kwargs) for member in self.members], dim=-1)  # (..., C, J)
+        if self.mean == "stationary":
+            return self._stationary(logits)
         weights = self.weights.to(logits.dtype)
         if self.mean == "logits":
             return logits @ weights
         return torch.logsumexp(torch.log_softmax(logits, dim=-2) + weights.log(), dim=-1)
+
+    def _stationary(self, logits: Tensor) -> Tensor:
+        """Return the logarithms of the pooled posterior (..., C) of the members' logits (..., C, J)."""
+        n_classes = self.shares.shape[1]
+        if logits.shape[-2] != n_classes:
+            raise InputError(
+                "class_counts", f"there are counts of {n_classes} classes, and the members answer {logits.shape[-2]}"
+            )
+        restored = logits.double() + self.restored.T  # (..., C, J)
+        answers = torch.log_softmax(restored, dim=-2).reshape(-1, n_classes, len(self.members)).permute(2, 0, 1)
+        sites = site_posterior(answers.exp(), self.shares, self.prior, MIXING)  # (n, J)
+        pooled = torch.logsumexp(answers + sites.T[:, :, None].log(), dim=0)  # (n, C)
+        return pooled.to(logits.dtype).reshape(logits.shape[:-1])
+
+
+def _refuse_lengths(n_members: int, **stated: Any) -> None:
+    """Raise for statements that are not one for each member.
+
+    Raises
+    ------
+    InputError
+        Naming the first of them.
+    """
+    for name, values in stated.items():
+        if values is not None and len(values) != n_members:
+            raise InputError(name, f"expected one for each of {n_members} networks, found {len(values)}")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +89,8 @@ def _prepare(
     descriptions = tuple(network.description for network in described)
     weights, are_stated = weights_of(given, descriptions)  # (J,)
     if method.keeps_models:
-        return Prepared((), partial(_keep_all, described, method, weights, request.seed))
+        counts = ensemble_class_counts(method, len(described), None if request.weights is None else weights)
+        return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
     proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
     example = _described_example(described, arguments) if arguments.example is None else arguments.example
     models = _with_symmetry(described, information, method, arguments, example, proof_rng)
@@ -159,16 +160,27 @@ def _with_symmetry(
     return with_symmetry(described, arguments.symmetry, example, arguments.module, rng)
 
 
+def ensemble_class_counts(method: NetworkMethod, n_models: int, weights: Array | None) -> Array | None:
+    """Return the counts of classes (J, C) by which a method that keeps all networks weighs them; None without any.
+
+    Raises
+    ------
+    InputError
+        For a method that is no ensemble, and for counts that do not fit the models.
+    """
+    if not isinstance(method, NetworkEnsembleMethod):
+        raise InputError(f"method {method.name!r} keeps all models, but is no ensemble")
+    return method.site_class_counts(n_models, weights)
+
+
 def _keep_all(
-    described: Sequence[DescribedNetwork], method: NetworkMethod, weights: Array, seed: int | None
+    described: Sequence[DescribedNetwork], method: Any, weights: Array, class_counts: Array | None, seed: int | None
 ) -> NetworkFusion:
     """Return the ensemble of all modules, which need not be of one architecture, as a fusion."""
     if without_module := [network.label for network in described if network.module is None]:
         raise InputError(
             ", ".join(without_module), "an ensemble asks modules, and these are none", "load them into modules"
         )
-    if not isinstance(method, NetworkEnsembleMethod):
-        raise InputError(f"method {method.name!r} keeps all models, but is no ensemble")
     members = [network.network() for network in described]
     fusion = NetworkFusion(
         network=members[0],
@@ -183,13 +195,15 @@ def _keep_all(
             NetworkInput(network.name, member, float(weight), network.digest)
             for network, member, weight in zip(described, members, weights, strict=True)
         ),
-        _rebuild=lambda _: _ensemble([network.module for network in described], weights, method.mean),
+        _rebuild=lambda _: _ensemble(described, weights, method.resolved_mean, class_counts),
         keeps_models=True,
     )
     return replace(fusion, provenance=network_provenance(fusion, method, seed))
 
 
-def _ensemble(modules: Sequence[Any], weights: Array, mean: Literal["probabilities", "logits"]) -> Any:
+def _ensemble(described: Sequence[DescribedNetwork], weights: Array, mean: Any, class_counts: Array | None) -> Any:
     from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
 
-    return ModuleEnsemble(copy.deepcopy(list(modules)), weights, mean).eval()
+    modules: list[Any] = copy.deepcopy([network.module for network in described])
+    names = [network.name for network in described]
+    return ModuleEnsemble(modules, weights, mean, class_counts=class_counts, names=names).eval()

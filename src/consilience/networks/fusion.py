@@ -21,7 +21,6 @@ from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.network import Network
 from consilience.networks.symmetry.transport import Transport
-from consilience.posteriors.methods.ensemble import NO_FILE
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +182,9 @@ class NetworkFusion(Fusion):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(path, f"{NO_FILE}")
+            raise InputError(
+                path, "an ensemble is its members", "write them with consilience.save(fusion.model, folder)"
+            )
         write_network(Path(path), self.network.arrays, self.network.symmetry, dict(self.provenance))
 
     def report(self, path: str | Path, **shown: Any) -> None:

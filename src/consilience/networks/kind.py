@@ -28,6 +28,7 @@ from consilience.networks.describe import describe_model
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.files import description_path, read_description, write_description
+from consilience.networks.ensemble_files import is_ensemble, write_ensemble
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.files import read_network, write_network
 from consilience.networks.fisher.files import read_fisher, write_fisher
@@ -138,12 +139,18 @@ class Networks(Kind):
         return SiteFacts(network_facets("network", network.arrays, network.symmetry, companion is not None))
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
-        """Write a network's arrays with its symmetry, or Fisher information."""
+        """Write a network with its symmetry and description, what travels beside one, or an ensemble as a folder."""
         if features is not None:
             raise OptionError("features", "are columns of statistical models; leave them out")
         if isinstance(model, FisherInformation | Description):
             refuse_statements(model, stated)
             write_fisher(path, model) if isinstance(model, FisherInformation) else write_description(path, model)
+            return
+        if is_ensemble(model):
+            refuse_statements(model, stated)
+            if symmetry is not None:
+                raise OptionError("symmetry", "an ensemble has none; its members are networks of their own")
+            write_ensemble(path, model)
             return
         if stated:
             model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from consilience.checks import Array
 from consilience.core.options import Requirement
 from consilience.core.progress import Progress
+from consilience.errors import InputError
+from consilience.networks.classes.shares import as_class_counts
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.network import identity_transports
 
@@ -43,8 +46,13 @@ class NetworkEnsembleMethod(NetworkMethod):
 
     Parameters
     ----------
-    mean : {"probabilities", "logits"}
-        What is averaged: class probabilities, or logits. Default: "probabilities".
+    mean : {"probabilities", "logits", "stationary"}, optional
+        What is averaged: class probabilities, logits, or probabilities by how likely an input comes from each site
+        (`consilience.networks.classes.stationary`), which needs `class_counts`. Default: "stationary" where there are
+        class counts, else "probabilities".
+    class_counts : array_like of shape (n_models, n_classes), optional
+        Observations of every class at the site of each model, in the order of the models. With weights, which stand for
+        numbers of observations, only the proportions of each row count.
     """
 
     name: ClassVar[str] = "ensemble"
@@ -55,12 +63,41 @@ class NetworkEnsembleMethod(NetworkMethod):
     keeps_models: ClassVar[bool] = True
     widths: ClassVar[bool] = True
 
-    mean: Literal["probabilities", "logits"] = "probabilities"
+    mean: Literal["probabilities", "logits", "stationary"] | None = None
+    class_counts: Sequence[Sequence[float]] | None = None
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield ("mean", self.mean in ("probabilities", "logits"), "'probabilities' or 'logits'")
+        is_mean = self.mean is None or self.mean in ("probabilities", "logits", "stationary")
+        yield ("mean", is_mean, "'probabilities', 'logits' or 'stationary'")
+        has_counts = self.class_counts is not None
+        yield ("mean", has_counts or self.mean != "stationary", "another one where there are no class_counts")
+        yield ("class_counts", not has_counts or self.mean in (None, "stationary"), "left out with such a mean")
+
+    @property
+    def resolved_mean(self) -> Literal["probabilities", "logits", "stationary"]:
+        """What is averaged, by the counts where the option does not say."""
+        return self.mean or ("probabilities" if self.class_counts is None else "stationary")
+
+    def site_class_counts(self, n_models: int, weights: Array | None) -> Array | None:
+        """Return the observations of every class at every site (J, C); with weights (J,), rows that sum to them.
+
+        Raises
+        ------
+        InputError
+            For what are no counts, and where they are not one row for each model.
+        """
+        if self.class_counts is None:
+            return None
+        counts = as_class_counts(self.class_counts)
+        if len(counts) != n_models:
+            raise InputError("class_counts", f"expected a row for each of {n_models} models, found {len(counts)}")
+        if weights is None:
+            return counts
+        totals = counts.sum(axis=1, keepdims=True)
+        weighted: Array = counts * weights[:, None] / np.where(totals > 0, totals, 1.0)
+        return as_class_counts(weighted)
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return identity transports; nothing is averaged."""

@@ -8,8 +8,6 @@ component. The new folder appears whole or not at all.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 
 from consilience.checks import is_count
 from consilience.errors import InputError, OptionError, Problem
+from consilience.files.atomic import write_folder_atomically
 from consilience.posteriors.columns import ShardSchema
 from consilience.posteriors.sharded.file import SUFFIXES, Form, refuse_form, write_shard
 from consilience.posteriors.sharded.packed_sites import PackedSites
@@ -112,28 +111,10 @@ def pack(
     if not is_count(shard_bytes):
         raise OptionError("shard_bytes", f"expected a positive integer, found {shard_bytes!r}")
     target = Path(folder)
-    is_taken = target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir())))
-    if is_taken or target.resolve() == Path.cwd():
-        raise InputError(target, "cannot be written: it is there already", "give a new folder")
     shards = open_shards(where, shard_bytes * 8 // np.dtype(dtype).itemsize)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-    except OSError as error:
-        raise InputError(target, f"cannot be written: {error.strerror or error}") from error
-    try:
+    with write_folder_atomically(target) as partial:
         written = _write(shards, partial, dtype, form, shard_bytes, progress)
-        umask = os.umask(0)
-        os.umask(umask)
-        partial.chmod(0o777 & ~umask)
-        if target.exists():
-            target.rmdir()
-        partial.rename(target)
-        return replace(written, folder=target)
-    except OSError as error:
-        raise InputError(target, f"cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    return replace(written, folder=target)
 
 
 def _write(

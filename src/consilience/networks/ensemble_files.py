@@ -1,0 +1,260 @@
+"""Folders of ensembles: a safetensors file for every member, and one JSON document beside them.
+
+Members are files like those of any network, so that they can be fused and inspected one by one. The document has what
+the ensemble makes of them (weights, mean, counts and names of classes) and the digest of every file. Architectures are
+not written: who reads a folder says how a member is made.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from consilience.core.provenance import file_digest, library_versions
+from consilience.errors import FileFormatError, InputError, OptionError, Problem
+from consilience.files.atomic import write_bytes, write_folder_atomically
+from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_document, validate_document
+from consilience.files.safetensors_file import as_file
+from consilience.files.schemas import Chunked, StrictModel
+from consilience.networks.files import read_network, write_network
+from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.torch_modules import arrays_of_module, make_template, module_with
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from consilience.networks.ensemble import ModuleEnsemble
+
+DOCUMENT = "ensemble.json"
+"""Name of the document in a folder."""
+
+_FORMAT_VERSION = 1
+_REMEDY = "write it with consilience.save(ensemble, folder)"
+_CONTENT = "content"
+
+
+class _Member(StrictModel):
+    """A member: its name, and the SHA-256 of its file."""
+
+    name: str
+    sha256: str
+
+
+class _EnsembleDocument(StrictModel):
+    """The JSON document of an ensemble's folder; member j is in ``member-j.safetensors``."""
+
+    format: Literal["consilience-ensemble"]
+    format_version: Literal[1]
+    library_version: str
+    mean: Literal["probabilities", "logits", "stationary"]
+    members: Chunked[list[_Member]]
+    weights: Chunked[list[float]]
+    classes: Chunked[list[str]] | None
+    class_counts: Chunked[list[list[float]]] | None
+    n_observations: Chunked[list[float]] | None
+    class_prior: Chunked[list[Literal["own", "removed"]]]
+
+
+def is_ensemble(model: object) -> bool:
+    """Return whether an object is an ensemble of networks, without importing torch."""
+    ensembles = sys.modules.get("consilience.networks.ensemble")  # if nobody imported it, nothing is an ensemble
+    return ensembles is not None and isinstance(model, ensembles.ModuleEnsemble)
+
+
+def member_file(number: int) -> str:
+    """Return the name of a member's file in a folder."""
+    return f"member-{number}.safetensors"
+
+
+def write_ensemble(folder: Path, ensemble: ModuleEnsemble) -> None:
+    """Write an ensemble into a new folder, whole or not at all.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder; it must not exist, or be empty.
+    ensemble : ModuleEnsemble
+        The ensemble; parameters and persistent buffers of its members are written.
+
+    Raises
+    ------
+    InputError
+        When the folder cannot be written, or an array of a member cannot be stored.
+    """
+    with write_folder_atomically(folder) as partial:
+        members = []
+        for number, (name, member) in enumerate(zip(ensemble.names, ensemble.members, strict=True)):
+            try:
+                write_network(partial / member_file(number), arrays_of_module(member))
+            except InputError as error:
+                problems = [problem.renamed(partial, folder) for problem in error.problems]
+                raise InputError(problems) from error
+            members.append({"name": name, "sha256": file_digest(partial / member_file(number))})
+        document = {
+            "format": "consilience-ensemble",
+            "format_version": _FORMAT_VERSION,
+            "library_version": library_versions()["consilience"],
+            "mean": ensemble.mean,
+            "members": members,
+            # As decimal numbers they come back to the bit.
+            "weights": ensemble.weights.double().tolist(),
+            "classes": None if ensemble.classes is None else list(ensemble.classes),
+            "class_counts": None if ensemble.class_counts is None else ensemble.class_counts.tolist(),
+            "n_observations": None if ensemble.n_observations is None else ensemble.n_observations.tolist(),
+            "class_prior": list(ensemble.class_prior),
+        }
+        write_bytes(partial / DOCUMENT, f"{json.dumps(document, allow_nan=False, indent=1)}\n".encode())
+
+
+def read_ensemble(
+    folder: Path, module: nn.Module | Callable[[], nn.Module] | Sequence[Any] | Mapping[str, Any] | None
+) -> ModuleEnsemble:
+    """Return the ensemble in a folder, in evaluation mode on the CPU: it answers as the one that was written.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    module : Module, callable, or sequence or mapping of such
+        A network of the members' architecture, or a function that makes one; for members of several architectures, one
+        for each, in their order or by name. Buffers that are not persistent stay as it has them.
+
+    Raises
+    ------
+    FileFormatError
+        For a folder without a document, one that is not valid or newer, and for files of members that are missing,
+        broken or others than were written.
+    InputError
+        For members of another architecture than the module's.
+    OptionError
+        For a module that is none, or not one for each member.
+    """
+    from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
+
+    document = _read_document(folder)
+    names = [member.name for member in document.members]
+    modules = [
+        _read_member(folder / member_file(number), member.sha256, template)
+        for number, (member, template) in enumerate(zip(document.members, _templates(module, names), strict=True))
+    ]
+    try:
+        return ModuleEnsemble(
+            modules,
+            np.array(document.weights, dtype=np.float64),
+            document.mean,
+            class_counts=document.class_counts,
+            n_observations=document.n_observations,
+            class_prior=document.class_prior,
+            classes=document.classes,
+            names=names,
+        ).eval()
+    except InputError as error:
+        raise FileFormatError([_not_valid(folder / DOCUMENT, problem) for problem in error.problems]) from error
+
+
+def _read_document(folder: Path) -> _EnsembleDocument:
+    """Return the document of a folder, every field checked.
+
+    Raises
+    ------
+    FileFormatError
+        When there is none, it is not valid, or of a newer version.
+    """
+    path = folder / DOCUMENT
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(MAX_HEADER_BYTES + 1)
+    except FileNotFoundError:
+        raise FileFormatError(folder, f"is a folder without {DOCUMENT}, so no ensemble", _REMEDY) from None
+    except OSError as error:
+        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
+    if len(text) > MAX_HEADER_BYTES:
+        raise FileFormatError(path, "is too long for the document of an ensemble", _REMEDY)
+    content = parse_document(path, text, _CONTENT, _REMEDY)
+    check_version(path, content, _FORMAT_VERSION)
+    document = validate_document(path, _EnsembleDocument, content, _CONTENT, _REMEDY)
+    # `Chunked` entries stay as JSON gave them.
+    members = [_Member.model_validate(member) for member in document.members]
+    if not members:
+        raise FileFormatError(path, "names no members", _REMEDY)
+    weights = np.array(document.weights, dtype=np.float64)
+    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        problem = Problem("weights", "expected finite numbers that are not negative, and not all zero")
+        raise FileFormatError(_not_valid(path, problem))
+    return document.model_copy(update={"members": members})
+
+
+def _not_valid(path: Path, problem: Problem) -> Problem:
+    """Return a problem of a field as one of the document."""
+    return Problem(path, f"its {_CONTENT} is not valid at {problem.subject}: {problem.text}", _REMEDY)
+
+
+def _templates(module: Any, names: Sequence[str]) -> list[nn.Module]:
+    """Return a network of the architecture of every member.
+
+    Raises
+    ------
+    OptionError
+        For none, for what is none, and for another number than there are members.
+    """
+    if isinstance(module, Mapping):
+        if missing := [name for name in names if name not in module]:
+            raise OptionError("module", f"there is none for member {missing[0]}; the members are {', '.join(names)}")
+        module = [module[name] for name in names]
+    # A network that is a sequence of layers is one network all the same.
+    elif not isinstance(module, list | tuple):
+        module = [module] * len(names)
+    if len(module) != len(names):
+        raise OptionError("module", f"expected one for each of {len(names)} members, found {len(module)}")
+    templates = []
+    for each in module:
+        template = make_template(each)
+        if template is None:
+            raise OptionError(
+                "module",
+                "files have parameters only: give a network of the members' architecture, or a function that makes one",
+            )
+        templates.append(template)
+    return templates
+
+
+def _read_member(path: Path, sha256: str, template: nn.Module) -> nn.Module:
+    """Return a member with the arrays of its file, in their precision.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that is missing, broken, or another than was written.
+    InputError
+        For arrays that the module does not have.
+    """
+    file = as_file(path)
+    network = read_network(file)
+    if file.digest != sha256:
+        raise FileFormatError(
+            path,
+            f"is not the file that the ensemble was written with: its SHA-256 is {file.digest[:12]}…, expected "
+            f"{sha256[:12]}…",
+            "copy the folder again",
+        )
+    try:
+        return module_with(_in_precision_of(template, network.arrays), network.arrays, Symmetry({}, ()))
+    except InputError as error:
+        raise InputError([problem.about(path) for problem in error.problems]) from error
+
+
+def _in_precision_of(template: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
+    """Return a copy of a module whose parameters and buffers have the types of arrays of the same names."""
+    import torch
+
+    module = copy.deepcopy(template)
+    for name, values in module.state_dict(keep_vars=True).items():
+        if name in arrays:
+            values.data = values.data.to(torch.as_tensor(arrays[name]).dtype)
+    return module
