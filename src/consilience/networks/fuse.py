@@ -100,7 +100,8 @@ def _prepare(
     def fuse() -> NetworkFusion:
         if isinstance(method, Auto) and chooses:
             sites = Sites(tuple(names), weights, descriptions, are_stated)
-            fusion = fuse_by_default(models, sites, arguments, information, method, fusion_rng, request.progress)
+            stated = replace(arguments, example=example)
+            fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
             return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
         fusion, order = fuse_aligned(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information

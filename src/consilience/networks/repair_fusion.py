@@ -194,15 +194,8 @@ def refit_fusion(
     fused, models = fusion.model, fusion.aligned_models
     aligned = [models[i] for i in order]
     weights = np.array([fusion.inputs[i].weight for i in order])
-    tensor = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     try:
-        if tensor is None:
-            raise UnsupportedError("example= is missing, an input that the networks take")
-        if not hasattr(tensor, "shape"):
-            raise UnsupportedError("the networks take something else than one tensor of numbers or words")
-        n_axes = tensor.ndim + (not is_floating(tensor))  # a word becomes a vector
-        count = {2: _N_SYNTHETIC_ROWS, 3: _N_SYNTHETIC_SEQUENCES}.get(n_axes, _N_SYNTHETIC_IMAGES)
-        fit_inputs = repairs.synthetic_inputs(aligned, weights, tensor, count, rng) if inputs is None else inputs
+        fit_inputs = _made_up_inputs(aligned, weights, example, rng) if inputs is None else inputs
         refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng)
     except (InputError, UnsupportedError) as error:
         return replace(fusion, details={**fusion.details, "refit": f"not done: {error}"})
@@ -213,3 +206,23 @@ def refit_fusion(
         description += f", but where the average stays: {'; '.join(notes[:_MAX_NOTES_SHOWN])}{more}"
     fusion = replace(fusion, details={**fusion.details, "refit": description})
     return replace_module(fusion, refitted.module, description)
+
+
+def _made_up_inputs(aligned: Sequence[nn.Module], weights: Any, example: Any, rng: np.random.Generator) -> Any:
+    """Return inputs made up from the models' first layers, in the shape of an example.
+
+    Raises
+    ------
+    UnsupportedError
+        Without an example of one tensor, or for models that no inputs can be made up for.
+    """
+    from consilience.networks import repair as repairs
+
+    tensor = example[0] if isinstance(example, tuple) and len(example) == 1 else example
+    if tensor is None:
+        raise UnsupportedError("example= is missing, an input that the networks take")
+    if not hasattr(tensor, "shape"):
+        raise UnsupportedError("the networks take something else than one tensor of numbers or words")
+    n_axes = tensor.ndim + (not is_floating(tensor))  # a word becomes a vector
+    count = {2: _N_SYNTHETIC_ROWS, 3: _N_SYNTHETIC_SEQUENCES}.get(n_axes, _N_SYNTHETIC_IMAGES)
+    return repairs.synthetic_inputs(aligned, weights, tensor, count, rng)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
+from torch import nn
 
 from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError
@@ -20,7 +23,7 @@ from consilience.networks.choice.inputs import ChoiceInputs, Rows
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
-from consilience.networks.classes.heads import class_heads, refit_head
+from consilience.networks.classes.heads import class_heads, find_head, refit_head
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.distillation import distill
 from consilience.networks.methods.fisher.merging import FisherMerging
@@ -28,6 +31,8 @@ from consilience.networks.repair_fusion import refit_fusion
 
 N_DISTILLED = 2
 """Candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
+_N_PROBES = 4
+"""Inputs that a head is found by. Chosen by hand."""
 LABEL_WEIGHT = 0.5
 """Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
 values."""
@@ -124,17 +129,30 @@ class Comparison:
         counts = workshop.ordered.class_counts
         if counts is not None and self.teacher.classifies:
             with self._or_noted("the head by class"):
-                module = class_heads(
-                    base.module,
-                    workshop.aligned,
-                    class_shares(counts, workshop.ordered.weights),
-                    self.inputs.early.inputs,
-                )
+                module = self._with_class_heads(base.module, class_shares(counts, workshop.ordered.weights))
                 yield Candidate("head by class", Effort.CLASS_HEADS, module, base.base, "rows of the head by class")
         if workshop.information is not None and not self._is_too_late("Fisher merging"):
             with self._or_noted("Fisher merging"):
                 fusion = workshop.averaged(FisherMerging())
                 yield Candidate("Fisher", Effort.FISHER, fusion.model, fusion)
+
+    def _with_class_heads(self, module: nn.Module, shares: Array) -> nn.Module:
+        """Return a copy of the base whose head has the rows of the sites' heads, by their shares in each class.
+
+        Raises
+        ------
+        UnsupportedError
+            For networks that do not end in a linear layer.
+        """
+        head = find_head(module, self.inputs.early.inputs[:_N_PROBES])
+        if head is None:
+            raise UnsupportedError("the networks do not end in a linear layer")
+        order = self.workshop.order
+        rows = class_heads([self.workshop.base.aligned[i].arrays for i in order], head, shares)
+        copied = copy.deepcopy(module)
+        state = copied.state_dict()
+        copied.load_state_dict({**state, **{key: torch.as_tensor(rows[key]).to(state[key]) for key in rows}})
+        return copied
 
     def _refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
@@ -151,7 +169,8 @@ class Comparison:
                 continue
             yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
             with self._or_noted(f"{name}, with its head"):
-                module = refit_head(fusion.model, self.inputs.fit.inputs, self.teacher.head_targets(self.on_fit))
+                targets = torch.as_tensor(self.teacher.head_targets(self.on_fit))
+                module = refit_head(fusion.model, self.inputs.fit.inputs, targets)
                 made = f"{fusion.repaired}; head fitted to the sites' ensemble"
                 yield Candidate(f"{name}, with its head", Effort.REFITTED_HEAD, module, base, made)
 
@@ -179,16 +198,16 @@ class Comparison:
                 distilled = distill(
                     start.module,
                     fit.inputs,
-                    targets,
+                    torch.as_tensor(targets),
                     early.inputs,
-                    early_targets,
-                    classifies=self.teacher.classifies,
+                    torch.as_tensor(early_targets),
+                    loss="kl" if self.teacher.classifies else "squared",
                     steps=self.workshop.method.steps,
                     rng=stream,
                 )
-                if not distilled.steps:  # nothing was gained
+                if not distilled.best_step:  # nothing was gained
                     continue
-                made = [start.made, f"distilled from the sites' ensemble, {distilled.steps} steps"]
+                made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
                 yield Candidate(name, Effort.DISTILLED, distilled.module, start.base, "; ".join(filter(None, made)))
 
     def _criterion(self, rows: Rows, outputs: Array) -> Criterion:

@@ -36,8 +36,6 @@ EARLY_PER_FIT = 0.25
 """Inputs that stop distillations, for each one that candidates are fitted on. Chosen by hand."""
 MAX_BYTES = 2**28
 """Bytes of one set of inputs at most: fewer of larger inputs are drawn. Chosen by hand, for memory."""
-N_IMAGES = 192
-"""Images that are matched to statistics; 384 gained 0.3 points of accuracy (``matched_images``)."""
 _GIVEN_SHARES = (0.5, 0.1, 0.4)
 """Shares of given inputs to fit, to stop and to compare."""
 
@@ -81,7 +79,7 @@ def choice_inputs(
     sites: Sites,
     modules: Sequence[nn.Module],
     given: Any,
-    example: Tensor | None,
+    example: Any,
     n_inputs: int,
     rng: np.random.Generator,
     progress: Progress,
@@ -96,8 +94,8 @@ def choice_inputs(
         The sites' networks.
     given : Tensor or iterable of batches, optional
         Unlabelled inputs of the caller.
-    example : Tensor, optional
-        An input that the networks take, for the shape of images.
+    example : Tensor or tuple, optional
+        An input that the networks take, for the shape of matched inputs.
     n_inputs : int
         Inputs to fit candidates on.
     rng : numpy.random.Generator
@@ -106,29 +104,49 @@ def choice_inputs(
         Called with (steps done, steps in all) while images are matched.
     """
     draw_rng, image_rng = rng.spawn(2)
-    has_statistics = all(any(is_norm(part) and part.running_var is not None for part in m.modules()) for m in modules)
+    example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
+    example = example if isinstance(example, Tensor) else None
+    has_norms = all(any(is_norm(part) and part.running_var is not None for part in m.modules()) for m in modules)
+    described = sites.described
+    has_channels = described is not None and all(description.channels for description in described)
+    is_real = example is not None and example.is_floating_point()
+    is_image = is_real and example is not None and example.ndim == 4
     images, notes = None, []
-    if has_statistics and given is None and example is not None and example.ndim == 4:
+    # Rows and sequences that are described are drawn as well as they can be; without a description norms tell of them.
+    wants_images = is_image and (has_norms or has_channels) or is_real and has_norms and described is None
+    if given is None and example is not None and wants_images:
         try:
-            images = matched_images(modules, sites.weights, example, N_IMAGES, image_rng, progress=progress)
+            images = _match(modules, sites, example, image_rng, progress)
         except (InputError, UnsupportedError) as error:
             notes.append(f"no images were matched to batch normalisation: {error}")
     if given is not None:
         return _split(given, draw_rng)
-    described = sites.described
     drawn = None if described is None else _draw(described, n_inputs, draw_rng)
     if drawn is not None:
         fit, early, held, more = drawn
         return ChoiceInputs(fit, early, held, images, notes=(*notes, *more))
     if images is None:
         return None
-    # Half the images fit, half compare: they rank fused networks, never a site's own against them.
-    order = torch.as_tensor(image_rng.permutation(len(images)))
-    early, held = order[: len(order) // 4], order[len(order) // 4 :]
-    other = matched_images(modules, sites.weights, example, N_IMAGES, image_rng, progress=progress)
+    # Others compare: they rank fused networks, never a site's own against them.
+    other = _match(modules, sites, example, image_rng, progress)
+    n_early = len(other) // 4
     return ChoiceInputs(
-        Rows(images), Rows(other[early]), Rows(other[held]), can_compare_sites=False, notes=tuple(notes)
+        Rows(images), Rows(other[:n_early]), Rows(other[n_early:]), can_compare_sites=False, notes=tuple(notes)
     )
+
+
+def _match(
+    modules: Sequence[nn.Module], sites: Sites, example: Tensor, rng: np.random.Generator, progress: Progress
+) -> Tensor:
+    """Return images (n, ...) matched to the statistics of the networks' batch normalisation."""
+    return matched_images(
+        modules,
+        tuple(example.shape[1:]),
+        rng=rng,
+        descriptions=sites.descriptions,
+        names=sites.names,
+        progress=progress,
+    ).inputs
 
 
 def _split(given: Any, rng: np.random.Generator) -> ChoiceInputs:
@@ -157,8 +175,11 @@ def _draw(
     described: Sequence[Description], n_inputs: int, rng: np.random.Generator
 ) -> tuple[Rows, Rows, Rows, list[str]] | None:
     """Return three draws from descriptions, labelled where classes are described; None where inputs are not."""
+    shape = described[0].input_shape
+    if shape is None:
+        return None
     entry_bytes = 8 if described[0].input_kind == "tokens" else 4
-    most = max(1, MAX_BYTES // (entry_bytes * max(1, int(np.prod(described[0].input_shape)))))
+    most = max(1, MAX_BYTES // (entry_bytes * max(1, int(np.prod(shape)))))
     counts = [min(most, round(n_inputs * share)) for share in (1, EARLY_PER_FIT, HELD_PER_FIT)]
     is_labelled = described[0].input_kind == "real" and any(description.class_moments for description in described)
     if not is_labelled and not all(

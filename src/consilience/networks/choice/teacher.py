@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +10,12 @@ import torch
 from consilience.checks import Array
 from consilience.networks.choice.answers import as_probabilities
 from consilience.networks.choice.sites import Sites
-from consilience.networks.classes.shares import class_shares, restore_prior
+from consilience.networks.classes.logit_adjustment import log_class_counts
+from consilience.networks.classes.shares import class_shares
 from consilience.networks.classes.stationary import stationary_posterior
+
+_SMALLEST_PROBABILITY = 1e-12
+"""Probabilities count as at least this in logarithms, which are then finite. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,35 +37,37 @@ class Teacher:
     sites: Sites
     classifies: bool
 
-    def answers(self, outputs: Sequence[Array]) -> Array:
-        """Return the class probabilities (n, C), or mean outputs (n, k), for the outputs (n, k) of every site."""
+    def answers(self, outputs: Array) -> Array:
+        """Return the class probabilities (n, C), or mean outputs (n, k), for the outputs (J, n, k) of all sites."""
         if not self.classifies:
-            mean: Array = np.einsum("j,jnk->nk", self.sites.weights, np.stack(outputs))
+            mean: Array = np.einsum("j,jnk->nk", self.sites.weights, outputs)
             return mean
         probabilities = np.stack([as_probabilities(of_site) for of_site in outputs])  # (J, n, C)
-        counts = self.sites.class_counts
+        counts = self.sites.observed_counts
         if counts is None:
             weighted: Array = np.einsum("j,jnc->nc", self.sites.weights, probabilities)
             return weighted
-        for number, description in enumerate(self.sites.descriptions):
-            if description is not None and description.class_prior == "removed":
-                probabilities[number] = restore_prior(probabilities[number], counts[number])
-        shares, _ = class_shares(counts, self.sites.weights)
+        removed = [d is not None and d.class_prior == "removed" for d in self.sites.descriptions]
+        logarithms = np.log(np.maximum(probabilities, _SMALLEST_PROBABILITY))
+        logarithms += np.where(removed, 1.0, 0.0)[:, None, None] * log_class_counts(counts)[:, None]
         stationary: Array = stationary_posterior(
-            torch.as_tensor(probabilities), torch.as_tensor(shares), torch.as_tensor(counts.sum(axis=0))
+            torch.log_softmax(torch.as_tensor(logarithms), dim=2).exp(),
+            torch.as_tensor(class_shares(counts, self.sites.weights)),
+            torch.as_tensor(counts.sum(axis=0) / counts.sum()),
         ).numpy()
         return stationary
 
-    def head_targets(self, outputs: Sequence[Array]) -> Array:
+    def head_targets(self, outputs: Array) -> Array:
         """Return what a head is fitted to: centred logits (n, C), each class averaged by the sites' shares of it."""
         if not self.classifies:
             return self.answers(outputs)
-        logarithms = np.stack([np.log(np.maximum(as_probabilities(of_site), 1e-12)) for of_site in outputs])
+        logarithms = np.stack(
+            [np.log(np.maximum(as_probabilities(of_site), _SMALLEST_PROBABILITY)) for of_site in outputs]
+        )
         centred = logarithms - logarithms.mean(axis=2, keepdims=True)
         counts = self.sites.class_counts
         if counts is None:
             targets: Array = np.einsum("j,jnc->nc", self.sites.weights, centred)
             return targets
-        shares, _ = class_shares(counts, self.sites.weights)
-        by_class: Array = np.einsum("jc,jnc->nc", shares, centred)
+        by_class: Array = np.einsum("jc,jnc->nc", class_shares(counts, self.sites.weights), centred)
         return by_class

@@ -91,12 +91,6 @@ class Workshop:
         name, effort = ("average", Effort.AVERAGE) if self.is_common_start else ("matched", Effort.MATCHED)
         return Candidate(name, effort, self.base.model, self.base)
 
-    @cached_property
-    def aligned(self) -> list[nn.Module]:
-        """The sites' networks as modules in the canonical order, their units in the order of the base."""
-        modules = self.base.aligned_models
-        return [modules[i] for i in self.order]
-
     def averaged(self, method: NetworkMethod) -> NetworkFusion:
         """Return the average of the networks, their units aligned by a method."""
         fusion, _ = fuse_aligned(

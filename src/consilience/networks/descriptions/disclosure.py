@@ -59,8 +59,9 @@ def undescribed_classes(counts: Labels) -> Labels:
 
 
 def is_remainder_said(counts: Labels, n_unlabelled: int, min_count: float) -> bool:
-    """Return whether statistics of all observations may contain those whose class is not described."""
-    remainder = int(counts[undescribed_classes(counts)].sum()) + n_unlabelled
+    """Return whether statistics of all that is not withheld may contain observations whose class is not described."""
+    undescribed = np.setdiff1d(undescribed_classes(counts), withheld_classes(counts, min_count))
+    remainder = int(counts[undescribed].sum()) + n_unlabelled
     return min_count == 0 or remainder == 0 or remainder >= MIN_CLASS_OBSERVATIONS
 
 

@@ -369,8 +369,8 @@ class _Measurement:
             notes.append(
                 f"fewer than {MIN_CLASS_OBSERVATIONS} observations, so that only their count is said: {named(rest)}"
             )
-        # Groups that all other statistics are of: every one, or those whose classes are described.
-        said = np.arange(len(self.counts))
+        # Groups that all other statistics are of: those not withheld, or those whose classes are described.
+        said = np.setdiff1d(np.arange(len(self.counts)), withheld)
         if self.are_labelled and not is_remainder_said(counts, int(self.counts[-1]), min_count):
             said = np.setdiff1d(np.flatnonzero(self.counts[:-1]), undescribed)
         n_said = int(self.counts[said].sum())

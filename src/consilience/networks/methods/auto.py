@@ -37,9 +37,7 @@ class Auto(Consensus):
     """
 
     name: ClassVar[str] = "auto"
-    summary: ClassVar[str] = (
-        "make several candidates and choose one without labels, by what sites describe (recommended)"
-    )
+    summary: ClassVar[str] = "make several candidates, choose one without labels by what sites describe (recommended)"
     needs: ClassVar[str] = "networks of one architecture; with descriptions (consilience.describe) it can choose"
     gives: ClassVar[str] = "one network, with a verdict that lists the candidates and their scores"
     paper: ClassVar[str] = "none: a choice among the methods here"
