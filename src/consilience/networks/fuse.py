@@ -19,6 +19,7 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.choice.default import fuse_by_default
 from consilience.networks.choice.sites import Sites, weights_of
 from consilience.networks.companions import split_companions
+from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.fisher.information import FisherInformation
@@ -89,6 +90,7 @@ def _prepare(
     descriptions = tuple(network.description for network in described)
     weights, are_stated = weights_of(given, descriptions)  # (J,)
     if method.keeps_models:
+        method = _with_described_counts(method, descriptions)
         counts = ensemble_class_counts(method, len(described), None if request.weights is None else weights)
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
     proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
@@ -172,6 +174,15 @@ def ensemble_class_counts(method: NetworkMethod, n_models: int, weights: Array |
     if not isinstance(method, NetworkEnsembleMethod):
         raise InputError(f"method {method.name!r} keeps all models, but is no ensemble")
     return method.site_class_counts(n_models, weights)
+
+
+def _with_described_counts(method: NetworkMethod, descriptions: Sequence[Description | None]) -> NetworkMethod:
+    """Return an ensemble by the counts of classes that all sites describe, where the caller asks for no other mean."""
+    if not isinstance(method, NetworkEnsembleMethod) or method.mean is not None or method.class_counts is not None:
+        return method
+    counts = [None if description is None else description.class_counts for description in descriptions]
+    said = [of_site.tolist() for of_site in counts if of_site is not None]
+    return replace(method, class_counts=said) if said and len(said) == len(counts) else method
 
 
 def _keep_all(

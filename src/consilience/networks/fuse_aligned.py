@@ -152,6 +152,7 @@ def fuse_aligned(
                 float(weight),
                 described.digest,
                 None if information is None else information[i],
+                described.description,
             )
             for i, (described, rank_of_input, weight) in enumerate(zip(inputs, rank, weights, strict=True))
         ),

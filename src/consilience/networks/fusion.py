@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError
 from consilience.matching.result import Matching
+from consilience.networks.choice.sites import Sites
+from consilience.networks.descriptions.description import Description
 from consilience.networks.files import write_network
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality, match_quality
@@ -39,6 +41,8 @@ class NetworkInput:
         Digest of its file; None for a module that was handed in.
     information : FisherInformation, optional
         The Fisher information of its parameters, where the method weighed by it.
+    description : Description, optional
+        What its site says of it.
     """
 
     name: str
@@ -46,6 +50,7 @@ class NetworkInput:
     weight: float
     sha256: str | None
     information: FisherInformation | None = None
+    description: Description | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +108,44 @@ class NetworkFusion(Fusion):
         if self._rebuild is None:
             return dict(self.network.arrays)
         return self._rebuild(self.network)
+
+    @cached_property
+    def ensemble(self) -> Any:
+        """All networks side by side as one module (`ModuleEnsemble`), in evaluation mode.
+
+        Where every site says the counts of its classes it is the stationary ensemble, which is exact under label shift;
+        else the mean of probabilities by weight, or of outputs for networks that do not classify.
+
+        Raises
+        ------
+        InputError
+            When the models were files without a module.
+        """
+        if self.keeps_models:
+            return self.model
+        if self._rebuild is None:
+            raise InputError("models", "these are files without a module", "give module=, a function that makes one")
+        from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
+
+        modules = [self._rebuild(local.network) for local in self.inputs]
+        sites = Sites(
+            tuple(local.name for local in self.inputs),
+            np.array([local.weight for local in self.inputs]),
+            tuple(local.description for local in self.inputs),
+        )
+        if sites.observed_counts is not None:
+            priors = ["own" if local.description is None else local.description.class_prior for local in self.inputs]
+            return ModuleEnsemble(
+                modules,
+                sites.weights,
+                "stationary",
+                class_counts=sites.observed_counts,
+                class_prior=priors,
+                classes=sites.classes,
+                names=sites.names,
+            ).eval()
+        mean: Literal["logits", "probabilities"] = "logits" if sites.is_regression else "probabilities"
+        return ModuleEnsemble(modules, sites.weights, mean, names=sites.names).eval()
 
     @property
     def groups(self) -> dict[str, int]:

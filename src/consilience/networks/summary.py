@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from consilience.core.verdict import Verdict
 from consilience.drawing.words import format_count, printable
 from consilience.networks.fusion import NetworkFusion
 
 MAX_GROUPS = 8
 """Groups that have a line; of more, the number is stated. Chosen by hand for a terminal."""
+
+MAX_CANDIDATES = 6
+"""Candidates that have a line; of more, the number is stated. Chosen by hand for a terminal."""
 
 _STALE_STATISTICS = (
     "its statistics of batch normalisation are averages, which fit no network: measure them again with "
@@ -41,9 +45,12 @@ def network_summary(
     outer_groups = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
     local_units = [sum(local.network.units[name] for name in outer_groups) for local in fusion.inputs]
     units = str(local_units[0]) if len(set(local_units)) == 1 else f"{min(local_units)} to {max(local_units)}"
-    lines = [f"{len(fusion.inputs)} {what}, units as they are numbered (method {method})"]
-    if groups:
-        lines = [
+    verdict = fusion.judgement
+    lines = [] if verdict is None else [*_chosen(verdict)]
+    if not groups:
+        lines.append(f"{len(fusion.inputs)} {what}, units as they are numbered (method {method})")
+    else:
+        lines += [
             f"{len(fusion.inputs)} {what} with {units} units each in {format_count(len(groups), 'group')}"
             f" -> {sum(groups[name] for name in outer_groups)} units (method {method})"
         ]
@@ -58,6 +65,19 @@ def network_summary(
     lines += [f"note: {printable(note)}" for note in fusion.details["notes"][:MAX_GROUPS]]
     lines += _repairs(fusion)
     return "\n".join(lines)
+
+
+def _chosen(verdict: Verdict) -> Iterator[str]:
+    """Yield the verdict on a choice, what to do, and the candidates with their scores, the best first."""
+    yield printable(verdict.text)
+    if verdict.remedy:
+        yield f"to do: {printable(verdict.remedy)}"
+    ranked = sorted(verdict.candidates.items(), key=lambda entry: entry[1])
+    width = max((len(printable(name)) for name, _ in ranked[:MAX_CANDIDATES]), default=0)
+    for name, score in ranked[:MAX_CANDIDATES]:
+        yield f"  {printable(name):{width}}  {score:.4f}"
+    if len(ranked) > MAX_CANDIDATES:
+        yield f"  and {len(ranked) - MAX_CANDIDATES} more"
 
 
 _MERGE_SETTINGS = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}

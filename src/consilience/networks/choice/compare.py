@@ -84,8 +84,8 @@ class Comparison:
     def teacher(self) -> Teacher:
         """The ensemble of all sites."""
         sites = self.workshop.ordered
-        is_described = any(description is not None for description in sites.descriptions)
-        return Teacher(sites, sites.classes is not None if is_described else self.on_held.shape[2] > 1)
+        is_silent = all(description is None for description in sites.descriptions)
+        return Teacher(sites, self.on_held.shape[2] > 1 if is_silent else not sites.is_regression)
 
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""

@@ -113,7 +113,7 @@ def choice_inputs(
     is_image = is_real and example is not None and example.ndim == 4
     images, notes = None, []
     # Rows and sequences that are described are drawn as well as they can be; without a description norms tell of them.
-    wants_images = is_image and (has_norms or has_channels) or is_real and has_norms and described is None
+    wants_images = (is_image and (has_norms or has_channels)) or (is_real and has_norms and described is None)
     if given is None and example is not None and wants_images:
         try:
             images = _match(modules, sites, example, image_rng, progress)

@@ -31,7 +31,7 @@ class Sites:
     names: tuple[str, ...]
     weights: Array
     descriptions: tuple[Description | None, ...]
-    are_weights_stated: bool
+    are_weights_stated: bool = True
 
     @cached_property
     def described(self) -> tuple[Description, ...] | None:
@@ -46,6 +46,11 @@ class Sites:
     def classes(self) -> tuple[str, ...] | None:
         """Names of the classes, where the sites name them."""
         return next((d.classes for d in self.descriptions if d is not None and d.classes is not None), None)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether sites describe networks that do not classify."""
+        return self.classes is None and any(description is not None for description in self.descriptions)
 
     @cached_property
     def class_counts(self) -> Array | None:

@@ -141,5 +141,5 @@ class Workshop:
         if taken.effort is Effort.DISTILLED:
             fusion = replace(fusion, objective=math.nan)
         modules = {candidate.name: candidate.module for candidate in choice.candidates}
-        details = {**fusion.details, "chosen": taken.name, "choice": verdict.to_json()}
+        details = {**fusion.details, "chosen": taken.name, "verdict": verdict.to_json()}
         return replace(fusion, details=details, judgement=verdict, candidates=modules)

@@ -13,7 +13,7 @@ from consilience.networks.report.couplings import Coupling
 from consilience.networks.report.layers import LayerSummary
 from consilience.networks.report.quality import GroupSummary
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.posteriors.report.details import Findings, findings_of
+from consilience.posteriors.report.details import Findings, VerdictSummary, findings_of
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
@@ -146,6 +146,8 @@ class NetworkContent:
         Status, objective and details of the method.
     network_findings : NetworkFindings
         Proof, fitted layers, repair, starts and facts by group.
+    verdict : VerdictSummary or None, optional
+        The verdict on a choice among candidates; None where there was none.
     unrelated_distance : float or None, optional
         Distance from their average, as a share of the mean square, of models that have nothing in common.
     side_by_side : bool, optional
@@ -179,6 +181,7 @@ class NetworkContent:
     parameters: int
     findings: Findings
     network_findings: NetworkFindings
+    verdict: VerdictSummary | None = None
     unrelated_distance: float | None = None
     side_by_side: bool = False
     is_from_file: bool = False

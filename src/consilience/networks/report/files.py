@@ -31,6 +31,7 @@ from consilience.networks.report.content import (
 )
 from consilience.networks.report.layers import LayerSummary, layers_of
 from consilience.networks.report.quality import GroupSummary
+from consilience.posteriors.report.details import verdict_of
 
 _Count = Annotated[int, Field(ge=0, lt=10**15)]
 """A whole number far beyond any network, and far below what a page could not print. Chosen by hand."""
@@ -137,6 +138,7 @@ def network_content_of_files(
         parameters=total_size(_own_arrays(file)),
         findings=findings,
         network_findings=network_findings,
+        verdict=verdict_of(provenance.result.get("verdict")),
         unrelated_distance=unrelated_distance_of(weights),
         is_from_file=True,
         layers=layers,

@@ -13,9 +13,10 @@ from consilience.files.atomic import write_bytes
 from consilience.networks.report import sections
 from consilience.networks.report.content import NetworkContent
 from consilience.networks.report.landscape_sections import around_networks, between_networks
-from consilience.posteriors.report.shared_blocks import how_it_was_made, status
+from consilience.posteriors.report.shared_blocks import how_it_was_made, status, verdict
 
 SECTIONS = (
+    sections.what_was_chosen,
     sections.what_went_in,
     sections.what_data_say,
     sections.what_came_out,
@@ -64,7 +65,7 @@ def render_network(
     return Page(
         "Fusion report",
         (format_count(len(content.sites), content.noun), f"→ {size}"),
-        [status(content.findings), *sections.warnings(content)],
+        [verdict(content.verdict), status(content.findings), *sections.warnings(content)],
         [*(part(content) for part in parts), how_it_was_made(content, {})],
         f"One file: no scripts, nothing fetched, parameters{content.beside} only.",
         styles,

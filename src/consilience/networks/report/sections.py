@@ -76,6 +76,23 @@ def warnings(content: NetworkContent) -> list[Block | None]:
     ]
 
 
+def what_was_chosen(content: NetworkContent) -> Section | None:
+    """Return the candidates of a choice with their scores; None where nothing was compared."""
+    verdict = content.verdict
+    if verdict is None or not verdict.losses:
+        return None
+    columns = [
+        text_column("Network", lambda row: shorten(row[0])),
+        Column("Score", lambda row: row[1], digits=4),
+    ]
+    caption = (
+        f"The {shorten(verdict.criterion)}: smaller is better. It is computed without labels from what the sites say "
+        "of their data, and orders networks better than it tells their accuracy."
+    )
+    table = Table("Candidates", tuple(reversed(verdict.losses)), columns, "network", caption, "narrow")
+    return Section("candidates", "What was chosen among", [table])
+
+
 def what_went_in(content: NetworkContent) -> Section:
     """Return the networks."""
     sites = content.sites

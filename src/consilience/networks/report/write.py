@@ -26,6 +26,7 @@ from consilience.networks.report.layers import layers_of
 from consilience.networks.report.page import write_network_content
 from consilience.networks.report.quality import GroupSummary
 from consilience.networks.symmetry.transport import Transport
+from consilience.posteriors.report.details import verdict_of
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
@@ -162,6 +163,7 @@ def network_content_of(
         parameters=total_size(fusion.network.arrays),
         findings=findings,
         network_findings=network_findings,
+        verdict=verdict_of(provenance["result"].get("verdict")),
         unrelated_distance=unrelated_distance_of(weights),
         side_by_side=fusion.keeps_models,
         layers=layers_of(networks, np.array(weights), fusion.transports) if has_matching else (),
