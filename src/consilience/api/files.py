@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 from consilience.api.kinds import KINDS, POSTERIORS, load_file
 from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
+from consilience.networks.descriptions.description import Description
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -33,6 +34,9 @@ def save(
 ) -> None:
     """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
 
+    A network that was described, or is described here since `data` or `n_observations` are given, has its description
+    in a file beside: ``site.description.safetensors`` beside ``site.safetensors``.
+
     A Bayesian network's file has a mean and a variance for every parameter; its module and the module's buffers stay.
 
     Of a statistical model, ``save(model, path, ...)`` writes what ``describe(model, ...)`` returns.
@@ -40,28 +44,31 @@ def save(
     Parameters
     ----------
     model : object
-        A fitted model, a Posterior, a torch module, a Network, a BayesianNetwork, what ``consilience.fisher`` gave, or
-        an ensemble of networks, ``fuse(models, "ensemble").model``.
+        A fitted model, a Posterior, a torch module, a Network, a BayesianNetwork, a Description, what
+        ``consilience.fisher`` gave, or an ensemble of networks, ``fuse(models, "ensemble").model``.
     path : str or Path
         Where to; usually ``*.safetensors``. The file appears whole or not at all. Of an ensemble, a new folder: a file
         for every member, and ``ensemble.json``.
     data : array_like of shape (n, D), DataFrame, str or Path, optional
-        Of a statistical model: the data that it was fitted to, or their file, to be counted. They are not written.
+        The data that it was trained on, as ``describe`` takes them: of a statistical model to be counted, of a network
+        to be described. They are not written.
     n_observations : float, optional
         Number of observations the model was fitted to, for models that do not record it (GaussianMixture, GaussianHMM,
-        CategoricalHMM). Default: counted in `data`, or unknown, and fusing asks for it.
+        CategoricalHMM), and networks. Default: counted in `data`, or unknown.
     sample_weight : array_like of shape (n,), optional
-        Weight of every row of `data`, for the same models. Default: 1.
-    classes, example : None
-        Mean nothing for a statistical model.
+        Weight of every row of `data`, for the same statistical models. Default: 1.
+    classes : int or sequence of str, optional
+        Of a network that is described: its classes, in the order of its outputs.
+    example : tensor, tuple or dict, optional
+        Of a network that is described: an input that it takes.
     features : Features, optional
         What the columns mean. Default: what the model knows of them.
     symmetry : Symmetry, optional
         Of a torch module or a BayesianNetwork, so that its file alone can be fused: what ``consilience.symmetry``
         found. Default: a BayesianNetwork's own.
     min_count : float, optional
-        Components of a statistical model with fewer effective observations are withheld, and a `WithheldWarning` names
-        them; 0 withholds nothing. Default: 5.
+        Components of a statistical model with fewer effective observations, and classes of fewer observations, are
+        withheld, and a `WithheldWarning` names them; 0 withholds nothing. Default: 5.
     samples : float, optional
         Old name of `n_observations`, deprecated since 0.2.
 
@@ -85,11 +92,11 @@ def save(
 
 
 @overload
-def load(path: str | Path) -> Posterior | Network | BayesianNetwork | FisherInformation: ...
+def load(path: str | Path) -> Posterior | Network | BayesianNetwork | FisherInformation | Description: ...
 @overload
 def load(path: str | Path, *, module: Any) -> nn.Module: ...
 def load(path: str | Path, *, module: Any = None) -> Any:
-    """Return the posterior, the network (Bayesian or not) or the Fisher information in a file, or a folder's ensemble.
+    """Return what is in a file (a posterior, a network, Fisher information, a description), or a folder's ensemble.
 
     A Bayesian network comes without a module: give it one with ``with_module`` to ask it.
 

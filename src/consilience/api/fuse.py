@@ -107,6 +107,9 @@ def fuse(
         Of networks: unlabelled inputs, for methods that match by activations and for refits.
     fishers : sequence of length n_models, or mapping by name, optional
         Of networks: what ``consilience.fisher`` gave for each, or its files.
+    descriptions : sequence of length n_models, or mapping by name, optional
+        Of networks: what ``consilience.describe`` found of each, or its files; None for a network without. Default:
+        those that Networks carry, and those beside their files.
     reference : int or str, optional
         Of networks: number or name of the model whose numbering of units the fused network keeps. Default: chosen by
         content, whatever the order of the models.

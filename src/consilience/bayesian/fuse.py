@@ -46,7 +46,7 @@ def prepare_bayesian(request: Request) -> Prepared:
 
 def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMethod) -> Prepared:
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
-    for option in ("fishers", "inputs"):
+    for option in ("fishers", "descriptions", "inputs"):
         if getattr(arguments, option) is not None:
             raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
     names = [named.name for named in request.inputs]

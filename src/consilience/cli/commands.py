@@ -12,6 +12,7 @@ from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.cli.answer import answer
+from consilience.cli.describe import describe
 from consilience.cli.evaluate import evaluate
 from consilience.cli.fisher import fisher
 from consilience.cli.fuse import check, fuse
@@ -35,7 +36,9 @@ def cli() -> None:
     click.get_current_context().with_resource(short_warnings())
 
 
-for _command in (fuse, check, inspect, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send, answer):
+for _command in (
+    fuse, check, inspect, describe, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send, answer,
+):  # fmt: skip
     cli.add_command(_command)
 
 

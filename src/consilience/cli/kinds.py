@@ -29,8 +29,9 @@ _NETWORK_OPTIONS = {
 def kind_of_models(recipe: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
     """Return the kind of models that files hold, from the formats that their headers state.
 
-    One Bayesian network makes all files Bayesian, else one network makes all networks. Plain checkpoints and Fisher
-    information say nothing alone: checkpoints are networks where a symmetry is known, traced or not needed.
+    One Bayesian network makes all files Bayesian, else one network makes all networks. Plain checkpoints, and what
+    travels beside networks, say nothing alone: checkpoints are networks where a symmetry is known, traced, or not
+    needed.
 
     Parameters
     ----------
@@ -68,8 +69,11 @@ def kind_of_models(recipe: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
     if not plain:
         if options:
             raise InputError(unreadable)
-        if "fisher" in names:
-            without_network = [Problem(label, _ONLY_INFORMATION) for label, name in formats.items() if name == "fisher"]
+        if without_network := [
+            Problem(label, f"is {_COMPANIONS[name]} of a network", "give the networks too")
+            for label, name in formats.items()
+            if name in _COMPANIONS
+        ]:
             raise InputError([*unreadable, *without_network])
         return POSTERIORS
     # Beside Fisher information the recommended method is Fisher merging, which goes without a symmetry.
@@ -85,7 +89,8 @@ def network_options(recipe: Recipe) -> list[str]:
     return [option for name, option in _NETWORK_OPTIONS.items() if getattr(recipe, name) is not None]
 
 
-_ONLY_INFORMATION = "is Fisher information of a network; give the networks too"
+_COMPANIONS = {"fisher": "Fisher information", "description": "the description"}
+"""What files beside those of networks are called, by their format."""
 
 _HINT = "give --symmetry FILE, or --module PKG.MOD:CALLABLE with --example SHAPE"
 _PLAIN_CHECKPOINT = (
@@ -103,7 +108,7 @@ def _refuse_bayesian(
     """Raise for Bayesian networks among other files, and for those whose symmetry is not known."""
     noun_of_format = {form.name: form.called for kind in (BAYESIAN, NETWORKS, POSTERIORS) for form in kind.formats}
     first_format = next(iter(formats.values()))
-    expected = "bayesian" if first_format in ("posterior", "checkpoint", "fisher") else first_format
+    expected = "bayesian" if first_format in ("posterior", "checkpoint", *_COMPANIONS) else first_format
     example = next(label for label, name in formats.items() if name == expected)
     problems = [
         Problem(

@@ -156,7 +156,13 @@ def _parse_weights(text: str) -> dict[str, float]:
 @click.option("--key", type=click.Path(path_type=Path), help="Private key of this site, for --flower.")
 @click.option("--root-certificates", type=click.Path(path_type=Path), help="Certificate by which it is known, PEM.")
 @click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
-@click.option("--fisher", type=click.Path(path_type=Path), help="File of the network's Fisher information.")
+@click.option(
+    "--fisher",
+    "--description",
+    "fisher",
+    type=click.Path(path_type=Path),
+    help="File of the network's Fisher information, or of its description.",
+)
 @click.option("--attempt", type=click.IntRange(1), help="A higher attempt replaces a lower one.  [default: the next]")
 @click.option("--receive", type=click.Path(path_type=Path), help="Wait for the fused model and write it there.")
 @click.option("--timeout", default=3600.0, show_default=True, help="Seconds to wait for it.")

@@ -24,6 +24,7 @@ from consilience.federated.contribution import Announcement, Contribution, selec
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.fuse_aligned import ARGUMENTS
 
 Checker = Callable[[Contribution], CheckedContribution]
@@ -149,10 +150,16 @@ def run_round(
 
 
 def _files(checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> dict[str, SafetensorsFile]:
-    """Return the files of sites by their names in results and messages: models first, then Fisher information."""
+    """Return the files of sites by their names in results and messages: models first, then what travels beside them."""
     models = {site: checked[site].file for site in sites}
-    fishers = {f"Fisher information of {site}": checked[site].fisher for site in sites}
-    return {name: file.called(name) for name, file in {**models, **fishers}.items() if file is not None}
+    companions = {f"{_called(checked[site].fisher)} of {site}": checked[site].fisher for site in sites}
+    return {name: file.called(name) for name, file in {**models, **companions}.items() if file is not None}
+
+
+def _called(companion: SafetensorsFile | None) -> str:
+    """Return what messages call what travels beside a network."""
+    is_description = companion is not None and companion.format == DESCRIPTION_FORMAT
+    return "description" if is_description else "Fisher information"
 
 
 def _weights(plan: RoundPlan, sites: Sequence[str]) -> list[float] | None:

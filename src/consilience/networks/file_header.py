@@ -23,7 +23,7 @@ FORMAT_VERSION = 1
 """Version of the format of network files; newer ones are refused."""
 REMEDY = "write it with consilience.save or safetensors.torch.save_file"
 _NETWORK, _POSTERIOR, _FISHER = "consilience-network", "consilience-posterior", "consilience-fisher"
-_BAYESIAN = "consilience-bayesian"
+_BAYESIAN, _DESCRIPTION = "consilience-bayesian", "consilience-description"
 
 
 class NetworkHeader(StrictModel):
@@ -111,6 +111,10 @@ def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:
     if stated_format == _FISHER:
         raise FileFormatError(
             file, "is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
+        )
+    if stated_format == _DESCRIPTION:
+        raise FileFormatError(
+            file, "is a description, expected the network that it is of", "give it beside its network"
         )
     if stated_format == _BAYESIAN:
         raise FileFormatError(

@@ -27,12 +27,19 @@ from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.describe import describe_model
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
-from consilience.networks.descriptions.files import description_path, read_description, write_description
+from consilience.networks.descriptions.files import (
+    description_path,
+    read_description,
+    read_description_header,
+    write_description,
+)
+from consilience.networks.descriptions.inputs import with_descriptions
 from consilience.networks.ensemble_files import is_ensemble, write_ensemble
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.files import read_network, write_network
 from consilience.networks.fisher.files import read_fisher, write_fisher
 from consilience.networks.fisher.information import FisherInformation
+from consilience.networks.fisher.inputs import FORMAT as FISHER_FORMAT
 from consilience.networks.fisher.inputs import gather_information
 from consilience.networks.fuse import prepare_networks
 from consilience.networks.fuse_aligned import split_arguments
@@ -125,18 +132,40 @@ class Networks(Kind):
 
         return network_summary(fusion)
 
+    def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
+        """Refuse a description that tells of fewer observations than may leave; see `Kind.withhold`.
+
+        Raises
+        ------
+        InputError
+            For such a description; the rest of it cannot be told apart from what was measured.
+        """
+        del target
+        if file.format == DESCRIPTION_FORMAT and (stated := read_description_header(file).min_count) < min_count:
+            text = f"tells of classes of {stated:g} observations, and {min_count:g} is the least that is sent"
+            raise InputError(file, text, "describe the network again, or give a smaller min_count")
+        return None
+
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a network's file, and of its Fisher information, that a round compares."""
-        if file.format == "consilience-fisher":
-            raise InputError(file, "is Fisher information, expected a model", "send it beside its network's file")
+        if file.format in (FISHER_FORMAT, DESCRIPTION_FORMAT):
+            called = "Fisher information" if file.format == FISHER_FORMAT else "a description"
+            raise InputError(file, f"is {called}, expected a model", "send it beside its network's file")
         network = read_network(file)
         refuse_not_finite(file, network.arrays)
-        if companion is not None:
+        is_informed = companion is not None and companion.format != DESCRIPTION_FORMAT
+        if companion is not None and not is_informed:
+            described = DescribedNetwork(file.label, file.label, network.arrays, network.symmetry, None, None)
+            of_file = NamedInput(file.label, file.label, file=file)
+            with_descriptions(
+                [described], [of_file], None, [NamedInput(companion.label, companion.label, file=companion)]
+            )
+        elif companion is not None:
             information = read_fisher(companion)
             refuse_not_finite(companion, {**information.residual, **information.factors})
             described = DescribedNetwork(file.label, file.label, network.arrays, network.symmetry, None, None)
             gather_information([described], None, [NamedInput(companion.label, companion.label, file=companion)])
-        return SiteFacts(network_facets("network", network.arrays, network.symmetry, companion is not None))
+        return SiteFacts(network_facets("network", network.arrays, network.symmetry, is_informed))
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write a network with its symmetry and description, what travels beside one, or an ensemble as a folder."""
@@ -154,10 +183,12 @@ class Networks(Kind):
             return
         if stated:
             model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
+        if isinstance(model, Network) and model.description is not None:
+            write_description(description_path(path), model.description)
+        if isinstance(model, Network) and model.is_untraced:
+            model = model.module  # nothing says which axes move, and under the module's names tied weights stay
         if isinstance(model, Network):
-            write_network(path, model.arrays, None if model.is_untraced else model.symmetry)
-            if model.description is not None:
-                write_description(description_path(path), model.description)
+            write_network(path, model.arrays, model.symmetry)
             return
         arrays = arrays_of_module(model)
         if symmetry is not None:  # which refuses arrays that it does not fit

@@ -82,7 +82,7 @@ def send_folder(
     site : str
         Name of this site, as the server expects it.
     fisher : path, optional
-        File of the network's Fisher information.
+        File of the network's Fisher information, or of its description.
     attempt : int, optional
         Number of this site's attempt: a higher one replaces a lower one. Default: the next, or the last one where the
         same files were sent before.
@@ -254,7 +254,7 @@ def sendable_files(
     Parameters
     ----------
     file, fisher : path
-        The model's file, and that of its Fisher information where there is one.
+        The model's file, and that of its Fisher information or its description where there is one.
     limits : Limits
         Largest sizes that the server takes.
     min_count : float
@@ -273,6 +273,8 @@ def sendable_files(
         raise InputError(problem.about(files[0]) for problem in checked.problems)
     with tempfile.TemporaryDirectory(prefix="consilience-send-") as folder:
         rest = Path(folder) / "withheld.safetensors"
+        for companion in files[1:]:
+            kind_of_file(companion).withhold(companion, rest, min_count)
         withheld = kind_of_file(files[0]).withhold(files[0], rest, min_count)
         yield (files, ()) if withheld is None else ([SafetensorsFile(rest), *files[1:]], (withheld,))
 

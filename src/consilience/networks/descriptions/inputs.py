@@ -83,16 +83,15 @@ def with_descriptions(
             problems += error.problems
     if problems:
         raise InputError(problems)
-    described = [
-        description
-        if description is None or description.sha256 is not None
-        else replace(description, name=network.label)
-        for network, description in zip(networks, described, strict=True)
-    ]
     problems += [
         Problem(description.name, f"describes other parameters than those of {network.label}", _REMEDY)
         for network, description in zip(networks, described, strict=True)
         if description is not None and not _is_of(description, network)
+    ]
+    # What is said of the sites is said by the names of their networks.
+    described = [
+        None if description is None else replace(description, name=network.label)
+        for network, description in zip(networks, described, strict=True)
     ]
     problems += description_problems([description for description in described if description is not None])
     if problems:

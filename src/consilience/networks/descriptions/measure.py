@@ -160,7 +160,7 @@ def measure_network(
     assert measured is not None  # noqa: S101  (narrows the type; `batches_of_data` raises where there are none)
     described, left_out = measured.description(digest, n_observations, min_count)
     if left_out:
-        warn_caller(f"{'; '.join(left_out)} (min_count=0 withholds nothing)", WithheldWarning)
+        warn_caller("; ".join(left_out), WithheldWarning)
     return replace(described, class_prior=class_prior, name=name), first_inputs
 
 
@@ -361,7 +361,7 @@ class _Measurement:
             listed = named([names[number] for number in withheld])
             left_out.append(
                 f"{len(withheld)} of {len(counts)} classes have fewer than {min_count:g} observations and are withheld:"
-                f" {listed}"
+                f" {listed} (min_count=0 keeps them)"
             )
         undescribed = undescribed_classes(counts)
         if len(undescribed) > len(withheld):

@@ -75,7 +75,7 @@ def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
         pieces = _rows_of_arrays(data[0], data[1], name)
     elif _is_array(data):
         pieces = _rows_of_arrays(data, None, name)
-    elif isinstance(data, Iterable) and not isinstance(data, Mapping):
+    elif not isinstance(data, Mapping) and (isinstance(data, Iterable) or hasattr(data, "__getitem__")):
         pieces = _batches_of_loader(data)
     else:
         raise InputError(name, f"expected (X, y), X or batches, found {type(data).__name__}")
