@@ -9,7 +9,8 @@ minimiser of
 W_0 the average of the models' weights. So later layers compensate errors of earlier ones, which an average and a
 regression mean (`consilience.networks.repair.regmean`) cannot do. Least squares shrinks: the fitted outputs deviate
 less than their targets, so channels are then rescaled as in REPAIR, before the next layer is fitted. Where batch
-normalisation follows a layer, its output is fitted; recurrent layers are fitted step by step (``recurrent_refit``). The
+normalisation follows a layer, its output is fitted, and at the end all of it is written at the models' own gamma and
+beta (``anchor``); recurrent layers are fitted step by step (``recurrent_refit``). The
 inputs need no labels, and may be synthetic (`synthetic_inputs`). Layers that cannot be fitted keep the average, with a
 note.
 """
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
+from consilience.networks.repair.anchor import anchor_norms
 from consilience.networks.repair.channel_statistics import (
     channel_rows,
     gain_and_bias,
@@ -84,7 +86,8 @@ def refit(
         Strength of the shrinkage of weights towards those of `fused`, relative to the mean square of a layer's inputs.
         Default: 0.1; which other values were tried is not recorded.
     rescaled : bool, optional
-        Whether channels are given the means and deviations of the models' after each layer (`repair`). Default: True.
+        Whether channels are given the means and deviations of the models' after each layer (`repair`), and batch
+        normalisation then the models' gamma and beta (`anchor`). Default: True.
     patches_per_layer : int, optional
         Samples (patches for convolutions, steps of samples for recurrent layers) that a layer is fitted to, at most;
         from more, so many are drawn. Default: 32768, chosen by hand.
@@ -156,6 +159,9 @@ def refit(
             if rescaled and name in rescaled_names and part.weight is not None:
                 current, *of_models = (measure_channels(forward, name) for forward in passes)
                 factors[name] = rescale_channels(part, current, target_statistics(of_models, a))
+        if rescaled:
+            # In the units of the models, not of the inputs: else training mode would scale every channel twice.
+            notes.update(anchor_norms(network, aligned, a)[1])
     return Repaired(network, factors, notes)
 
 

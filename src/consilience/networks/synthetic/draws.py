@@ -1,0 +1,446 @@
+"""Synthetic inputs drawn from descriptions: a Gaussian of each site, or of each class of each site, or a site's texts.
+
+With m, F and r the mean, the factor and the residual variances of a component (`Moments`), an input is
+
+    x = m + F^T e1 + sqrt(r) e2,    e1, e2 standard normal,
+
+in the shape of an input, clipped to the range that its site says. Components are the sites, with probabilities n_j / N,
+or the classes of the sites, with probabilities n_jc / N; the label c then travels with the draw. There is never one
+Gaussian pooled over sites: where sites hold different classes, each one's is nearly a class's.
+
+Images of which only means and variances are described are dead leaves of these (``dead_leaves``): independent pixels
+are like no image. Texts have a length from their site's histogram, and follow its bigrams as a Markov chain.
+
+The number of draws of a component is that expected of it, rounded up or down by systematic sampling (Madow 1949): every
+input is as likely to be of a component as under independent draws, and shares of components do not vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.checks import Array, Labels, is_count
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.networks.descriptions.description import Description, Moments, TokenCounts
+from consilience.networks.synthetic.dead_leaves import dead_leaves
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticInputs:
+    """Inputs that were drawn from descriptions.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (n, ...)
+        Float32, or int64 for tokens.
+    labels : Tensor of shape (n,), int64, or None
+        Class that each was drawn from; None where they were drawn without.
+    sites : Tensor of shape (n,), int64
+        Number of the description that each was drawn from.
+    missing_classes : tuple of str
+        Names of the classes of which nothing could be drawn, since no site describes their inputs.
+    missing_sites : tuple of str
+        Names of the sites that do not say what was needed to draw from them.
+    """
+
+    inputs: Tensor
+    labels: Tensor | None
+    sites: Tensor
+    missing_classes: tuple[str, ...] = ()
+    missing_sites: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Component:
+    """What inputs are drawn from.
+
+    Parameters
+    ----------
+    site : int
+        Number of the description.
+    label : int
+        Number of the class; -1 without.
+    mass : float
+        Observations that it stands for.
+    moments : Moments or None
+        Of its inputs; None for texts.
+    """
+
+    site: int
+    label: int
+    mass: float
+    moments: Moments | None
+
+
+def draw_inputs(
+    descriptions: Sequence[Description],
+    count: int,
+    rng: np.random.Generator | int = 0,
+    *,
+    labelled: bool = False,
+) -> SyntheticInputs:
+    """Return inputs drawn from what sites say of theirs, in random order.
+
+    Parameters
+    ----------
+    descriptions : sequence of Description
+        Of the sites; their order changes no input.
+    count : int
+        Number of inputs.
+    rng : numpy.random.Generator or int, optional
+        Random generator, or its seed. Draws to fit on and draws to judge by must come from two (`draw_twice`).
+        Default: 0.
+    labelled : bool, optional
+        Whether inputs are drawn from the moments by class, and come with labels. A class of which a site says no
+        moments is drawn from the other sites that do, by their counts of it. Default: False.
+
+    Returns
+    -------
+    SyntheticInputs
+        The draws.
+
+    Raises
+    ------
+    InputError
+        When there are no descriptions, they are of inputs of different shapes, kinds or classes, or contradict
+        themselves.
+    UnsupportedError
+        When no site says what is needed.
+    OptionError
+        For a count that is none.
+
+    Examples
+    --------
+    >>> said = Moments(100, np.array([0.0, 5.0]), np.zeros((0, 2)), np.array([1.0, 0.01]))
+    >>> sites = [Description("a1", 300, (2,), inputs=said), Description("b2", 100, (2,), inputs=said)]
+    >>> drawn = draw_inputs(sites, 40, rng=1)
+    >>> drawn.inputs.shape, drawn.inputs.dtype, drawn.sites.bincount()
+    (torch.Size([40, 2]), torch.float32, tensor([30, 10]))
+    """
+    if not is_count(count):
+        raise OptionError("count", f"expected a positive whole number, found {count!r}")
+    _require_alike(descriptions, labelled)
+    rng = np.random.default_rng(rng)
+    is_text = descriptions[0].input_kind == "tokens"
+    if labelled:
+        components, missing_classes = _class_components(descriptions)
+    else:
+        components, missing_classes = _site_components(descriptions), ()
+    if not components:
+        needed = "moments by class" if labelled else ("token counts" if is_text else "moments of the inputs")
+        raise UnsupportedError("descriptions", f"no site says {needed}", "describe the networks with data=")
+    n_draws = systematic_allocation(np.array([component.mass for component in components]), count, rng)
+    blocks: list[np.ndarray] = []
+    for component, n in zip(components, n_draws.tolist(), strict=True):
+        described = descriptions[component.site]
+        if described.tokens is not None and component.moments is None:
+            blocks.append(_draw_texts(described, described.tokens, n, rng))
+        elif component.moments is not None:
+            rows = _draw_rows(described, component.moments, n, rng, keeps_means=labelled)
+            low, high = described.input_range or (-np.inf, np.inf)
+            blocks.append(np.clip(rows, low, high).astype(np.float32).reshape(n, *described.input_shape))
+    order = rng.permutation(count)
+    labels = np.repeat([component.label for component in components], n_draws)[order]
+    sites = np.repeat([component.site for component in components], n_draws)[order]
+    able = {component.site for component in components}
+    return SyntheticInputs(
+        torch.from_numpy(np.concatenate(blocks)[order]),
+        torch.from_numpy(labels) if labelled else None,
+        torch.from_numpy(sites),
+        missing_classes,
+        tuple(described.name for site, described in enumerate(descriptions) if site not in able),
+    )
+
+
+def draw_twice(
+    descriptions: Sequence[Description],
+    n_fit: int,
+    n_held: int,
+    rng: np.random.Generator | int = 0,
+    *,
+    labelled: bool = False,
+) -> tuple[SyntheticInputs, SyntheticInputs]:
+    """Return draws to fit networks on, and independent ones to judge them by, from two generators; see `draw_inputs`.
+
+    Neither depends on the number of the other.
+
+    Examples
+    --------
+    >>> said = Moments(100, np.zeros(2), np.zeros((0, 2)), np.ones(2))
+    >>> fit, held = draw_twice([Description("a1", 300, (2,), inputs=said)], 5, 3)
+    >>> len(fit), len(held), bool(torch.isin(fit.inputs, held.inputs).any())
+    (5, 3, False)
+    """
+    fit_rng, held_rng = np.random.default_rng(rng).spawn(2)
+    fit = draw_inputs(descriptions, n_fit, fit_rng, labelled=labelled)
+    return fit, draw_inputs(descriptions, n_held, held_rng, labelled=labelled)
+
+
+def systematic_allocation(masses: Array, count: int, rng: np.random.Generator) -> Labels:
+    """Return how many of `count` draws each component gets (k,): its expected number, rounded up or down.
+
+    A comb of unit spacing and random offset is laid over the expected numbers end to end (systematic sampling, Madow
+    1949), so that the mean over offsets is the expected number itself.
+
+    Examples
+    --------
+    >>> systematic_allocation(np.array([2.0, 1.0, 1.0]), 4, np.random.default_rng(0))
+    array([2, 1, 1])
+    """
+    ends = np.cumsum(masses) / masses.sum() * count
+    ends[-1] = count  # the last tooth is inside whatever the rounding of the sum
+    teeth = np.floor(np.maximum(ends - rng.random(), -1.0)).astype(np.int64) + 1  # teeth below each end
+    teeth[-1] = count
+    return np.diff(teeth, prepend=0)
+
+
+def _require_alike(descriptions: Sequence[Description], labelled: bool) -> None:
+    """Raise InputError unless all descriptions are of inputs of one shape and kind, and of the same classes."""
+    if not descriptions:
+        raise InputError("descriptions", "expected at least one, found none")
+    first = descriptions[0]
+    problems = []
+    for other in descriptions[1:]:
+        for what, of_first, of_other in (
+            ("inputs of shape", first.input_shape, other.input_shape),
+            ("inputs of kind", first.input_kind, other.input_kind),
+        ):
+            if of_first != of_other:
+                problems.append(Problem(other.name, f"has {what} {of_other}, and {first.name} of {of_first}"))
+    with_classes = [described for described in descriptions if described.classes is not None]
+    if labelled and with_classes:
+        problems += [
+            Problem(
+                other.name,
+                f"has other classes, or another order of them, than {with_classes[0].name}",
+                "give all networks the same classes in the same order",
+            )
+            for other in with_classes[1:]
+            if other.classes != with_classes[0].classes
+        ]
+    if problems:
+        raise InputError(problems)
+
+
+def _canonical_sites(descriptions: Sequence[Description]) -> list[int]:
+    """Return the numbers of the sites in an order that does not depend on that in which they came."""
+
+    # Two sites may send the same network: what they say of it tells them apart, or they are the same.
+    def key(site: int) -> tuple[str, float, bytes, str]:
+        described = descriptions[site]
+        mean = b"" if described.inputs is None else described.inputs.mean.tobytes()
+        return described.digest, described.n_observations, mean, described.name
+
+    return sorted(range(len(descriptions)), key=key)
+
+
+def _site_components(descriptions: Sequence[Description]) -> list[_Component]:
+    """Return a component for each site that describes its inputs."""
+    return [
+        _Component(site, -1, descriptions[site].n_observations, descriptions[site].inputs)
+        for site in _canonical_sites(descriptions)
+        if (descriptions[site].inputs if descriptions[site].input_kind == "real" else descriptions[site].tokens)
+        is not None
+    ]
+
+
+def _class_components(descriptions: Sequence[Description]) -> tuple[list[_Component], tuple[str, ...]]:
+    """Return a component for each class of each site that describes it, and the names of classes that none does.
+
+    A class has all its observations N_c, those of sites that say no moments of it too: these are shared among the
+    sites that do, by their counts of it.
+    """
+    if descriptions[0].input_kind == "tokens":
+        raise UnsupportedError(
+            "descriptions", "texts are not described by class", "draw without labels: labelled=False"
+        )
+    classes = next((described.classes for described in descriptions if described.classes is not None), None)
+    if classes is None:
+        return [], ()
+    sites = _canonical_sites(descriptions)
+    counts = np.zeros((len(descriptions), len(classes)))  # n_jc
+    describes = np.zeros(counts.shape, dtype=bool)
+    for site, described in enumerate(descriptions):
+        for label, moments in described.class_moments.items():
+            if not 0 <= label < len(classes):
+                raise InputError(described.name, f"has moments of class {label}, and {len(classes)} classes")
+            counts[site, label], describes[site, label] = moments.n_observations, True
+        if described.class_counts is not None:
+            counts[site] = described.class_counts
+    components, missing = [], []
+    for label, name in enumerate(classes):
+        described_count = counts[describes[:, label], label].sum()
+        if described_count <= 0:
+            missing.append(name)
+            continue
+        share = counts[:, label].sum() / described_count
+        components += [
+            _Component(site, label, counts[site, label] * share, descriptions[site].class_moments[label])
+            for site in sites
+            if describes[site, label] and counts[site, label] > 0
+        ]
+    return components, tuple(missing)
+
+
+def _draw_rows(
+    described: Description, moments: Moments, count: int, rng: np.random.Generator, keeps_means: bool
+) -> Array:
+    """Return inputs (count, d) with the moments: Gaussian, or dead leaves where an image has variances only.
+
+    Parameters
+    ----------
+    described : Description
+        Of the site.
+    moments : Moments
+        Of the component.
+    count : int
+        Number of inputs.
+    rng : numpy.random.Generator
+        For the draws.
+    keeps_means : bool
+        Whether leaves have the mean and variance of every pixel, as the images of a class need, which their mean tells
+        apart. Otherwise they have those of their channel.
+    """
+    is_image = len(described.input_shape) == 3
+    if is_image and not len(moments.factor):
+        leaves = dead_leaves(count, described.input_shape, rng, covered=True).reshape(count, -1)
+        if keeps_means:
+            rows: Array = moments.mean + np.sqrt(moments.variance) * leaves
+            return rows
+        mean, deviation = _channel_moments(moments, described.input_shape)
+        return mean + deviation * leaves
+    correlated = rng.standard_normal((count, len(moments.factor))) @ moments.factor
+    rows = moments.mean + correlated + np.sqrt(moments.residual) * rng.standard_normal((count, moments.mean.size))
+    return rows
+
+
+def _channel_moments(moments: Moments, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return the mean and deviation (d,) of every entry's channel, over inputs and positions."""
+    means, variances = (values.reshape(shape[0], -1) for values in (moments.mean, moments.variance))  # (channels, p)
+    n_positions = means.shape[1]
+    deviation = np.sqrt(variances.mean(axis=1) + means.var(axis=1))
+    return np.repeat(means.mean(axis=1), n_positions), np.repeat(deviation, n_positions)
+
+
+def _draw_texts(described: Description, tokens: TokenCounts, count: int, rng: np.random.Generator) -> Labels:
+    """Return texts (count, length): lengths of the histogram, tokens by the chain of bigrams.
+
+    After token a the chain goes by the described pairs (a, b) with probability described / expected pairs of a, and by
+    the frequencies of single tokens otherwise: that is where pairs go that are too rare to be said. Of u_a occurrences
+    of a token, u_a (1 - texts / tokens) are expected to have one after them.
+    """
+    length = described.input_shape[0] if described.input_shape else 0
+    lengths, unigrams = _token_frequencies(described, tokens, length)
+    n_tokens = rng.choice(len(lengths), count, p=lengths)  # (count,)
+    if tokens.padding is None and (n_tokens < length).any():
+        raise InputError(
+            described.name, f"says lengths below {length} and no padding token", "describe the network again"
+        )
+    chain = _Chain.of(tokens, unigrams)
+    texts = np.full((count, length), -1 if tokens.padding is None else tokens.padding, dtype=np.int64)
+    current = rng.choice(len(unigrams), count, p=unigrams)
+    for position in range(length):
+        is_inside = position < n_tokens
+        if position:
+            current = chain.step(current, rng)
+        texts[is_inside, position] = current[is_inside]
+    return texts
+
+
+def _token_frequencies(described: Description, tokens: TokenCounts, length: int) -> tuple[Array, Array]:
+    """Return the probabilities of lengths and of tokens, padding left out.
+
+    Raises
+    ------
+    InputError
+        Where there are none, negative ones or none at all, lengths beyond an input's, or pairs of unknown tokens.
+    """
+    unigrams = np.array(tokens.unigrams, dtype=np.float64)
+    if tokens.padding is not None and 0 <= tokens.padding < len(unigrams):
+        unigrams[tokens.padding] = 0.0
+    problems = []
+    lengths = np.asarray(tokens.lengths, dtype=np.float64)
+    for what, counts in (("tokens", unigrams), ("lengths", lengths)):
+        if not np.isfinite(counts).all() or (counts < 0).any() or counts.sum() <= 0:
+            problems.append(
+                Problem(described.name, f"expected positive counts of {what}", "describe the network again")
+            )
+    if len(described.input_shape) != 1 or (lengths[length + 1 :] > 0).any():
+        problems.append(
+            Problem(
+                described.name,
+                f"has texts of up to {len(lengths) - 1} tokens, and inputs of shape {described.input_shape}",
+                "describe the network again",
+            )
+        )
+    pairs = np.asarray(tokens.bigrams).reshape(-1, 3)
+    if len(pairs) and (pairs[:, :2].min() < 0 or pairs[:, :2].max() >= len(unigrams) or pairs[:, 2].min() < 0):
+        problems.append(Problem(described.name, f"has pairs of tokens that are not among its {len(unigrams)}"))
+    if problems:
+        raise InputError(problems)
+    return lengths / lengths.sum(), unigrams / unigrams.sum()
+
+
+@dataclass(frozen=True, eq=False)
+class _Chain:
+    """Markov chain of tokens.
+
+    Parameters
+    ----------
+    unigrams : array of shape (vocabulary,)
+        Probabilities of tokens.
+    followers : array of shape (k,)
+        Second tokens of the pairs, sorted by the first.
+    ends : array of shape (k,)
+        Running sums of the pairs' occurrences.
+    starts : array of shape (vocabulary + 1,)
+        Running sum before the first pair of each token.
+    follows : array of shape (vocabulary,)
+        Probability that the next token is of a described pair.
+    """
+
+    unigrams: Array
+    followers: Labels
+    ends: Array
+    starts: Array
+    follows: Array
+
+    @classmethod
+    def of(cls, tokens: TokenCounts, unigrams: Array) -> _Chain:
+        """Return the chain of a site's counts."""
+        pairs = np.asarray(tokens.bigrams).reshape(-1, 3)
+        if tokens.padding is not None:
+            pairs = pairs[(pairs[:, :2] != tokens.padding).all(axis=1)]
+        pairs = pairs[(pairs[:, 2] > 0) & (unigrams[pairs[:, 1].astype(np.int64)] > 0)]
+        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+        first, second, occurrences = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64), pairs[:, 2]
+        described = np.bincount(first, occurrences, minlength=len(unigrams)).astype(
+            np.float64
+        )  # pairs that start with each token
+        lengths = np.asarray(tokens.lengths, dtype=np.float64)
+        n_tokens = lengths @ np.arange(len(lengths))
+        has_next = max(1.0 - lengths[1:].sum() / n_tokens, 0.0) if n_tokens else 0.0
+        expected = unigrams * n_tokens * has_next
+        follows = np.divide(described, expected, out=np.ones_like(described), where=expected > 0)
+        starts = np.concatenate([[0.0], np.cumsum(described)])
+        return cls(
+            unigrams, second, np.cumsum(occurrences, dtype=np.float64), starts, np.clip(follows, 0, 1) * (described > 0)
+        )
+
+    def step(self, current: Labels, rng: np.random.Generator) -> Labels:
+        """Return the token after each (n,)."""
+        fallback = rng.choice(len(self.unigrams), len(current), p=self.unigrams)
+        by_pair, position = rng.random(len(current)) < self.follows[current], rng.random(len(current))
+        if not len(self.followers):
+            return fallback
+        before, after = self.starts[current], self.starts[current + 1]
+        pair = np.searchsorted(self.ends, before + position * (after - before), side="right")
+        return np.where(by_pair, self.followers[np.minimum(pair, len(self.followers) - 1)], fallback)

@@ -1,0 +1,459 @@
+"""Channel-matched images: inputs whose channel statistics are those that the networks had on their own data.
+
+Batch normalisation keeps the mean and variance of what it reads; networks without it may come with those of their
+layers' outputs (`Description.channels`). With mu, s^2 these statistics of a channel, m, v those of the images Z in the
+same network, the images minimise
+
+    L(Z) = mean_j sum_l mean_c [ (m - mu)^2 / (s^2 + eps) + (sqrt(v) / sqrt(s^2 + eps) - 1)^2 ] + 0.1 TV(Z)
+
+over all models j, layers l and channels c, in evaluation mode and with the weights as they are. TV is the mean absolute
+difference of neighbours, in units of the images' deviation. All images are one batch: statistics of small batches are
+met by images that are like none. DeepInversion (Yin et al. 2020, CVPR) has norms of differences of means and variances
+in place of the sum; divided by the layers' own deviations they need no weight by layer or data set.
+
+The images start as white noise. Where nobody says the mean and variance of the inputs, a scale and an offset for each
+input channel are fitted first, to the statistics of the first layer that has any: networks do not say otherwise whether
+they read images in [0, 1] or in [0, 255].
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from consilience.checks import Array, is_count
+from consilience.core.progress import Progress, silent
+from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.networks.descriptions.description import Description
+from consilience.networks.repair.partial_forward import call_module, is_norm
+
+_CALIBRATION_STEPS, _CALIBRATION_RATE, _CALIBRATION_IMAGES = 60, 0.1, 32
+_STEPS, _BETAS = 100, (0.5, 0.9)
+"""Set on two ResNet-8 of one data set (letters in [0, 1]) and judged on a second pair of them, on Fashion-MNIST and on
+CIFAR-10: fewer steps, a schedule, a label term or images of single models lost up to 3 points of accuracy after the
+refit. docs/synthetic_inputs.md has the measurements here."""
+_RATE, _TOTAL_VARIATION = 0.1, 0.1
+"""In deviations of the inputs. There they were 0.05 and 0.1 in the units of images whose deviation is 0.17, 0.33 or 1:
+rates of 0.29, 0.15 and 0.05, weights of 0.02, 0.03 and 0.1. These are between, so that the scale of inputs decides
+nothing."""
+_N_IMAGES = 192
+"""Of the same source: 96 lost 0.6 points, 384 gained 0.4."""
+_RELATIVE_EPS, _ABSOLUTE_EPS = 1e-4, 1e-8
+"""eps for described statistics: a share of the layer's mean variance, so that channels that are almost constant do not
+decide, and a number against zero. For batch normalisation eps is its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class MatchedImages:
+    """Inputs matched to channel statistics.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (n, ...), float32
+        The images.
+    losses : array of shape (steps,)
+        L before each step.
+    is_cut : bool
+        Whether the time was up before all steps were made: other machines then give other images.
+    """
+
+    inputs: Tensor
+    losses: Array
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTarget:
+    """Statistics that one layer's channels are to have, over images and positions.
+
+    Parameters
+    ----------
+    name : str
+        Path of the layer.
+    of_inputs : bool
+        Whether they are of what the layer reads, or of what it gives.
+    mean, variance : Tensor of shape (channels,)
+        Target statistics.
+    eps : float
+        What is added to variances in denominators.
+    """
+
+    name: str
+    of_inputs: bool
+    mean: Tensor
+    variance: Tensor
+    eps: float
+
+
+def channel_targets(
+    module: nn.Module, description: Description | None = None, name: str = "model"
+) -> list[LayerTarget]:
+    """Return the channel statistics that a network brings: of batch normalisation, else those described.
+
+    Parameters
+    ----------
+    module : Module
+        The network.
+    description : Description, optional
+        What its site says of it.
+    name : str, optional
+        Name of the network in messages.
+
+    Raises
+    ------
+    UnsupportedError
+        For networks whose batch normalisation keeps no statistics, or was never trained, and networks without either.
+    InputError
+        For statistics that are NaN, infinite or negative, or described for other layers.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    >>> _ = net(torch.randn(8, 2))                              # one step of training
+    >>> [target.name for target in channel_targets(net)]
+    ['1']
+    >>> channel_targets(nn.Sequential(nn.Linear(2, 3)))
+    Traceback (most recent call last):
+    ...
+    consilience.errors.UnsupportedError: model: has no channel statistics to match: neither batch normalisation nor ...
+    """
+    norms: dict[str, Any] = {path: part for path, part in module.named_modules() if is_norm(part)}
+    described = {} if description is None else dict(description.channels)
+    try:
+        if norms:
+            return _targets_of_norms(norms, name)
+    except UnsupportedError:
+        if not described:
+            raise
+    if not described:
+        raise UnsupportedError(
+            name,
+            "has no channel statistics to match: neither batch normalisation nor described ones",
+            "describe it with data=",
+        )
+    parts: dict[str, Any] = dict(module.named_modules())
+    if unknown := sorted(set(described) - set(parts)):
+        raise InputError(name, f"its description has statistics of {', '.join(unknown)}, which it does not have")
+    targets = []
+    for path, statistics in described.items():
+        mean, variance = torch.as_tensor(statistics.mean), torch.as_tensor(statistics.variance)
+        _require_statistics(name, path, mean, variance)
+        eps = _RELATIVE_EPS * float(variance.mean()) + _ABSOLUTE_EPS
+        targets.append(LayerTarget(path, False, mean, variance, eps))
+    return targets
+
+
+def _targets_of_norms(norms: Mapping[str, Any], name: str) -> list[LayerTarget]:
+    """Return the running statistics of batch normalisation."""
+    untracked = [path for path, norm in norms.items() if norm.running_mean is None or norm.running_var is None]
+    if untracked:
+        raise UnsupportedError(
+            name,
+            f"batch normalisation {', '.join(untracked)} keeps no running statistics (track_running_stats=False)",
+            "describe the network with data=",
+        )
+    for path, norm in norms.items():
+        _require_statistics(name, path, norm.running_mean, norm.running_var)
+    # Trained statistics of a single channel may be anything, but not of all of them exactly where they started.
+    untrained = [path for path, norm in norms.items() if not norm.running_mean.any() and (norm.running_var == 1).all()]
+    if untrained:
+        raise UnsupportedError(
+            name,
+            f"batch normalisation {', '.join(untrained)} has never seen data (mean 0, variance 1)",
+            "describe the network with data=, or train it in train() mode",
+        )
+    return [
+        LayerTarget(path, True, norm.running_mean.detach(), norm.running_var.detach(), float(norm.eps))
+        for path, norm in norms.items()
+    ]
+
+
+def _require_statistics(name: str, path: str, mean: Tensor, variance: Tensor) -> None:
+    """Raise InputError for statistics that are not finite, or variances that are negative."""
+    if not (torch.isfinite(mean).all() and torch.isfinite(variance).all()):
+        raise InputError(name, f"channel statistics of {path} are NaN or infinite", "train or describe it again")
+    if (variance < 0).any():
+        raise InputError(
+            name,
+            f"channel variances of {path} are negative ({float(variance.min()):.3g})",
+            "train or describe it again",
+        )
+
+
+def matched_images(
+    modules: Sequence[nn.Module],
+    shape: Sequence[int],
+    count: int = _N_IMAGES,
+    rng: np.random.Generator | int = 0,
+    *,
+    descriptions: Sequence[Description | None] | None = None,
+    names: Sequence[str] | None = None,
+    steps: int = _STEPS,
+    calibration_steps: int = _CALIBRATION_STEPS,
+    max_seconds: float | None = None,
+    progress: Progress = silent,
+) -> MatchedImages:
+    """Return inputs on which the channels of all networks have the statistics that they had on their own data.
+
+    For images, sequences (channels, steps), volumes and rows of numbers alike; rows have no neighbours, so that TV = 0.
+
+    Parameters
+    ----------
+    modules : sequence of Module
+        The networks; they are left as they are. They may be of different widths.
+    shape : sequence of int
+        Shape of one input.
+    count : int, optional
+        Number of inputs. Default: 192.
+    rng : numpy.random.Generator or int, optional
+        Random generator, or its seed, of the noise that they start from. Default: 0.
+    descriptions : sequence of Description or None, of length n_models, optional
+        What is said of the networks: channel statistics of those without batch normalisation, and the mean and variance
+        of inputs. Default: nothing.
+    names : sequence of str, of length n_models, optional
+        Names of the networks in messages. Default: "model 0", ...
+    steps, calibration_steps : int, optional
+        Steps of Adam on the images, and before them on the scale and offset of channels (none where inputs are
+        described). Default: 100 and 60.
+    max_seconds : float, optional
+        Time after which no further step is made; the result says so. Default: no limit.
+    progress : callable, optional
+        Called with (steps done, steps in all).
+
+    Returns
+    -------
+    MatchedImages
+        The inputs, and the loss at every step.
+
+    Raises
+    ------
+    UnsupportedError
+        For networks without usable statistics (`channel_targets`), or that fail on such inputs.
+    InputError
+        For statistics that are none.
+    OptionError
+        For options out of range, or a time in which not one step can be made.
+    """
+    for option, value in (("count", count), ("steps", steps)):
+        if not is_count(value):
+            raise OptionError(option, f"expected a positive whole number, found {value!r}")
+    if not modules:
+        raise InputError("modules", "expected at least one network, found none")
+    shape = tuple(shape)
+    said = [None] * len(modules) if descriptions is None else list(descriptions)
+    labels = [f"model {number}" for number in range(len(modules))] if names is None else list(names)
+    scale = _described_scale(said, shape)
+    networks = [
+        _ObservedNetwork.of(module, description, name, shape)
+        for module, description, name in zip(modules, said, labels, strict=True)
+    ]
+    deadline = None if max_seconds is None else time.monotonic() + max_seconds
+    rng, device = np.random.default_rng(rng), networks[0].device
+    noise = torch.as_tensor(rng.standard_normal((count, *shape)), dtype=torch.float32, device=device)
+    n_calibrations = 0 if scale is not None else calibration_steps
+    total = n_calibrations + steps
+
+    def report(done: int) -> None:
+        progress(done, total)
+
+    if scale is None:
+        offset, deviation = _calibrate(networks, noise, calibration_steps, deadline, report)
+    else:
+        offset, deviation = (values.to(noise) for values in scale)
+    images = offset + deviation * noise
+    losses: list[float] = []
+    # Steps and differences are measured in deviations of the inputs, so that images in [0, 255] are as far away.
+    optimised = (noise + offset / deviation).requires_grad_()
+    optimiser = torch.optim.Adam([optimised], lr=_RATE, betas=_BETAS)
+    for step in range(steps):
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        images = optimised * deviation
+        loss = torch.stack([network.loss(images) for network in networks]).mean()
+        loss = loss + _TOTAL_VARIATION * _total_variation(optimised)
+        optimised.grad = torch.autograd.grad(loss, optimised)[0]
+        optimiser.step()
+        losses.append(float(loss.detach()))
+        report(n_calibrations + step + 1)
+    if not losses:
+        raise OptionError(
+            "max_seconds", f"{max_seconds:g} s are too few for one step", "give more time, or fewer images"
+        )
+    if not np.isfinite(losses).all():
+        raise UnsupportedError(", ".join(labels), "give NaN or infinite values on made-up inputs", "give inputs")
+    inputs = (optimised.detach() * deviation).to("cpu", torch.float32)
+    return MatchedImages(inputs, np.array(losses), is_cut=len(losses) < steps)
+
+
+def _described_scale(
+    descriptions: Sequence[Description | None], shape: tuple[int, ...]
+) -> tuple[Tensor, Tensor] | None:
+    """Return the mean and deviation of inputs (1, channels, 1, ...), pooled over sites that say them; None without.
+
+    Raises
+    ------
+    InputError
+        For descriptions of inputs of another shape.
+    """
+    stated = [d for d in descriptions if d is not None]
+    if other := [d for d in stated if d.input_shape != shape]:
+        raise InputError(other[0].name, f"describes inputs of shape {other[0].input_shape}, expected {shape}")
+    moments = [(d.n_observations, d.inputs) for d in stated if d.inputs is not None]
+    if not moments:
+        return None
+    weights = np.array([n for n, _ in moments]) / sum(n for n, _ in moments)  # (sites,)
+    channels = shape[0]
+    means = np.stack([m.mean.reshape(channels, -1) for _, m in moments])  # (sites, channels, positions)
+    variances = np.stack([m.variance.reshape(channels, -1) for _, m in moments])
+    mean = np.einsum("s,scp->c", weights, means) / means.shape[2]
+    square = np.einsum("s,scp->c", weights, variances + (means - mean[:, None]) ** 2) / means.shape[2]
+    # A channel that is constant at the sites is so here; it must only not divide by zero.
+    deviation = np.sqrt(np.maximum(square, _ABSOLUTE_EPS))
+    axes = (1, channels, *[1] * (len(shape) - 1))
+    return torch.as_tensor(mean).reshape(axes), torch.as_tensor(deviation).reshape(axes)
+
+
+def _calibrate(
+    networks: Sequence[_ObservedNetwork],
+    noise: Tensor,
+    steps: int,
+    deadline: float | None,
+    report: Callable[[int], None],
+) -> tuple[Tensor, Tensor]:
+    """Return an offset and a deviation (1, channels, 1, ...) at which noise meets the first statistics best.
+
+    Only the first layer with statistics is asked: the pass is stopped after it. Scales are fitted by their logarithm.
+    """
+    noise = noise[:_CALIBRATION_IMAGES]
+    axes = (1, noise.shape[1], *[1] * (noise.ndim - 2))
+    log_scale, offset = (torch.zeros(axes, dtype=noise.dtype, device=noise.device).requires_grad_() for _ in range(2))
+    optimiser = torch.optim.Adam([log_scale, offset], lr=_CALIBRATION_RATE)
+    for step in range(steps):
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        images = log_scale.exp() * noise + offset
+        loss = torch.stack([network.loss(images, only_first=True) for network in networks]).sum()
+        log_scale.grad, offset.grad = torch.autograd.grad(loss, (log_scale, offset))
+        optimiser.step()
+        report(step + 1)
+    return offset.detach(), log_scale.detach().exp()
+
+
+def _total_variation(images: Tensor) -> Tensor:
+    """Return the sum over spatial axes of the mean absolute difference of neighbours; 0 without such axes."""
+    differences = [images.diff(dim=axis).abs() for axis in range(2, images.ndim) if images.shape[axis] > 1]
+    return sum((difference.mean() for difference in differences), start=images.new_zeros(()))
+
+
+def _channel_rows(part: nn.Module, values: Tensor) -> Tensor:
+    """Return what a layer reads or gives as rows (samples * positions, channels)."""
+    return values.movedim(-1 if isinstance(part, (nn.Linear, nn.LayerNorm)) else 1, -1).flatten(0, -2)
+
+
+class _PassStoppedError(Exception):
+    """Ends a forward pass after the last layer that was asked."""
+
+
+@dataclass(frozen=True, eq=False)
+class _ObservedNetwork:
+    """A copy of a network, in evaluation mode and without gradients of its weights, with its targets.
+
+    Parameters
+    ----------
+    module : Module
+        The copy.
+    targets : sequence of LayerTarget
+        In the order in which the layers are called.
+    name : str
+        In messages.
+    """
+
+    module: nn.Module
+    targets: Sequence[LayerTarget]
+    name: str
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, description: Description | None, name: str, shape: tuple[int, ...]
+    ) -> _ObservedNetwork:
+        """Return a network with its targets, in the order of its calls on such inputs."""
+        targets = {target.name: target for target in channel_targets(module, description, name)}
+        copy = deepcopy(module).eval().requires_grad_(False)
+        device = next((values.device for values in copy.parameters()), torch.device("cpu"))
+        moved = {
+            path: LayerTarget(path, t.of_inputs, t.mean.to(device), t.variance.to(device), t.eps)
+            for path, t in targets.items()
+        }
+        observed = cls(copy, list(moved.values()), name)
+        calls: list[str] = []
+
+        def record(target: LayerTarget, values: Tensor) -> None:
+            if target.name not in calls:
+                calls.append(target.name)
+            if values.shape[-1] != len(target.mean):
+                raise InputError(
+                    name,
+                    f"has statistics of {len(target.mean)} channels of {target.name}, which has {values.shape[-1]}",
+                    "describe it again",
+                )
+
+        # Of two inputs, since batches of one hide which axis is which.
+        with torch.no_grad(), observed._observed(record):
+            try:
+                call_module(copy, torch.zeros((2, *shape), device=device))
+            except (RuntimeError, IndexError, ValueError) as error:
+                if isinstance(error, InputError):
+                    raise
+                raise UnsupportedError(name, f"fails on inputs of shape {tuple(shape)} ({error})") from error
+        if not calls:
+            raise UnsupportedError(name, "calls none of the layers whose statistics are known", "give inputs")
+        return cls(copy, [moved[path] for path in calls], name)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.targets[0].mean.device
+
+    def loss(self, images: Tensor, only_first: bool = False) -> Tensor:
+        """Return sum_l mean_c of the statistics' distance on images, of all layers or only of the first one."""
+        terms: list[Tensor] = []
+
+        def record(target: LayerTarget, values: Tensor) -> None:
+            variance, mean = torch.var_mean(values, dim=0, correction=0)  # (channels,)
+            scale = target.variance.to(values) + target.eps
+            # The square root has no slope at 0, where a channel is constant on the images.
+            deviation = (variance + _ABSOLUTE_EPS * scale).sqrt()
+            terms.append(
+                ((mean - target.mean.to(values)).square() / scale + (deviation / scale.sqrt() - 1).square()).mean()
+            )
+            if only_first:
+                raise _PassStoppedError
+
+        with self._observed(record), suppress(_PassStoppedError):
+            call_module(self.module, images)
+        return torch.stack(terms).sum()
+
+    @contextmanager
+    def _observed(self, record: Callable[[LayerTarget, Tensor], None]) -> Iterator[None]:
+        """Call `record` with every target and the rows (samples * positions, channels) of its layer, for the while."""
+
+        def hook_of(target: LayerTarget) -> Any:
+            def hook(part: nn.Module, arguments: Any, output: Any) -> None:
+                values = arguments[0] if target.of_inputs else output
+                record(target, _channel_rows(part, values))
+
+            return hook
+
+        with ExitStack() as stack:
+            for target in self.targets:
+                part = self.module.get_submodule(target.name)
+                stack.callback(part.register_forward_hook(hook_of(target)).remove)
+            yield
