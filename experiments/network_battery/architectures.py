@@ -54,11 +54,7 @@ def vgg(shape: Sequence[int], outputs: int, widths: Sequence[int]) -> nn.Sequent
         layers += [nn.Conv2d(before, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
         layers.append(nn.MaxPool2d(2))
         before, side = width, side // 2
-    network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * side**2, outputs))
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):  # without norms, torch's own start loses half of the signal a layer
-            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-    return network
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * side**2, outputs))
 
 
 class ResidualBlock(nn.Module):
