@@ -37,8 +37,8 @@ PIXELS = {
     "cifar10": (0.473, 0.251),
     "digits_and_clothes": (0.208, 0.340),
 }
-"""Mean and standard deviation of pixels in [0, 1], which standardise them: of unreduced training images, CIFAR-10 over all
-channels. The other sets have no standardised cell."""
+"""Mean and standard deviation of pixels in [0, 1], which standardise them: of unreduced training images, CIFAR-10 over
+all channels. The other sets have no standardised cell."""
 Half = str
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
