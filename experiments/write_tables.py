@@ -19,6 +19,7 @@ from federated.tables import TABLES as FEDERATED
 from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
+from network_battery.tables import TABLES as NETWORK_BATTERY
 from scale_tables import SCALE
 from scores.tables import TABLES as SCORES
 from spahm.tables import TABLES as POINTS
@@ -331,6 +332,7 @@ TABLES = {
     **BATTERY,
     **POINTS,
     **NETWORKS,
+    **NETWORK_BATTERY,
     **RECURRENT,
     **FISHER,
     **BNN,
