@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,8 +24,6 @@ import consilience as cs
 
 LEVELS = ("with", "counts", "none")
 """What sites say: all that ``describe`` gives; observations, classes and their counts; nothing, as plain modules."""
-COUNTS_ALONE = ("observations", "n_observations", "classes", "class_names", "counts", "class_counts")
-"""Fields of a description that stay where sites say their counts alone."""
 SITE = "site:"
 """What names of candidates begin with that are a site's own network."""
 
@@ -42,9 +40,16 @@ def describe_sites(cell: Cell) -> tuple[dict[str, Any], float]:
 
 def counts_alone(described: Any) -> Any:
     """Return a described network whose description has nothing but observations, classes and their counts."""
-    description = described.description
-    withheld = {one.name: None for one in fields(description) if one.default is None and one.name not in COUNTS_ALONE}
-    return replace(described, description=replace(description, **withheld))
+    said = described.description
+    counts = cs.Description(
+        said.digest,
+        said.n_observations,
+        classes=said.classes,
+        class_counts=said.class_counts,
+        withheld=said.withheld,
+        min_count=said.min_count,
+    )
+    return replace(described, description=counts)
 
 
 def bytes_of(described: Any) -> dict[str, int]:

@@ -30,7 +30,7 @@ class Candidate:
     Parameters
     ----------
     name : str
-        Its name in the verdict, such as "refitted" or "site lund".
+        Its name in the verdict, such as "refit" or "site:lund".
     effort : Effort
         What it used.
     module : Module or None

@@ -128,13 +128,13 @@ class Comparison:
         yield base
         counts = workshop.ordered.class_counts
         if counts is not None and self.teacher.classifies:
-            with self._or_noted("the head by class"):
+            with self._or_noted("class_heads"):
                 module = self._with_class_heads(base.module, class_shares(counts, workshop.ordered.weights))
-                yield Candidate("head by class", Effort.CLASS_HEADS, module, base.base, "rows of the head by class")
-        if workshop.information is not None and not self._is_too_late("Fisher merging"):
-            with self._or_noted("Fisher merging"):
+                yield Candidate("class_heads", Effort.CLASS_HEADS, module, base.base, "rows of the head by class")
+        if workshop.information is not None and not self._is_too_late("fisher"):
+            with self._or_noted("fisher"):
                 fusion = workshop.averaged(FisherMerging())
-                yield Candidate("Fisher", Effort.FISHER, fusion.model, fusion)
+                yield Candidate("fisher", Effort.FISHER, fusion.model, fusion)
 
     def _with_class_heads(self, module: nn.Module, shares: Array) -> nn.Module:
         """Return a copy of the base whose head has the rows of the sites' heads, by their shares in each class.
@@ -157,10 +157,10 @@ class Comparison:
     def _refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
         base = self.workshop.base
-        inputs = [("refitted", self.inputs.fit.inputs)]
+        inputs = [("refit", "refit_head", self.inputs.fit.inputs)]
         if self.inputs.images is not None:
-            inputs.append(("refitted on matched images", self.inputs.images))
-        for name, rows in inputs:
+            inputs.append(("refit(images)", "refit_head(images)", self.inputs.images))
+        for name, name_with_head, rows in inputs:
             if not self.workshop.method.refit or self._is_too_late(name):
                 continue
             fusion = refit_fusion(base, self.workshop.order, None, rows, rng)
@@ -168,11 +168,11 @@ class Comparison:
                 self.notes.append(f"{name} was left out: {fusion.details['refit']}")
                 continue
             yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
-            with self._or_noted(f"{name}, with its head"):
+            with self._or_noted(name_with_head):
                 targets = torch.as_tensor(self.teacher.head_targets(self.on_fit))
                 module = refit_head(fusion.model, self.inputs.fit.inputs, targets)
                 made = f"{fusion.repaired}; head fitted to the sites' ensemble"
-                yield Candidate(f"{name}, with its head", Effort.REFITTED_HEAD, module, base, made)
+                yield Candidate(name_with_head, Effort.REFITTED_HEAD, module, base, made)
 
     def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the best candidates so far but sites', distilled from the ensemble.
@@ -180,7 +180,7 @@ class Comparison:
         Half of a target is the drawn class where there is one.
         """
         fused = [candidate for candidate in candidates if candidate.site is None]
-        if not self.workshop.method.steps or self._is_too_late("distillation"):
+        if not self.workshop.method.steps or self._is_too_late("distill"):
             return
         fit, early = self.inputs.fit, self.inputs.early
         criterion = self._criterion(early, self.on_early)
@@ -191,7 +191,7 @@ class Comparison:
             np.argsort(losses, kind="stable")[:N_DISTILLED], rng.spawn(N_DISTILLED), strict=False
         ):
             start = fused[int(number)]
-            name = f"distilled from {start.name}"
+            name = f"distill({start.name})"
             if self._is_too_late(name):
                 continue
             with self._or_noted(name):

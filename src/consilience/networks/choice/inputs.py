@@ -175,16 +175,16 @@ def _draw(
     described: Sequence[Description], n_inputs: int, rng: np.random.Generator
 ) -> tuple[Rows, Rows, Rows, list[str]] | None:
     """Return three draws from descriptions, labelled where classes are described; None where inputs are not."""
-    shape = described[0].input_shape
-    if shape is None:
+    first = next((description for description in described if description.input_shape is not None), None)
+    if first is None or first.input_shape is None:
         return None
-    entry_bytes = 8 if described[0].input_kind == "tokens" else 4
-    most = max(1, MAX_BYTES // (entry_bytes * max(1, int(np.prod(shape)))))
+    entry_bytes = 8 if first.input_kind == "tokens" else 4
+    most = max(1, MAX_BYTES // (entry_bytes * max(1, int(np.prod(first.input_shape)))))
     counts = [min(most, round(n_inputs * share)) for share in (1, EARLY_PER_FIT, HELD_PER_FIT)]
-    is_labelled = described[0].input_kind == "real" and any(description.class_moments for description in described)
-    if not is_labelled and not all(
-        description.inputs is not None or description.tokens is not None for description in described
-    ):
+    has_classes = any(description.class_moments for description in described)
+    is_labelled = has_classes and all(description.class_counts is not None for description in described)
+    says_inputs = [description.inputs is not None or description.tokens is not None for description in described]
+    if not is_labelled and not all(says_inputs):
         return None
     draws = [
         draw_inputs(described, count, stream, labelled=is_labelled)

@@ -111,7 +111,7 @@ class Workshop:
             return []
         modules = self.modules if self.models.template is not None else [None] * len(self.order)
         return [
-            Candidate(f"site {name}", Effort.SITE, module, self.base, site=number)
+            Candidate(f"site:{name}", Effort.SITE, module, self.base, site=number)
             for number, (name, module) in enumerate(zip(self.ordered.names, modules, strict=True))
         ]
 

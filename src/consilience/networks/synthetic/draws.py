@@ -146,7 +146,7 @@ def draw_inputs(
         elif component.moments is not None:
             rows = _draw_rows(described, component.moments, n, rng, keeps_means=labelled)
             low, high = described.input_range or (-np.inf, np.inf)
-            blocks.append(np.clip(rows, low, high).astype(np.float32).reshape(n, *described.input_shape))
+            blocks.append(np.clip(rows, low, high).astype(np.float32).reshape(n, *_shape_of(described)))
     order = rng.permutation(count)
     labels = np.repeat([component.label for component in components], n_draws)[order]
     sites = np.repeat([component.site for component in components], n_draws)[order]
@@ -206,9 +206,10 @@ def _require_alike(descriptions: Sequence[Description], labelled: bool) -> None:
     """Raise InputError unless all descriptions are of inputs of one shape and kind, and of the same classes."""
     if not descriptions:
         raise InputError("descriptions", "expected at least one, found none")
-    first = descriptions[0]
-    problems = []
-    for other in descriptions[1:]:
+    problems: list[Problem] = []
+    # A site may say its number of observations alone.
+    first, *others = [described for described in descriptions if described.input_shape is not None] or descriptions
+    for other in others:
         for what, of_first, of_other in (
             ("inputs of shape", first.input_shape, other.input_shape),
             ("inputs of kind", first.input_kind, other.input_kind),
@@ -228,6 +229,12 @@ def _require_alike(descriptions: Sequence[Description], labelled: bool) -> None:
         ]
     if problems:
         raise InputError(problems)
+
+
+def _shape_of(described: Description) -> tuple[int, ...]:
+    """Return the shape of an input of a site that says what its inputs are like."""
+    assert described.input_shape is not None  # noqa: S101  (moments and counts of tokens come with a shape)
+    return described.input_shape
 
 
 def _canonical_sites(descriptions: Sequence[Description]) -> list[int]:
@@ -258,7 +265,7 @@ def _class_components(descriptions: Sequence[Description]) -> tuple[list[_Compon
     A class has all its observations N_c, those of sites that say no moments of it too: these are shared among the
     sites that do, by their counts of it.
     """
-    if descriptions[0].input_kind == "tokens":
+    if any(described.tokens is not None for described in descriptions):
         raise UnsupportedError(
             "descriptions", "texts are not described by class", "draw without labels: labelled=False"
         )
@@ -309,13 +316,14 @@ def _draw_rows(
         Whether leaves have the mean and variance of every pixel, as the images of a class need, which their mean tells
         apart. Otherwise they have those of their channel.
     """
-    is_image = len(described.input_shape) == 3
+    shape = _shape_of(described)
+    is_image = len(shape) == 3
     if is_image and not len(moments.factor):
-        leaves = dead_leaves(count, described.input_shape, rng, covered=True).reshape(count, -1)
+        leaves = dead_leaves(count, shape, rng, covered=True).reshape(count, -1)
         if keeps_means:
             rows: Array = moments.mean + np.sqrt(moments.variance) * leaves
             return rows
-        mean, deviation = _channel_moments(moments, described.input_shape)
+        mean, deviation = _channel_moments(moments, shape)
         return mean + deviation * leaves
     correlated = rng.standard_normal((count, len(moments.factor))) @ moments.factor
     rows = moments.mean + correlated + np.sqrt(moments.residual) * rng.standard_normal((count, moments.mean.size))
@@ -373,7 +381,7 @@ def _token_frequencies(described: Description, tokens: TokenCounts, length: int)
             problems.append(
                 Problem(described.name, f"expected positive counts of {what}", "describe the network again")
             )
-    if len(described.input_shape) != 1 or (lengths[length + 1 :] > 0).any():
+    if len(_shape_of(described)) != 1 or (lengths[length + 1 :] > 0).any():
         problems.append(
             Problem(
                 described.name,
