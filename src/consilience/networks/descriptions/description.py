@@ -58,7 +58,12 @@ class Moments:
         for name in ("mean", "factor", "residual"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
         d = self.mean.size
-        if self.factor.ndim != 2 or self.mean.shape != (d,) or self.residual.shape != (d,) or self.factor.shape != (len(self.factor), d):
+        if (
+            self.factor.ndim != 2
+            or self.mean.shape != (d,)
+            or self.residual.shape != (d,)
+            or self.factor.shape != (len(self.factor), d)
+        ):
             shapes = f"{self.mean.shape}, {self.factor.shape} and {self.residual.shape}"
             raise InputError("moments", f"expected shapes (d,), (rank, d) and (d,), found {shapes}")
         if not (np.isfinite(self.n_observations) and self.n_observations > 0):
