@@ -14,6 +14,7 @@ import numpy as np
 
 import consilience as cs
 from consilience import families as f
+from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
 from consilience.networks.files import write_network, write_symmetry
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
@@ -99,6 +100,21 @@ def seeds():
     bayesian = cs.BayesianNetwork(
         None, arrays, {name: np.abs(values) + 0.1 for name, values in arrays.items()}, symmetry=symmetry
     )
+    moments = Moments(200.0, np.zeros(4), np.eye(2, 4), np.ones(4))
+    described = Description(
+        "0" * 64,
+        200.0,
+        (4,),
+        input_range=(-3.0, 3.0),
+        inputs=moments,
+        classes=("a", "b"),
+        class_counts=np.array([120.0, 80.0]),
+        class_moments={0: replace(moments, n_observations=120.0), 1: replace(moments, n_observations=80.0)},
+        channels={"0": ChannelStatistics(np.zeros(3), np.ones(3))},
+        tokens=TokenCounts(np.ones(5), np.array([[1, 2, 9]]), np.ones(3), 0, 2.0),
+        class_features=np.zeros((2, 3)),
+        notes=("reduced",),
+    )
     pair = [full, full.take(np.array([2, 1, 0]))]
     fused = cs.fuse([replace(one, source={}) for one in pair], method="average")
     tables = {
@@ -115,6 +131,7 @@ def seeds():
         "symmetry.json": lambda path: write_symmetry(path, symmetry),
         "fisher": functools.partial(cs.save, fisher),
         "bayesian": functools.partial(cs.save, bayesian),
+        "description": functools.partial(cs.save, described),
     }
     return {name: _written(write) for name, write in tables.items()}
 

@@ -12,6 +12,7 @@ may be missing; each unlocks a step of fusion:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -57,9 +58,16 @@ class Moments:
         for name in ("mean", "factor", "residual"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
         d = self.mean.size
-        if self.mean.shape != (d,) or self.residual.shape != (d,) or self.factor.shape != (len(self.factor), d):
+        if (
+            self.factor.ndim != 2
+            or self.mean.shape != (d,)
+            or self.residual.shape != (d,)
+            or self.factor.shape != (len(self.factor), d)
+        ):
             shapes = f"{self.mean.shape}, {self.factor.shape} and {self.residual.shape}"
             raise InputError("moments", f"expected shapes (d,), (rank, d) and (d,), found {shapes}")
+        if not (np.isfinite(self.n_observations) and self.n_observations > 0):
+            raise InputError("moments", f"expected a positive number of observations, found {self.n_observations}")
         if not all(np.isfinite(values).all() for values in (self.mean, self.factor, self.residual)):
             raise InputError("moments", "have NaN or infinite values", "describe the network again")
         if (self.residual < 0).any():
@@ -196,12 +204,16 @@ class Description:
         n = self.n_observations
         if not (np.isfinite(n) and n > 0):
             problems.append(Problem(self.name, f"expected a positive number of observations, found {n}"))
+        if not (np.isfinite(self.min_count) and self.min_count >= 0):
+            problems.append(Problem(self.name, f"expected a least number of observations, found {self.min_count}"))
+        if self.input_shape is not None and min(self.input_shape, default=1) < 1:
+            problems.append(Problem(self.name, f"expected the shape of an input, found {self.input_shape}"))
         stated = [("its inputs", self.inputs)]
         stated += [(f"class {self._class_name(number)}", moments) for number, moments in self.class_moments.items()]
         for of, moments in stated:
             if moments is None:
                 continue
-            size = None if self.input_shape is None else int(np.prod(self.input_shape))
+            size = None if self.input_shape is None else math.prod(self.input_shape)
             if moments.mean.size != size:
                 problems.append(
                     Problem(self.name, f"moments of {of} have {moments.mean.size} coordinates, and an input has {size}")
@@ -233,6 +245,7 @@ class Description:
             return []
         tokens, counts = self.tokens, (self.tokens.unigrams, self.tokens.bigrams, self.tokens.lengths)
         are_counts = all(np.isfinite(values).all() and (values >= 0).all() for values in counts)
+        are_counts &= bool(np.isfinite(tokens.n_rare) and tokens.n_rare >= 0)
         if not are_counts or tokens.unigrams.ndim != 1 or tokens.bigrams.ndim != 2 or tokens.bigrams.shape[1] != 3:
             return [Problem(self.name, "has counts of tokens that are no counts")]
         if len(tokens.bigrams) and tokens.bigrams[:, :2].max() >= len(tokens.unigrams):

@@ -152,6 +152,8 @@ def read_description_header(where: Path | SafetensorsFile) -> DescriptionHeader:
         raise FileFormatError(file, f"its tensors are not those of its statements ({', '.join(odd[:3])})", _REMEDY)
     if not len(header.class_numbers) == len(header.class_n_observations) == len(header.class_ranks):
         raise FileFormatError(file, "its classes do not have a number of observations and a rank each", _REMEDY)
+    if header.input_range is not None and len(header.input_range) != 2:
+        raise FileFormatError(file, f"its range of inputs has {len(header.input_range)} numbers, expected 2", _REMEDY)
     expected_axes = {f"channels/{layer}": 2 for layer in header.channels}
     expected_axes |= {"inputs/mean": 1, "inputs/residual": 1, "tokens/unigrams": 1, "tokens/lengths": 1}
     for name, shape in shapes.items():
@@ -185,7 +187,7 @@ def read_description(where: Path | SafetensorsFile) -> Description:
 
     def moments(of: str, n: float, mean: Array, factor: Array, residual: Array) -> Moments | None:
         try:
-            return Moments(n, mean, factor, _without_rounding(residual))
+            return Moments(float(n), mean, factor, _without_rounding(residual))
         except InputError as error:
             problems.extend(Problem(file, f"moments of {of} {problem.text}", _REMEDY) for problem in error.problems)
             return None
@@ -213,8 +215,6 @@ def read_description(where: Path | SafetensorsFile) -> Description:
         counts = (arrays["tokens/unigrams"], arrays["tokens/bigrams"], arrays["tokens/lengths"])
         tokens = TokenCounts(*counts, padding=header.token_padding, n_rare=header.n_rare_tokens)
     low_and_high = header.input_range
-    if low_and_high is not None and len(low_and_high) != 2:
-        raise FileFormatError(file, f"its range of inputs has {len(low_and_high)} numbers, expected 2", _REMEDY)
     description = Description(
         digest=header.digest,
         n_observations=header.n_observations,

@@ -165,21 +165,24 @@ def measure_network(
 
 
 class _ChannelSums:
-    """Sums over the output of a layer by class (groups, channels), about the means of the first batch."""
+    """Sums over the output of a layer by class (groups, channels), about the means of the first batch.
 
-    def __init__(self, first: Tensor, n_groups: int) -> None:
-        """Start without values; `first` (n, positions, channels) says what is about the mean."""
-        self.centre = first.to(torch.float64).mean(dim=(0, 1))  # (channels,)
+    Within an observation mean and variance are those of torch, over observations sums are float64.
+    """
+
+    def __init__(self, means: Tensor, n_groups: int) -> None:
+        """Start without values; `means` (n, channels) of some observations say about what sums are taken."""
+        self.centre = means.mean(dim=0)  # (channels,)
         self.counts = torch.zeros(n_groups, dtype=torch.float64)  # of observations times positions
         self.sums = torch.zeros(n_groups, len(self.centre), dtype=torch.float64)
         self.squares = torch.zeros_like(self.sums)
 
-    def add(self, values: Tensor, groups: Tensor) -> None:
-        """Add outputs (n, positions, channels) of observations of some groups (n,)."""
-        centred = values - self.centre.to(values)
-        self.sums.index_add_(0, groups, centred.sum(dim=1, dtype=torch.float64).cpu())
-        self.squares.index_add_(0, groups, centred.square().sum(dim=1, dtype=torch.float64).cpu())
-        self.counts.index_add_(0, groups, torch.full((len(values),), float(values.shape[1]), dtype=torch.float64))
+    def add(self, means: Tensor, variances: Tensor, n_positions: int, groups: Tensor) -> None:
+        """Add means and variances (n, channels) over the positions of observations of some groups (n,)."""
+        centred = means - self.centre
+        self.sums.index_add_(0, groups, n_positions * centred)
+        self.squares.index_add_(0, groups, n_positions * (variances + centred.square()))
+        self.counts.index_add_(0, groups, torch.full((len(means),), float(n_positions), dtype=torch.float64))
 
     def statistics(self, groups: Labels) -> ChannelStatistics:
         """Return mean and variance over some groups; over all where they are not told apart."""
@@ -188,9 +191,16 @@ class _ChannelSums:
         count = self.counts[groups].sum()
         shift = self.sums[groups].sum(dim=0) / count
         variance = self.squares[groups].sum(dim=0) / count - shift.square()
-        # The centre that was taken off is that of the outputs' precision.
-        mean = self.centre.to(torch.float64).cpu() + shift
+        mean = self.centre + shift
         return ChannelStatistics(mean.numpy(), variance.clamp(min=0.0).numpy())
+
+
+def _over_positions(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance (n, channels) of outputs (n, channels, positions), float64 on the CPU."""
+    means = values.mean(dim=2)
+    # Twice as fast as torch.var_mean.
+    variances = torch.linalg.vector_norm(values - means[:, :, None], dim=2).square() / values.shape[2]
+    return means.to(device="cpu", dtype=torch.float64), variances.to(device="cpu", dtype=torch.float64)
 
 
 def _channel_axis(layer: nn.Module) -> int:
@@ -297,20 +307,20 @@ class _Measurement:
             n = len(self.groups)
             if not isinstance(output, Tensor) or not n or output.ndim < 2:
                 return
-            rows = output.movedim(axis, -1)
-            if len(rows) % n:  # the first axis is not that of the observations
+            if len(output) != n:  # the first axis is not that of the observations
                 return
-            rows = rows.reshape(n, -1, rows.shape[-1])  # (n, positions, channels)
-            if not torch.isfinite(rows.sum()):
+            values = output.movedim(axis, 1).flatten(2) if output.ndim > 2 else output[:, :, None]
+            means, variances = _over_positions(values)  # (n, channels) each
+            if not torch.isfinite(means).all():
                 raise InputError(not_finite_problem(path))
             groups = self.groups
             if path not in self.channels:
-                self.n_channel_sums += rows.shape[-1] * len(self.counts)
+                self.n_channel_sums += values.shape[1] * len(self.counts)
                 n_groups = len(self.counts) if self.n_channel_sums <= MAX_CHANNEL_SUMS else 1
-                self.channels[path] = _ChannelSums(rows, n_groups)
+                self.channels[path] = _ChannelSums(means, n_groups)
             if len(self.channels[path].counts) == 1:
                 groups = torch.zeros_like(groups)
-            self.channels[path].add(rows, groups)
+            self.channels[path].add(means, variances, values.shape[2], groups)
 
         return record
 
