@@ -61,7 +61,10 @@ def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMetho
         is_optional=method.optional_symmetry or method.keeps_models,
     )
     named_weights = in_order(request.weights, names, "weights")
-    weights = as_weights(named_weights, len(models.inputs))
+    sizes = [bnn.n_observations for bnn in models.bnns]
+    # Networks are weighed by their observations where all say them.
+    by_size = sizes if named_weights is None and None not in sizes else named_weights
+    weights = as_weights(by_size, len(models.inputs))
     weights = weights / weights.sum()  # (J,)
     priors = tuple(bnn.prior for bnn in models.bnns)
     class_counts = None
