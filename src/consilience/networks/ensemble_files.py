@@ -172,7 +172,7 @@ def _read_document(folder: Path) -> _EnsembleDocument:
             text = stream.read(MAX_HEADER_BYTES + 1)
     except FileNotFoundError:
         raise FileFormatError(
-            folder, f"cannot be read: it is a folder without {DOCUMENT}, so no ensemble", _REMEDY
+            folder, f"cannot be read: it is a directory without {DOCUMENT}, so no ensemble", _REMEDY
         ) from None
     except OSError as error:
         raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
