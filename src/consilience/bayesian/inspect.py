@@ -50,7 +50,7 @@ def _rows(file: SafetensorsFile, summary: BayesianSummary) -> list[Row]:
         ("parameters", f"{size}, each with a mean and a variance"),
         ("arrays", listed([f"{name} {list(shape)}" for name, shape in summary.shapes.items()])),
         ("prior", _format_prior(header.prior_variances)),
-        ("observations", "not told" if header.n_observations is None else f"{header.n_observations:,.10g}"),
+        ("trained on", "not told" if header.n_observations is None else f"{header.n_observations:,.10g} observations"),
         ("classes", "not told" if classes is None else f"{len(classes)}: {listed(classes)}" if classes else "none"),
     ]
     if summary.symmetry is None:
