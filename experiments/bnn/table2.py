@@ -88,8 +88,8 @@ def run(seed: int, *, plain: bool) -> dict[str, Any]:
     kl = {"weights": counts, "example": EXAMPLE, "regularization": best, "max_units": MOST_UNITS}
     ways: dict[str, dict[str, Any]] = {
         "KL-fusion, n/J": {**kl, "outgoing": "share"},
-        "KL-fusion, 1": kl,
-        "KL-fusion, n/J, equal weights": {**kl, "outgoing": "share", "weights": None},
+        "KL-fusion, 1": {**kl, "outgoing": "sum"},
+        "KL-fusion, n/J, equal weights": {**kl, "outgoing": "share", "weights": [1.0] * len(counts)},
         "concatenation, n/J": {**kl, "outgoing": "share", "regularization": 0.0, "max_units": None},
         "W2 alignment": {"method": "w2", "weights": counts, "example": EXAMPLE},
         "naive average": {"method": "average", "weights": counts},

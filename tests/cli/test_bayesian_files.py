@@ -22,7 +22,8 @@ def bnn(nets):
     module = nets.make_mlp()
     means = {name: values.detach() for name, values in module.named_parameters()}
     variances = {name: torch.full_like(values, 0.5) for name, values in means.items()}
-    network = BayesianNetwork(module, means, variances, 2.0, ("low", "high", "none\x1b[31m"))
+    classes = ("low", "high", "none\x1b[31m")
+    network = BayesianNetwork(module, means, variances, 2.0, classes, n_observations=1250)
     return network, cs.symmetry(module, torch.zeros(1, 6))
 
 
@@ -41,6 +42,7 @@ def test_all_that_the_header_says_is_told(bnn, folder, command):
         "parameters:  171 in 6 arrays of float32, each with a mean and a variance",
         "arrays:      0.weight [10, 6], 0.bias [10], 2.weight [7, 10], 2.bias [7], 4.weight [3, 7], 4.bias [3]",
         "prior:       variance 2",
+        "trained on:  1,250 observations",
         "classes:     3: low, high, none\\x1b[31m",
         "groups:      2: 0 10, 2 7",
         f"proved:      yes: outputs differed by {symmetry.proof.deviation:.1e} at most, "
@@ -52,6 +54,7 @@ def test_all_that_the_header_says_is_told(bnn, folder, command):
     assert (found["kind"], found["parameters"], found["units"]) == ("bayesian", 171, {"0": 10, "2": 7})
     assert (found["proved"], found["provenance"], found["classes"][1]) == (True, made, "high")
     assert found["arrays"]["2.bias"] == {"shape": [7], "mean": "float32", "variance": "float32"}
+    assert found["n_observations"] == 1250
     assert found["prior_variances"] == dict.fromkeys(network.means, 2.0)
 
 
@@ -64,15 +67,17 @@ def test_what_the_header_does_not_say_is_told_too(folder, command):
         "parameters:  10 in 2 arrays of float32, float64, each with a mean and a variance",
         "arrays:      a [2, 3], b [4]",
         "prior:       not told",
+        "trained on:  not told",
         "classes:     not told",
         "groups:      not told; give a symmetry or a module to fuse it",
     ]
     document = json.loads(command("inspect", "--json", FILE).out)
-    assert [document[key] for key in ("units", "symmetry", "classes", "prior_variances")] == [None] * 4
+    assert [document[key] for key in ("units", "symmetry", "classes", "n_observations")] == [None] * 4
+    assert document["prior_variances"] is None
     assert document["proved"] is False
     cs.save(BayesianNetwork(None, means, means, {"a": 1.0, "b": 0.25}, ()), folder / FILE)
     lines = command("inspect", FILE).out.splitlines()
-    assert lines[4:6] == ["prior:       variance 1 of a, 0.25 of b", "classes:     none"]
+    assert [lines[4], lines[6]] == ["prior:       variance 1 of a, 0.25 of b", "classes:     none"]
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,10 @@ def exchanged(folder):
 
 
 BROKEN = {
-    "no document": (lambda folder: (folder / "ensemble.json").unlink(), "kept: is a folder without ensemble.json"),
+    "no document": (
+        lambda folder: (folder / "ensemble.json").unlink(),
+        "kept: cannot be read: it is a directory without ensemble.json",
+    ),
     "no JSON": (lambda folder: (folder / "ensemble.json").write_text("{"), "ensemble.json: its content is not valid"),
     "a newer version": (edited(format_version=2), "has format version 2"),
     "another format": (edited(format="consilience-network"), "not valid at format"),

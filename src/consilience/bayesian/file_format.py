@@ -49,6 +49,7 @@ class BayesianHeader(StrictModel):
     classes: Chunked[list[str] | None]
     symmetry: dict[str, Any] | None
     provenance: FiniteJSON | None
+    n_observations: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,8 @@ class BayesianFile:
         How the file came to be, any JSON object; None for a network nobody fused.
     sha256 : str, optional
         Digest of the file that it was read from.
+    n_observations : float, optional
+        Observations that the network was fitted to; None where it is not known.
     """
 
     means: Mapping[str, AnyArray]
@@ -78,6 +81,7 @@ class BayesianFile:
     symmetry: Symmetry | None = None
     provenance: Mapping[str, Any] | None = None
     sha256: str | None = None
+    n_observations: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +152,8 @@ def _header_text(where: str, network: BayesianFile) -> str:
     Its keys are sorted, but for those of the symmetry's arrays: their order is the order in which methods sum.
     """
     prior, classes, provenance = network.prior_variances, network.classes, network.provenance
+    # Written only where it is known, so that other files are as those of earlier versions.
+    size = {} if network.n_observations is None else {"n_observations": float(network.n_observations)}
     try:
         return json.dumps(
             {
@@ -155,6 +161,7 @@ def _header_text(where: str, network: BayesianFile) -> str:
                 "format": FORMAT,
                 "format_version": _VERSION,
                 "library_version": library_versions()["consilience"],
+                **size,
                 "parameters": list(network.means),
                 "prior_variances": None if prior is None else {name: float(prior[name]) for name in sorted(prior)},
                 "provenance": json.loads(json.dumps(None if provenance is None else dict(provenance), sort_keys=True)),
@@ -206,6 +213,7 @@ def read_bayesian(where: Path | SafetensorsFile) -> BayesianFile:
         summary.symmetry,
         header.provenance,
         file.digest,
+        header.n_observations,
     )
 
 

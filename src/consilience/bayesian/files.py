@@ -11,7 +11,7 @@ import numpy as np
 from consilience.bayesian.file_format import BayesianFile, read_bayesian, write_bayesian
 from consilience.bayesian.gaussian_arrays import inherit_proof, without_deviations
 from consilience.bayesian.network import BayesianNetwork
-from consilience.errors import InputError, Problem
+from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -32,8 +32,8 @@ def write_bayesian_network(
     bnn : BayesianNetwork
         Means and variances of its parameters are written; its module is not.
     symmetry : Symmetry, optional
-        Which axes move together, of the module (with its buffers) or of the parameters. Default: the network's own.
-        With one, files alone can be fused.
+        Which axes move together, of the module (with its buffers) or of the parameters. Default: the network's own, or
+        traced where it has made-up inputs. With one, files alone can be fused.
     provenance : mapping, optional
         How the network came to be, as JSON values.
 
@@ -43,8 +43,25 @@ def write_bayesian_network(
         As `consilience.bayesian.file_format.write_bayesian`.
     """
     full = bnn.symmetry if symmetry is None else symmetry
+    if full is None:
+        full = _traced_symmetry(bnn)
     of_parameters = None if full is None else symmetry_of_parameters(full, bnn.means, f"{path}: cannot be written")
-    write_bayesian(path, BayesianFile(bnn.means, bnn.variances, bnn.prior, bnn.classes, of_parameters, provenance))
+    content = BayesianFile(
+        bnn.means, bnn.variances, bnn.prior, bnn.classes, of_parameters, provenance, None, bnn.n_observations
+    )
+    write_bayesian(path, content)
+
+
+def _traced_symmetry(bnn: BayesianNetwork) -> Symmetry | None:
+    """Return the symmetry of a network by its made-up inputs; None where it has none, or cannot be traced."""
+    if bnn.module is None or bnn.example is None:
+        return None
+    from consilience.networks.tracing.proof import symmetry as trace_and_prove  # here, since it needs torch
+
+    try:
+        return trace_and_prove(bnn.module, bnn.example)
+    except (InputError, UnsupportedError):  # the file is a network's all the same
+        return None
 
 
 def read_bayesian_network(where: Path | SafetensorsFile, module: nn.Module | None = None) -> BayesianNetwork:
@@ -76,6 +93,7 @@ def read_bayesian_network(where: Path | SafetensorsFile, module: nn.Module | Non
             file.symmetry,
             label,
             file.sha256,
+            file.n_observations,
         )
 
 

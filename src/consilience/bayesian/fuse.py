@@ -61,7 +61,10 @@ def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMetho
         is_optional=method.optional_symmetry or method.keeps_models,
     )
     named_weights = in_order(request.weights, names, "weights")
-    weights = as_weights(named_weights, len(models.inputs))
+    sizes = [bnn.n_observations for bnn in models.bnns if bnn.n_observations is not None]
+    # Networks are weighed by their observations where all say them.
+    by_size = named_weights is None and len(sizes) == len(models.bnns)
+    weights = as_weights(sizes if by_size else named_weights, len(models.inputs))
     weights = weights / weights.sum()  # (J,)
     priors = tuple(bnn.prior for bnn in models.bnns)
     class_counts = None

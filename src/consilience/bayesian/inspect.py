@@ -31,6 +31,7 @@ def _document(summary: BayesianSummary) -> dict[str, Any]:
         "units": None if summary.symmetry is None else summary.units,
         "classes": header.classes,
         "prior_variances": header.prior_variances,
+        "n_observations": header.n_observations,
         "provenance": header.provenance,
         "library_version": header.library_version,
         **document,
@@ -49,6 +50,7 @@ def _rows(file: SafetensorsFile, summary: BayesianSummary) -> list[Row]:
         ("parameters", f"{size}, each with a mean and a variance"),
         ("arrays", listed([f"{name} {list(shape)}" for name, shape in summary.shapes.items()])),
         ("prior", _format_prior(header.prior_variances)),
+        ("trained on", "not told" if header.n_observations is None else f"{header.n_observations:,.10g} observations"),
         ("classes", "not told" if classes is None else f"{len(classes)}: {listed(classes)}" if classes else "none"),
     ]
     if summary.symmetry is None:

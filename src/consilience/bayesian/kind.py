@@ -81,6 +81,8 @@ class BayesianNetworks(Kind):
         """Write means and variances of all parameters with their symmetry."""
         del features  # of statistical models
         refuse_statements(model, stated)
+        if "n_observations" in stated:
+            model = replace(model, n_observations=stated["n_observations"])
         write_bayesian_network(path, model, symmetry)
 
     def writes(self, model: object) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,10 @@ class BayesianNetwork:
         What messages call the network.
     sha256 : str, optional
         Digest of the file that it was read from.
+    n_observations : float, optional
+        Observations that it was fitted to, its weight in a fusion unless weights are given. Default: None, not known.
+    example : Tensor, optional
+        Made-up inputs of the right shape, by which its symmetry is traced where none is known. Default: None.
 
     Raises
     ------
@@ -84,6 +88,8 @@ class BayesianNetwork:
     symmetry: Symmetry | None = None
     name: str = "Bayesian network"
     sha256: str | None = None
+    n_observations: float | None = None
+    example: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.module is not None and not is_module(self.module):
@@ -161,7 +167,9 @@ class BayesianNetwork:
         ]
 
     def _prior_problems(self) -> list[Problem]:
-        prior = self.prior_variances
+        n, prior = self.n_observations, self.prior_variances
+        if n is not None and not (is_number(n) and n > 0):
+            return [Problem(self.name, f"n_observations: expected a positive number, found {n!r}")]
         if prior is None:
             return []
         variances = prior if isinstance(prior, Mapping) else dict.fromkeys(self.means, prior)

@@ -64,7 +64,11 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
         first = self.bnns[0]
         classes = next((bnn.classes for bnn in self.bnns if bnn.classes is not None), None)
         prior = first.prior_variances if all(bnn.prior == first.prior for bnn in self.bnns) else None
-        return BayesianNetwork(module, means, variances, prior, classes, plain, network.name)
+        sizes = [bnn.n_observations for bnn in self.bnns]
+        n_observations = None if None in sizes else sum(size for size in sizes if size is not None)
+        return BayesianNetwork(
+            module, means, variances, prior, classes, plain, network.name, n_observations=n_observations
+        )
 
     def shapes(self, module: nn.Module) -> dict[str, tuple[int, ...]]:
         """Return the shapes by array, of means and of deviations, for the widths of `module`."""
@@ -115,7 +119,8 @@ def describe_bayesian_networks(
     bnns = _read(inputs, handed_in)
     widest = max((bnn for bnn in bnns if bnn.module is not None), key=_template_rank, default=None)
     template = handed_in if widest is None else widest.module
-    of_module = _symmetry(bnns, symmetry, example, template, rng, is_optional=is_optional)
+    made_up = next((bnn.example for bnn in bnns if bnn.example is not None), None)
+    of_module = _symmetry(bnns, symmetry, example, made_up, template, rng, is_optional=is_optional)
     names = list(bnns[0].means)
     _refuse_buffers(bnns, of_module, names)
     plain = symmetry_of_parameters(of_module, names)
@@ -235,12 +240,16 @@ def _symmetry(
     bnns: Sequence[BayesianNetwork],
     symmetry: Symmetry | str | Path | None,
     example: Any,
+    made_up: Any,
     template: nn.Module | None,
     rng: np.random.Generator,
     *,
     is_optional: bool,
 ) -> Symmetry:
-    """Return the symmetry of the module: as stated, as the networks came with it, or traced and proved."""
+    """Return the symmetry of the module: as stated, as the networks came with it, or traced and proved.
+
+    Where no example is given, it is traced by the made-up inputs that a network of our learners has.
+    """
     if isinstance(symmetry, (str, Path)):
         symmetry = read_symmetry(Path(symmetry))
     if symmetry is not None:
@@ -267,6 +276,7 @@ def _symmetry(
             "says nothing of which axes move together",
             "give symmetry= (what consilience.symmetry found, or its file), or module= and example=",
         )
+    example = made_up if example is None else example
     if example is None:
         raise OptionError("example", "needed to find which axes move together", "give an input that the networks take")
     from consilience.networks.tracing.proof import symmetry as trace_and_prove

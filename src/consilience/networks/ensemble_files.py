@@ -171,7 +171,9 @@ def _read_document(folder: Path) -> _EnsembleDocument:
         with path.open("rb") as stream:
             text = stream.read(MAX_HEADER_BYTES + 1)
     except FileNotFoundError:
-        raise FileFormatError(folder, f"is a folder without {DOCUMENT}, so no ensemble", _REMEDY) from None
+        raise FileFormatError(
+            folder, f"cannot be read: it is a directory without {DOCUMENT}, so no ensemble", _REMEDY
+        ) from None
     except OSError as error:
         raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
     if len(text) > MAX_HEADER_BYTES:

@@ -128,10 +128,21 @@ def fit_network(learner: VariationalBNN, X: Any, y: Any, classes: int | Sequence
     prior = learner.prior
     # Under a horseshoe the weights have no Gaussian prior N(0, v).
     prior_variance = None if prior.horseshoe is not None else prior.variance
-    posterior = BayesianNetwork(template.eval(), means, variances, prior_variance, names)
+    posterior = BayesianNetwork(
+        template.eval(), means, variances, prior_variance, names,
+        n_observations=len(labels), example=_made_up_inputs(inputs),
+    )  # fmt: skip
     if prior.prune is not None:
         posterior = _prune_units(posterior, scales, prior.prune, inputs[:2])
     return FittedBNN(posterior, np.array(history), scales)
+
+
+def _made_up_inputs(inputs: Tensor) -> Tensor:
+    """Return two inputs of the shape and type of a site's, none of its own: draws, or numbers within its range."""
+    shape, generator = (2, *inputs.shape[1:]), torch.Generator().manual_seed(0)
+    if inputs.is_floating_point():
+        return torch.randn(shape, generator=generator, dtype=inputs.dtype)
+    return torch.randint(0, int(inputs.max()) + 1, shape, generator=generator).to(inputs.dtype)
 
 
 def _parse_classes(classes: int | Sequence[str]) -> tuple[int, tuple[str, ...] | None]:

@@ -44,7 +44,7 @@ def natural_average(
     ensemble: NetworkEnsemble,
     transports: Sequence[Mapping[str, Transport]],
     priors: Mapping[str, float],
-    outgoing: Outgoing = "sum",
+    outgoing: Outgoing = "share",
     lacking: Lacking = "off",
 ) -> dict[str, AnyArray]:
     """Return the arrays of the fused Gaussian network.
@@ -57,11 +57,11 @@ def natural_average(
         For every model and group, the transport of its units to fused units.
     priors : mapping of str to float
         Prior variance by name of the parameter.
-    outgoing : {"sum", "share"}
-        How a weight counts whose sending unit is in n of the J models that have the receiving unit. "sum" leaves the
-        average as it is, so that a unit of one model alone counts as much as one that all share. "share" multiplies it
-        by n / J, which averages the models' logits, apart from the output biases, where no units are merged.
-        Default: "sum", as published.
+    outgoing : {"share", "sum"}
+        How a weight counts whose sending unit is in n of the J models that have the receiving unit. "share" multiplies
+        the average by n / J, which averages the models' logits, apart from the output biases, where no units are
+        merged. "sum" leaves it as it is, as published, so that a unit of one model alone counts as much as one that all
+        share. Default: "share".
     lacking : {"prior", "off"}
         Weights between two units that no model has both of: "prior" gives them the prior N(0, v), "off" (the default) a
         point at zero.

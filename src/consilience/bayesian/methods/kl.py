@@ -68,10 +68,10 @@ class KLNetworkFusion(NetworkMethod):
     tolerance : float
         The descent ends at a sweep that lowers the objective by no more than this relative amount. Default: 1e-3,
         chosen by hand.
-    outgoing : {"sum", "share"}
-        "sum": outgoing weights as they are averaged (the paper); a unit that one of J sites has counts as much as one
-        that all share, so that logits add up. "share": times n / J for a unit of n sites, so that they average.
-        Default: "sum".
+    outgoing : {"share", "sum"}
+        "share": outgoing weights times n / J for a unit of n of the J sites, so that logits average. "sum": as they are
+        averaged (the paper); a unit that one site has counts as much as one that all share, so that logits add up, and
+        the network is surer than any site. Default: "share".
     lacking : {"off", "prior"}
         Weights between two fused units that no site has both of: "off" is a point at zero, "prior" draws them from the
         prior. Default: "off".
@@ -96,7 +96,7 @@ class KLNetworkFusion(NetworkMethod):
     restarts: int = 1
     max_iterations: int = 30
     tolerance: float = 1e-3
-    outgoing: Outgoing = "sum"
+    outgoing: Outgoing = "share"
     lacking: Lacking = "off"
     prior_variance: float | None = None
 
@@ -112,7 +112,7 @@ class KLNetworkFusion(NetworkMethod):
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
             ("tolerance", is_number(self.tolerance), "a number that is not negative"),
-            ("outgoing", self.outgoing in ("sum", "share"), "'sum' or 'share'"),
+            ("outgoing", self.outgoing in ("sum", "share"), "'share' or 'sum'"),
             ("lacking", self.lacking in ("off", "prior"), "'off' or 'prior'"),
         )
         prior = self.prior_variance
