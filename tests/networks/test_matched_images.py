@@ -240,7 +240,7 @@ def test_descriptions_of_other_networks_and_inputs_are_refused():
     with pytest.raises(InputError, match="has statistics of 8 channels of 0, which has 6"):
         matched_images([net], IMAGE, descriptions=[other])
     with pytest.raises(InputError, match=r"lund: describes inputs of shape \(2, 8, 8\), expected \(2, 9, 9\)"):
-        matched_images([net], (2, 9, 9), descriptions=[said])
+        matched_images([net], (2, 9, 9), descriptions=[described(net, IMAGE, with_inputs=True)])
     with pytest.raises(UnsupportedError, match="neither batch normalisation nor described"):
         matched_images([net], IMAGE)
 

@@ -306,7 +306,7 @@ def _described_scale(
     InputError
         For descriptions of inputs of another shape.
     """
-    stated = [d for d in descriptions if d is not None]
+    stated = [d for d in descriptions if d is not None and d.inputs is not None]
     if other := [d for d in stated if d.input_shape != shape]:
         raise InputError(other[0].name, f"describes inputs of shape {other[0].input_shape}, expected {shape}")
     moments = [(d.n_observations, d.inputs) for d in stated if d.inputs is not None]
@@ -362,7 +362,8 @@ def _total_variation(images: Tensor) -> Tensor:
 
 def _channel_rows(part: nn.Module, values: Tensor) -> Tensor:
     """Return what a layer reads or gives as rows (samples * positions, channels)."""
-    return values.movedim(-1 if isinstance(part, (nn.Linear, nn.LayerNorm)) else 1, -1).flatten(0, -2)
+    axis = -1 if isinstance(part, nn.Linear) else -len(part.normalized_shape) if isinstance(part, nn.LayerNorm) else 1
+    return values.movedim(axis, -1).flatten(0, -2)
 
 
 class _PassStoppedError(Exception):
