@@ -110,9 +110,9 @@ def test_the_statistics_of_all_networks_are_met():
 def test_calibration_finds_the_scale_of_inputs_that_nobody_describes(scale):
     mean, deviation = SCALES[scale]
     nets = [trained(NETS["images"][0], IMAGE, seed, mean=mean, deviation=deviation) for seed in range(2)]
-    steps = 600 if scale == "bytes" else 60  # the logarithm of a scale moves by 0.1 a step, an offset too
-    x = matched_images(nets, IMAGE, 64, rng=0, calibration_steps=steps).inputs
-    assert 0.4 < float(x.std()) / deviation < 2.5
+    x = matched_images(nets, IMAGE, 64, rng=0).inputs
+    assert 0.5 < float(x.std()) / deviation < 2.0
+    assert abs(float(x.mean()) - mean) < deviation
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -135,6 +135,15 @@ def test_images_of_described_scale_are_those_of_unit_scale_in_other_units(scale)
     difference = ((x - mean) / deviation - expected).abs()
     # Adam divides by gradients: where one is almost zero, its rounding decides.
     assert difference.median() < FLOAT32_STEPS
+
+
+def test_images_start_from_the_described_covariance():
+    net = trained(NETS["images"][0], IMAGE)
+    said = described(net, IMAGE, with_inputs=True)
+    bright = replace(said.inputs, factor=np.ones((1, said.inputs.mean.size)), residual=0.01 * said.inputs.residual)
+    x = matched_images([net], IMAGE, 64, descriptions=[replace(said, inputs=bright)], steps=1).inputs
+    # all pixels of an image are bright or dark together
+    assert np.corrcoef(x.flatten(1).numpy().T).mean() > 0.8
 
 
 @pytest.mark.parametrize("norm", ["none", "group"])
@@ -231,7 +240,7 @@ def test_descriptions_of_other_networks_and_inputs_are_refused():
     with pytest.raises(InputError, match="has statistics of 8 channels of 0, which has 6"):
         matched_images([net], IMAGE, descriptions=[other])
     with pytest.raises(InputError, match=r"lund: describes inputs of shape \(2, 8, 8\), expected \(2, 9, 9\)"):
-        matched_images([net], (2, 9, 9), descriptions=[said])
+        matched_images([net], (2, 9, 9), descriptions=[described(net, IMAGE, with_inputs=True)])
     with pytest.raises(UnsupportedError, match="neither batch normalisation nor described"):
         matched_images([net], IMAGE)
 

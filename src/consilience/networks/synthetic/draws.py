@@ -127,13 +127,12 @@ def draw_inputs(
     """
     if not is_count(count):
         raise OptionError("count", f"expected a positive whole number, found {count!r}")
-    _require_alike(descriptions, labelled)
+    shape, is_text = _shape_and_kind(descriptions, labelled)
     rng = np.random.default_rng(rng)
-    is_text = descriptions[0].input_kind == "tokens"
     if labelled:
-        components, missing_classes = _class_components(descriptions)
+        components, missing_classes = _class_components(descriptions, is_text)
     else:
-        components, missing_classes = _site_components(descriptions), ()
+        components, missing_classes = _site_components(descriptions, is_text), ()
     if not components:
         needed = "moments by class" if labelled else ("token counts" if is_text else "moments of the inputs")
         raise UnsupportedError("descriptions", f"no site says {needed}", "describe the networks with data=")
@@ -142,11 +141,11 @@ def draw_inputs(
     for component, n in zip(components, n_draws.tolist(), strict=True):
         described = descriptions[component.site]
         if described.tokens is not None and component.moments is None:
-            blocks.append(_draw_texts(described, described.tokens, n, rng))
+            blocks.append(_draw_texts(described.name, described.tokens, shape[0], n, rng))
         elif component.moments is not None:
-            rows = _draw_rows(described, component.moments, n, rng, keeps_means=labelled)
+            rows = _draw_rows(component.moments, shape, n, rng, keeps_means=labelled)
             low, high = described.input_range or (-np.inf, np.inf)
-            blocks.append(np.clip(rows, low, high).astype(np.float32).reshape(n, *_shape_of(described)))
+            blocks.append(np.clip(rows, low, high).astype(np.float32).reshape(n, *shape))
     order = rng.permutation(count)
     labels = np.repeat([component.label for component in components], n_draws)[order]
     sites = np.repeat([component.site for component in components], n_draws)[order]
@@ -202,20 +201,36 @@ def systematic_allocation(masses: Array, count: int, rng: np.random.Generator) -
     return np.diff(teeth, prepend=0)
 
 
-def _require_alike(descriptions: Sequence[Description], labelled: bool) -> None:
-    """Raise InputError unless all descriptions are of inputs of one shape and kind, and of the same classes."""
+def _shape_and_kind(descriptions: Sequence[Description], labelled: bool) -> tuple[tuple[int, ...], bool]:
+    """Return the shape of an input, of texts the longest, and whether inputs are texts.
+
+    Raises
+    ------
+    InputError
+        Unless all descriptions are of inputs of one shape and kind, and of the same classes.
+    """
     if not descriptions:
         raise InputError("descriptions", "expected at least one, found none")
-    problems: list[Problem] = []
-    # A site may say its number of observations alone.
-    first, *others = [described for described in descriptions if described.input_shape is not None] or descriptions
-    for other in others:
-        for what, of_first, of_other in (
-            ("inputs of shape", first.input_shape, other.input_shape),
-            ("inputs of kind", first.input_kind, other.input_kind),
-        ):
-            if of_first != of_other:
-                problems.append(Problem(other.name, f"has {what} {of_other}, and {first.name} of {of_first}"))
+    # Who says nothing of inputs says nothing of their shape.
+    stating = [d for d in descriptions if d.inputs is not None or d.tokens is not None or d.class_moments]
+    if not stating:
+        return (), descriptions[0].input_kind == "tokens"
+    first, is_text = stating[0], stating[0].input_kind == "tokens"
+    problems = []
+    for other in stating[1:]:
+        if other.input_kind != first.input_kind:
+            text = f"has inputs of kind {other.input_kind}, and {first.name} of {first.input_kind}"
+            problems.append(Problem(other.name, text))
+        elif other.input_shape != first.input_shape and not is_text:
+            text = f"has inputs of shape {other.input_shape}, and {first.name} of {first.input_shape}"
+            problems.append(Problem(other.name, text))
+    shapes = [tuple(described.input_shape or ()) for described in stating]
+    if is_text:
+        problems += [
+            Problem(described.name, f"has texts of shape {shape}, expected one axis of tokens")
+            for described, shape in zip(stating, shapes, strict=True)
+            if len(shape) != 1
+        ]
     with_classes = [described for described in descriptions if described.classes is not None]
     if labelled and with_classes:
         problems += [
@@ -229,12 +244,7 @@ def _require_alike(descriptions: Sequence[Description], labelled: bool) -> None:
         ]
     if problems:
         raise InputError(problems)
-
-
-def _shape_of(described: Description) -> tuple[int, ...]:
-    """Return the shape of an input of a site that says what its inputs are like."""
-    assert described.input_shape is not None  # noqa: S101  (moments and counts of tokens come with a shape)
-    return described.input_shape
+    return max(shapes) if is_text else shapes[0], is_text
 
 
 def _canonical_sites(descriptions: Sequence[Description]) -> list[int]:
@@ -249,23 +259,35 @@ def _canonical_sites(descriptions: Sequence[Description]) -> list[int]:
     return sorted(range(len(descriptions)), key=key)
 
 
-def _site_components(descriptions: Sequence[Description]) -> list[_Component]:
+def _site_components(descriptions: Sequence[Description], is_text: bool) -> list[_Component]:
     """Return a component for each site that describes its inputs."""
     return [
         _Component(site, -1, descriptions[site].n_observations, descriptions[site].inputs)
         for site in _canonical_sites(descriptions)
-        if (descriptions[site].inputs if descriptions[site].input_kind == "real" else descriptions[site].tokens)
-        is not None
+        if (_has_tokens(descriptions[site].tokens) if is_text else descriptions[site].inputs is not None)
     ]
 
 
-def _class_components(descriptions: Sequence[Description]) -> tuple[list[_Component], tuple[str, ...]]:
+def _has_tokens(tokens: TokenCounts | None) -> bool:
+    """Return whether there is a token to draw."""
+    return tokens is not None and _token_counts(tokens).sum() > 0
+
+
+def _token_counts(tokens: TokenCounts) -> Array:
+    """Return occurrences of tokens (vocabulary,), without padding."""
+    counts = np.array(tokens.unigrams, dtype=np.float64)
+    if tokens.padding is not None and 0 <= tokens.padding < len(counts):
+        counts[tokens.padding] = 0.0
+    return counts
+
+
+def _class_components(descriptions: Sequence[Description], is_text: bool) -> tuple[list[_Component], tuple[str, ...]]:
     """Return a component for each class of each site that describes it, and the names of classes that none does.
 
     A class has all its observations N_c, those of sites that say no moments of it too: these are shared among the
     sites that do, by their counts of it.
     """
-    if any(described.tokens is not None for described in descriptions):
+    if is_text:
         raise UnsupportedError(
             "descriptions", "texts are not described by class", "draw without labels: labelled=False"
         )
@@ -277,8 +299,6 @@ def _class_components(descriptions: Sequence[Description]) -> tuple[list[_Compon
     describes = np.zeros(counts.shape, dtype=bool)
     for site, described in enumerate(descriptions):
         for label, moments in described.class_moments.items():
-            if not 0 <= label < len(classes):
-                raise InputError(described.name, f"has moments of class {label}, and {len(classes)} classes")
             counts[site, label], describes[site, label] = moments.n_observations, True
         if described.class_counts is not None:
             counts[site] = described.class_counts
@@ -298,16 +318,16 @@ def _class_components(descriptions: Sequence[Description]) -> tuple[list[_Compon
 
 
 def _draw_rows(
-    described: Description, moments: Moments, count: int, rng: np.random.Generator, keeps_means: bool
+    moments: Moments, shape: tuple[int, ...], count: int, rng: np.random.Generator, keeps_means: bool
 ) -> Array:
     """Return inputs (count, d) with the moments: Gaussian, or dead leaves where an image has variances only.
 
     Parameters
     ----------
-    described : Description
-        Of the site.
     moments : Moments
         Of the component.
+    shape : tuple of int
+        Of an input.
     count : int
         Number of inputs.
     rng : numpy.random.Generator
@@ -316,9 +336,7 @@ def _draw_rows(
         Whether leaves have the mean and variance of every pixel, as the images of a class need, which their mean tells
         apart. Otherwise they have those of their channel.
     """
-    shape = _shape_of(described)
-    is_image = len(shape) == 3
-    if is_image and not len(moments.factor):
+    if len(shape) == 3 and not len(moments.factor):
         leaves = dead_leaves(count, shape, rng, covered=True).reshape(count, -1)
         if keeps_means:
             rows: Array = moments.mean + np.sqrt(moments.variance) * leaves
@@ -338,68 +356,42 @@ def _channel_moments(moments: Moments, shape: tuple[int, ...]) -> tuple[Array, A
     return np.repeat(means.mean(axis=1), n_positions), np.repeat(deviation, n_positions)
 
 
-def _draw_texts(described: Description, tokens: TokenCounts, count: int, rng: np.random.Generator) -> Labels:
-    """Return texts (count, length): lengths of the histogram, tokens by the chain of bigrams.
-
-    After token a the chain goes by the described pairs (a, b) with probability described / expected pairs of a, and by
-    the frequencies of single tokens otherwise: that is where pairs go that are too rare to be said. Of u_a occurrences
-    of a token, u_a (1 - texts / tokens) are expected to have one after them.
-    """
-    length = described.input_shape[0] if described.input_shape else 0
-    lengths, unigrams = _token_frequencies(described, tokens, length)
-    n_tokens = rng.choice(len(lengths), count, p=lengths)  # (count,)
-    if tokens.padding is None and (n_tokens < length).any():
-        raise InputError(
-            described.name, f"says lengths below {length} and no padding token", "describe the network again"
-        )
-    chain = _Chain.of(tokens, unigrams)
-    texts = np.full((count, length), -1 if tokens.padding is None else tokens.padding, dtype=np.int64)
-    current = rng.choice(len(unigrams), count, p=unigrams)
-    for position in range(length):
-        is_inside = position < n_tokens
-        if position:
-            current = chain.step(current, rng)
-        texts[is_inside, position] = current[is_inside]
-    return texts
-
-
-def _token_frequencies(described: Description, tokens: TokenCounts, length: int) -> tuple[Array, Array]:
-    """Return the probabilities of lengths and of tokens, padding left out.
+def _draw_texts(name: str, tokens: TokenCounts, length: int, count: int, rng: np.random.Generator) -> Labels:
+    """Return texts (count, length): lengths of the histogram, tokens by the chain of bigrams, padding behind.
 
     Raises
     ------
     InputError
-        Where there are none, negative ones or none at all, lengths beyond an input's, or pairs of unknown tokens.
+        For lengths beyond an input's, and shorter ones without padding.
     """
-    unigrams = np.array(tokens.unigrams, dtype=np.float64)
-    if tokens.padding is not None and 0 <= tokens.padding < len(unigrams):
-        unigrams[tokens.padding] = 0.0
-    problems = []
-    lengths = np.asarray(tokens.lengths, dtype=np.float64)
-    for what, counts in (("tokens", unigrams), ("lengths", lengths)):
-        if not np.isfinite(counts).all() or (counts < 0).any() or counts.sum() <= 0:
-            problems.append(
-                Problem(described.name, f"expected positive counts of {what}", "describe the network again")
-            )
-    if len(_shape_of(described)) != 1 or (lengths[length + 1 :] > 0).any():
-        problems.append(
-            Problem(
-                described.name,
-                f"has texts of up to {len(lengths) - 1} tokens, and inputs of shape {described.input_shape}",
-                "describe the network again",
-            )
-        )
-    pairs = np.asarray(tokens.bigrams).reshape(-1, 3)
-    if len(pairs) and (pairs[:, :2].min() < 0 or pairs[:, :2].max() >= len(unigrams) or pairs[:, 2].min() < 0):
-        problems.append(Problem(described.name, f"has pairs of tokens that are not among its {len(unigrams)}"))
-    if problems:
-        raise InputError(problems)
-    return lengths / lengths.sum(), unigrams / unigrams.sum()
+    lengths = np.array(tokens.lengths, dtype=np.float64)
+    if lengths.sum() <= 0:  # all lengths were too rare to be said
+        lengths = np.eye(length + 1)[length]
+    if (lengths[length + 1 :] > 0).any():
+        text = f"has texts of {len(lengths) - 1} tokens, and inputs of {length}"
+        raise InputError(name, text, "describe the network again")
+    if tokens.padding is None and (lengths[:length] > 0).any():
+        text = f"has texts of fewer than {length} tokens, and no padding"
+        raise InputError(name, text, "describe the network again")
+    chain = _Chain.of(tokens)
+    n_tokens = rng.choice(len(lengths), count, p=lengths / lengths.sum())  # (count,)
+    texts = np.full((count, length), 0 if tokens.padding is None else tokens.padding, dtype=np.int64)
+    current = rng.choice(len(chain.unigrams), count, p=chain.unigrams)
+    for position in range(length):
+        if position:
+            current = chain.step(current, rng)
+        is_inside = position < n_tokens
+        texts[is_inside, position] = current[is_inside]
+    return texts
 
 
 @dataclass(frozen=True, eq=False)
 class _Chain:
     """Markov chain of tokens.
+
+    After token a it goes by the described pairs (a, b) with probability described / expected pairs of a, and by the
+    frequencies of single tokens otherwise: that is where pairs go that are too rare to be said. Of u_a occurrences of a
+    token, u_a (1 - texts / tokens) are expected to have one after them.
 
     Parameters
     ----------
@@ -422,8 +414,10 @@ class _Chain:
     follows: Array
 
     @classmethod
-    def of(cls, tokens: TokenCounts, unigrams: Array) -> _Chain:
+    def of(cls, tokens: TokenCounts) -> _Chain:
         """Return the chain of a site's counts."""
+        counts = _token_counts(tokens)
+        unigrams = counts / counts.sum()
         pairs = np.asarray(tokens.bigrams).reshape(-1, 3)
         if tokens.padding is not None:
             pairs = pairs[(pairs[:, :2] != tokens.padding).all(axis=1)]
@@ -434,9 +428,8 @@ class _Chain:
             np.float64
         )  # pairs that start with each token
         lengths = np.asarray(tokens.lengths, dtype=np.float64)
-        n_tokens = lengths @ np.arange(len(lengths))
-        has_next = max(1.0 - lengths[1:].sum() / n_tokens, 0.0) if n_tokens else 0.0
-        expected = unigrams * n_tokens * has_next
+        mean_length = lengths @ np.arange(len(lengths)) / max(lengths[1:].sum(), 1.0)
+        expected = counts * (1.0 - 1.0 / max(mean_length, 1.0))
         follows = np.divide(described, expected, out=np.ones_like(described), where=expected > 0)
         starts = np.concatenate([[0.0], np.cumsum(described)])
         return cls(

@@ -11,9 +11,10 @@ difference of neighbours, in units of the images' deviation. All images are one 
 met by images that are like none. DeepInversion (Yin et al. 2020, CVPR) has norms of differences of means and variances
 in place of the sum; divided by the layers' own deviations they need no weight by layer or data set.
 
-The images start as white noise. Where nobody says the mean and variance of the inputs, a scale and an offset for each
-input channel are fitted first, to the statistics of the first layer that has any: networks do not say otherwise whether
-they read images in [0, 1] or in [0, 255].
+The images start as draws from the described covariance of the inputs (``draws``), else as white noise of their
+described mean and variance. Where nobody says these, a scale and an offset for each input channel are fitted to the
+noise first, by the statistics of the first layer that has any: networks do not say otherwise whether they read images
+in [0, 1] or in [0, 255].
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from consilience.core.progress import Progress, silent
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.descriptions.description import Description
 from consilience.networks.repair.partial_forward import call_module, is_norm
+from consilience.networks.synthetic.draws import draw_inputs
 
 _CALIBRATION_STEPS, _CALIBRATION_RATE, _CALIBRATION_IMAGES = 60, 0.1, 32
 _STEPS, _BETAS = 100, (0.5, 0.9)
@@ -214,10 +216,10 @@ def matched_images(
     count : int, optional
         Number of inputs. Default: 192.
     rng : numpy.random.Generator or int, optional
-        Random generator, or its seed, of the noise that they start from. Default: 0.
+        Random generator, or its seed, of what they start from. Default: 0.
     descriptions : sequence of Description or None, of length n_models, optional
-        What is said of the networks: channel statistics of those without batch normalisation, and the mean and variance
-        of inputs. Default: nothing.
+        What is said of the networks: channel statistics of those without batch normalisation, and the mean, variance
+        and covariance of inputs. Default: nothing.
     names : sequence of str, of length n_models, optional
         Names of the networks in messages. Default: "model 0", ...
     steps, calibration_steps : int, optional
@@ -258,6 +260,7 @@ def matched_images(
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
     rng, device = np.random.default_rng(rng), networks[0].device
     noise = torch.as_tensor(rng.standard_normal((count, *shape)), dtype=torch.float32, device=device)
+    with_covariance = [d for d in said if d is not None and d.inputs is not None and len(d.inputs.factor)]
     n_calibrations = 0 if scale is not None else calibration_steps
     total = n_calibrations + steps
 
@@ -268,10 +271,10 @@ def matched_images(
         offset, deviation = _calibrate(networks, noise, calibration_steps, deadline, report)
     else:
         offset, deviation = (values.to(noise) for values in scale)
-    images = offset + deviation * noise
+    start = draw_inputs(with_covariance, count, rng).inputs.to(noise) if with_covariance else offset + deviation * noise
     losses: list[float] = []
     # Steps and differences are measured in deviations of the inputs, so that images in [0, 255] are as far away.
-    optimised = (noise + offset / deviation).requires_grad_()
+    optimised = (start / deviation).requires_grad_()
     optimiser = torch.optim.Adam([optimised], lr=_RATE, betas=_BETAS)
     for step in range(steps):
         if deadline is not None and time.monotonic() > deadline:
@@ -303,7 +306,7 @@ def _described_scale(
     InputError
         For descriptions of inputs of another shape.
     """
-    stated = [d for d in descriptions if d is not None]
+    stated = [d for d in descriptions if d is not None and d.inputs is not None]
     if other := [d for d in stated if d.input_shape != shape]:
         raise InputError(other[0].name, f"describes inputs of shape {other[0].input_shape}, expected {shape}")
     moments = [(d.n_observations, d.inputs) for d in stated if d.inputs is not None]
@@ -330,21 +333,25 @@ def _calibrate(
 ) -> tuple[Tensor, Tensor]:
     """Return an offset and a deviation (1, channels, 1, ...) at which noise meets the first statistics best.
 
-    Only the first layer with statistics is asked: the pass is stopped after it. Scales are fitted by their logarithm.
+    Only the first layer with statistics is asked: the pass is stopped after it. Deviations are fitted by their
+    logarithm, and offsets in these deviations, so that inputs in [0, 255] are not further away than others.
     """
     noise = noise[:_CALIBRATION_IMAGES]
     axes = (1, noise.shape[1], *[1] * (noise.ndim - 2))
-    log_scale, offset = (torch.zeros(axes, dtype=noise.dtype, device=noise.device).requires_grad_() for _ in range(2))
-    optimiser = torch.optim.Adam([log_scale, offset], lr=_CALIBRATION_RATE)
+    log_deviation, offset = (
+        torch.zeros(axes, dtype=noise.dtype, device=noise.device).requires_grad_() for _ in range(2)
+    )
+    optimiser = torch.optim.Adam([log_deviation, offset], lr=_CALIBRATION_RATE)
     for step in range(steps):
         if deadline is not None and time.monotonic() > deadline:
             break
-        images = log_scale.exp() * noise + offset
+        images = log_deviation.exp() * (noise + offset)
         loss = torch.stack([network.loss(images, only_first=True) for network in networks]).sum()
-        log_scale.grad, offset.grad = torch.autograd.grad(loss, (log_scale, offset))
+        log_deviation.grad, offset.grad = torch.autograd.grad(loss, (log_deviation, offset))
         optimiser.step()
         report(step + 1)
-    return offset.detach(), log_scale.detach().exp()
+    deviation = log_deviation.detach().exp()
+    return offset.detach() * deviation, deviation
 
 
 def _total_variation(images: Tensor) -> Tensor:
@@ -355,7 +362,8 @@ def _total_variation(images: Tensor) -> Tensor:
 
 def _channel_rows(part: nn.Module, values: Tensor) -> Tensor:
     """Return what a layer reads or gives as rows (samples * positions, channels)."""
-    return values.movedim(-1 if isinstance(part, (nn.Linear, nn.LayerNorm)) else 1, -1).flatten(0, -2)
+    axis = -1 if isinstance(part, nn.Linear) else -len(part.normalized_shape) if isinstance(part, nn.LayerNorm) else 1
+    return values.movedim(axis, -1).flatten(0, -2)
 
 
 class _PassStoppedError(Exception):
