@@ -94,22 +94,33 @@ def run(setting: Setting, names: list[str], again: set[str], limit: int, source:
     remembered(path, names, stale, source, lambda name: score(cell, name, limit))
 
 
+def facts_of(setting: Setting) -> dict[str, Any]:
+    """Return what a cell is and how good its sites are, kept with the results, so that its data are read once."""
+    path = results_path(setting).with_suffix(".facts.json")
+    if not path.exists():
+        cell = training.load_cell(setting)
+        facts = {
+            "name": setting.name,
+            "settings": settings_of(setting),
+            "recipe": asdict(training.recipe_of(setting)),
+            "parameters": sum(values.numel() for values in training.build(setting, cell.data).state_dict().values()),
+            "test_rows": len(cell.data.test[1]),
+            "classes": cell.data.n_classes,
+            "counts": cell.data.counts.tolist(),
+            "rows": digest([rows.tolist() for rows in cell.data.rows]),
+            "training_seconds": cell.seconds,
+            "sites": site_accuracies(cell),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(facts))
+    return json.loads(path.read_text())
+
+
 def row_of(setting: Setting) -> dict[str, Any]:
     """Return the facts of a cell and all that is remembered of it."""
-    cell = training.load_cell(setting)
     path = results_path(setting)
     methods = json.loads(path.read_text())["methods"] if path.exists() else {}
-    return {
-        "name": setting.name,
-        "settings": settings_of(setting),
-        "recipe": asdict(training.recipe_of(setting)),
-        "parameters": sum(values.numel() for values in training.build(setting, cell.data).state_dict().values()),
-        "test_rows": len(cell.data.test[1]),
-        "classes": cell.data.n_classes,
-        "counts": cell.data.counts.tolist(),
-        "rows": digest([rows.tolist() for rows in cell.data.rows]),
-        "training_seconds": cell.seconds,
-        "sites": site_accuracies(cell),
+    return facts_of(setting) | {
         "sources": sorted({one["library_source"] for one in methods.values()}),
         "methods": {name: one["scores"] for name, one in methods.items() if one["scores"] is not None},
     }
