@@ -168,12 +168,12 @@ def test_a_summary_tells_harm_regret_and_whether_the_criterion_ranks():
     assert choice["harmless"]["None"] == {"cells": 1, "harms": 1}
 
 
-def test_a_run_remembers_what_it_has_scored(cell, monkeypatch):
+def test_a_run_remembers_what_it_has_scored(cell, monkeypatch, tmp_path):
     names = ["average by n", "default before", "stationary ensemble", "Bayesian, share, by n", "default, none"]
-    run.run(SMALL, names, set(), 60, "some source")
+    run.run(SMALL, names, set(), 60, "some source", tmp_path)
     monkeypatch.setattr(run, "score", None)
-    run.run(SMALL, names, set(names), 60, "some source")
-    row = json.loads(json.dumps(run.row_of(SMALL)))
+    run.run(SMALL, names, set(names), 60, "some source", tmp_path)
+    row = json.loads(json.dumps(run.row_of(SMALL, tmp_path)))
     assert list(row["methods"]) == [name for name in names if "Bayesian" not in name]  # which does not apply
     assert all(summary.has_scores(result) for result in row["methods"].values())
     assert row["sites"] == scores.site_accuracies(cell)
