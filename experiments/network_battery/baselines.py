@@ -118,10 +118,15 @@ def only(is_bayesian: bool, method: Callable[[Cell], Outcome]) -> Callable[[Cell
     return lambda cell: method(cell) if (cell.setting.architecture == "BNN") == is_bayesian else None
 
 
+def default_before(cell: Cell) -> Outcome:
+    """Return what `fuse` did without a method before networks were described: equal weights, made-up inputs."""
+    return fusion("kl" if cell.setting.architecture == "BNN" else "consensus")(cell)
+
+
 METHODS: dict[str, Callable[[Cell], Outcome | None]] = {
     "average by n": fusion("average", by_n=True),
     "matched by n": only(False, fusion("consensus", by_n=True, refit=False)),
-    "default before": fusion(None),
+    "default before": default_before,
     "default before, no refit": only(False, fusion("consensus", refit=False)),
     "Bayesian, share, by n": only(True, fusion("kl", by_n=True, outgoing="share")),
     "ensemble": ensemble(mean),

@@ -78,38 +78,56 @@ def score(cell: training.Cell, name: str, limit: int) -> dict[str, Any] | None:
     return scores(cell, outcome.answers) | outcome.facts | {"seconds": time.process_time() - start}
 
 
-def results_path(setting: Setting) -> Path:
-    """Return where the results of a cell are remembered."""
-    return training.CACHE / "results" / f"{training.folder_of(setting).name}.json"
+def results_path(folder: Path, setting: Setting, part: str) -> Path:
+    """Return where results of a cell are remembered: "baselines" and "defaults" apart, so that both may run at once."""
+    return folder / part / f"{training.folder_of(setting).name}.json"
 
 
-def run(setting: Setting, names: list[str], again: set[str], limit: int, source: str) -> None:
+def part_of(name: str) -> str:
+    """Return the part of the results that a method belongs to."""
+    return "defaults" if name in DEFAULTS else "baselines"
+
+
+def run(setting: Setting, names: list[str], again: set[str], limit: int, source: str, folder: Path) -> None:
     """Run what is missing of some methods on a cell, and remember it."""
-    path = results_path(setting)
-    stored = json.loads(path.read_text())["methods"] if path.exists() else {}
-    stale = {name for name in again if name in stored and stored[name]["library_source"] != source}
-    if set(names) <= stored.keys() - stale:
-        return
-    cell = training.load_cell(setting)
-    remembered(path, names, stale, source, lambda name: score(cell, name, limit))
+    for part in dict.fromkeys(map(part_of, names)):
+        path = results_path(folder, setting, part)
+        of_part = [name for name in names if part_of(name) == part]
+        stored = json.loads(path.read_text())["methods"] if path.exists() else {}
+        stale = {name for name in again if name in stored and stored[name]["library_source"] != source}
+        if not set(of_part) <= stored.keys() - stale:
+            cell = training.load_cell(setting)
+            remembered(path, of_part, stale, source, lambda name, cell=cell: score(cell, name, limit))
 
 
-def row_of(setting: Setting) -> dict[str, Any]:
+def facts_of(setting: Setting) -> dict[str, Any]:
+    """Return what a cell is and how good its sites are, kept beside its networks, so that its data are read once."""
+    path = training.folder_of(setting) / "facts.json"
+    if not path.exists():
+        cell = training.load_cell(setting)
+        facts = {
+            "name": setting.name,
+            "settings": settings_of(setting),
+            "recipe": asdict(training.recipe_of(setting)),
+            "parameters": sum(values.numel() for values in training.build(setting, cell.data).state_dict().values()),
+            "test_rows": len(cell.data.test[1]),
+            "classes": cell.data.n_classes,
+            "counts": cell.data.counts.tolist(),
+            "rows": digest([rows.tolist() for rows in cell.data.rows]),
+            "training_seconds": cell.seconds,
+            "sites": site_accuracies(cell),
+        }
+        path.write_text(json.dumps(facts))
+    return json.loads(path.read_text())
+
+
+def row_of(setting: Setting, folder: Path) -> dict[str, Any]:
     """Return the facts of a cell and all that is remembered of it."""
-    cell = training.load_cell(setting)
-    path = results_path(setting)
-    methods = json.loads(path.read_text())["methods"] if path.exists() else {}
-    return {
-        "name": setting.name,
-        "settings": settings_of(setting),
-        "recipe": asdict(training.recipe_of(setting)),
-        "parameters": sum(values.numel() for values in training.build(setting, cell.data).state_dict().values()),
-        "test_rows": len(cell.data.test[1]),
-        "classes": cell.data.n_classes,
-        "counts": cell.data.counts.tolist(),
-        "rows": digest([rows.tolist() for rows in cell.data.rows]),
-        "training_seconds": cell.seconds,
-        "sites": site_accuracies(cell),
+    paths = [results_path(folder, setting, part) for part in ("baselines", "defaults")]
+    methods = {}
+    for path in paths:
+        methods |= json.loads(path.read_text())["methods"] if path.exists() else {}
+    return facts_of(setting) | {
         "sources": sorted({one["library_source"] for one in methods.values()}),
         "methods": {name: one["scores"] for name, one in methods.items() if one["scores"] is not None},
     }
@@ -133,6 +151,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=every, default=[], help="run these")
     parser.add_argument("--again", nargs="+", choices=every, default=[], help="run anew where the library changed")
     parser.add_argument("--limit", type=int, default=GIVE_UP, help="seconds after which a method gives up on a cell")
+    parser.add_argument("--results", type=Path, default=training.CACHE / "results", help="folder of single results")
     parser.add_argument("--write", action="store_true", help="write the results beside this file")
     options = parser.parse_args()
     names = [
@@ -148,9 +167,10 @@ def main() -> None:
             start = time.perf_counter()
             if options.train:
                 training.train_cell(setting, say)
-            run(setting, list(dict.fromkeys(names)), set(options.again), options.limit, ran["library_source"])
+            source = ran["library_source"]
+            run(setting, list(dict.fromkeys(names)), set(options.again), options.limit, source, options.results)
             say(f"{number + 1} of {len(settings)}: {setting.name} ({time.perf_counter() - start:.0f} s)")
-        rows = [row_of(setting) for setting in settings]
+        rows = [row_of(setting, options.results) for setting in settings]
     sys.stdout.write("\n" + text(rows))
     if options.write:
         record = {"settings": settings_record(options.half), "versions": ran, "cells": rows}

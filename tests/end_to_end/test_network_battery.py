@@ -1,15 +1,18 @@
 """The battery of network fusion: its cells, their data and training, its ensembles and its sums."""
 
+import json
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "experiments"))
-from network_battery import baselines, cells, data, scores, summary, training
+from network_battery import baselines, cells, data, default, run, scores, summary, training
 
 SMALL = replace(cells.setting_named("tune-04"), name="small", widths=(8,), rows=400)
 
@@ -163,3 +166,38 @@ def test_a_summary_tells_harm_regret_and_whether_the_criterion_ranks():
     assert choice["worst_regret"] == pytest.approx(0.2)
     assert choice["harmless"]["True"] == {"cells": 1, "harms": 0}
     assert choice["harmless"]["None"] == {"cells": 1, "harms": 1}
+
+
+def test_a_run_remembers_what_it_has_scored(cell, monkeypatch, tmp_path):
+    names = ["average by n", "default before", "stationary ensemble", "Bayesian, share, by n", "default, none"]
+    run.run(SMALL, names, set(), 60, "some source", tmp_path)
+    monkeypatch.setattr(run, "score", None)
+    run.run(SMALL, names, set(names), 60, "some source", tmp_path)
+    row = json.loads(json.dumps(run.row_of(SMALL, tmp_path)))
+    assert list(row["methods"]) == [name for name in names if "Bayesian" not in name]  # which does not apply
+    assert all(summary.has_scores(result) for result in row["methods"].values())
+    assert row["sites"] == scores.site_accuracies(cell)
+    assert "stationary ensemble" in summary.text([row])
+
+
+def test_candidates_are_modules_or_make_them():
+    module = torch.nn.Linear(2, 2)
+    fusion = SimpleNamespace(candidates={"average": module, "refit": lambda: module})
+    assert default.candidate_modules(fusion) == {"average": module, "refit": module}
+    assert default.candidate_modules(SimpleNamespace()) == {}
+
+
+def test_counts_alone_are_a_description_without_the_rest():
+    @dataclass(frozen=True)
+    class Description:
+        digest: str
+        observations: int | None = None
+        class_counts: tuple[int, ...] | None = None
+        input_mean: float | None = None
+
+    @dataclass(frozen=True)
+    class Described:
+        description: Description
+
+    full = Described(Description("abc", 5, (2, 3), 0.5))
+    assert default.counts_alone(full).description == Description("abc", 5, (2, 3))
