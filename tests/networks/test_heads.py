@@ -253,6 +253,22 @@ def test_targets_at_every_position_may_have_the_shape_of_positions():
     torch.testing.assert_close(one.out.weight, other.out.weight, rtol=SINGLE_PRECISION, atol=0)
 
 
+@pytest.mark.parametrize("given", [lambda x: x, lambda x: (x,), lambda x: {"x": x}], ids=["tensor", "tuple", "dict"])
+def test_many_inputs_are_taken_in_parts(given):
+    module, inputs, targets = seeded(Recurrent), rows(600, 6, 4), rows(600, 3, seed=2)
+    seen = []
+    module.register_forward_pre_hook(lambda _, arguments: seen.append(len(arguments[0])) if arguments else None)
+    refitted = refit_head(module, given(inputs), targets)
+    assert max(seen, default=0) <= 256
+    with torch.no_grad():
+        h = module.eval().cell(inputs)[0][:, -1].numpy()
+    y = targets.numpy() - targets.numpy().mean(axis=1, keepdims=True)
+    start = module.out.weight.detach().numpy() - module.out.weight.detach().numpy().mean(axis=0)
+    centred, penalty = h - h.mean(axis=0), 1e-3 * np.mean(h**2) * len(h)
+    solution = np.linalg.solve(centred.T @ centred + penalty * np.eye(5), centred.T @ y + penalty * start.T)
+    np.testing.assert_allclose(refitted.out.weight.detach().numpy(), solution.T, rtol=1e-8, atol=1e-10)
+
+
 def test_what_cannot_be_refitted_is_refused():
     module, inputs = seeded(mlp), rows(5, 4)
     with pytest.raises(cs.InputError, match="expected 5 rows of 3 logits"):

@@ -52,7 +52,7 @@ MIN_GAIN, MIN_DIVERGENCE = 1e-6, 1e-9
 """A network is better than the best so far if its held-out loss is lower by this part of it, and a divergence by so
 many nats: what logits in single precision round to. So a student that is its teacher stays as it is."""
 
-_EVALUATION_ROWS = 1024
+_EVALUATION_ROWS = 256
 """Inputs that are evaluated at once, for bounded memory. Chosen by hand."""
 
 

@@ -112,7 +112,7 @@ BAYESIAN_OPTIONS = {
     "kl": "robust trim regularization max_units restarts max_iterations tolerance outgoing lacking prior_variance",
     "w2": "robust trim metric rho restarts max_iterations",
     "average": "robust trim",
-    "ensemble": "robust trim mean",
+    "ensemble": "robust trim mean class_counts",
 }
 
 

@@ -127,6 +127,12 @@ MODELS = by_fuse_and_check({
     "other widths by average": lambda: ([mlp(), mlp(1, hidden=4)], known(method="average")),
     "too narrow for consensus": lambda: ([mlp(), mlp(1, hidden=4)], known(target_widths={"0": 4})),
     "too narrow for fedma": lambda: ([mlp(), mlp(1, hidden=4)], known(method="fedma", target_widths={"0": 4})),
+    "class_counts of other models, an ensemble": lambda: (mlps(), known(method="ensemble", class_counts=[[1, 2, 3]])),
+    "class_counts that are none, an ensemble": lambda: (
+        mlps(), known(method="ensemble", class_counts=[[0, 0, 0], [0, 0, 0]])),
+    "a stationary mean without class_counts": lambda: (mlps(), known(method="ensemble", mean="stationary")),
+    "class_counts beside another mean": lambda: (
+        mlps(), known(method="ensemble", mean="logits", class_counts=[[1, 2, 3], [3, 2, 1]])),
     "class_counts of other models": lambda: (mlps(), known(method="fedma", class_counts=[[1, 2, 3]])),
     "activations without inputs": lambda: (mlps(), known(method="ot", cost="activations")),
     "networks that are robust, two": lambda: (mlps(), known(robust="median")),
@@ -261,7 +267,7 @@ NETWORK_OPTIONS = {
     "ssf": "robust trim prior prior_precision shrinkage normalize aligned restarts tolerance max_iterations mask_rate"
            " masks window solver steps learning_rate momentum start compat",
     "average": "robust trim",
-    "ensemble": "robust trim mean",
+    "ensemble": "robust trim mean class_counts",
 }  # fmt: skip
 
 # -- Symmetries.
