@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,6 +51,7 @@ def fuse(
     inputs: Any = None,
     fishers: Mapping[str, Any] | Sequence[Any] | None = None,
     descriptions: Mapping[str, Any] | Sequence[Any] | None = None,
+    classes: Literal["union"] | None = None,
     reference: int | str | None = None,
     pilot_sites: int | None = None,
     shard_bytes: int | None = None,
@@ -110,6 +111,9 @@ def fuse(
     descriptions : sequence of length n_models, or mapping by name, optional
         Of networks: what ``consilience.describe`` found of each, or its files; None for a network without. Default:
         those that Networks carry, and those beside their files.
+    classes : "union", optional
+        Of networks whose descriptions name different classes: "union" fuses them into one of all their classes.
+        Default: networks of different classes are refused.
     reference : int or str, optional
         Of networks: number or name of the model whose numbering of units the fused network keeps. Default: chosen by
         content, whatever the order of the models.
@@ -151,7 +155,8 @@ def fuse(
     arguments = {
         "n_components": n_components, "combine": combine, "min_count": min_count, "example": example,
         "inputs": inputs, "symmetry": symmetry, "module": module, "target": target, "target_widths": target_widths,
-        "fishers": fishers, "descriptions": descriptions, "reference": reference, "pilot_sites": pilot_sites,
+        "fishers": fishers, "descriptions": descriptions, "classes": classes, "reference": reference,
+        "pilot_sites": pilot_sites,
         "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)
@@ -184,6 +189,7 @@ def check(
     inputs: Any = None,
     fishers: Mapping[str, Any] | Sequence[Any] | None = None,
     descriptions: Mapping[str, Any] | Sequence[Any] | None = None,
+    classes: Literal["union"] | None = None,
     reference: int | str | None = None,
     pilot_sites: int | None = None,
     shard_bytes: int | None = None,
@@ -205,7 +211,8 @@ def check(
     arguments = {
         "n_components": n_components, "combine": combine, "min_count": min_count, "example": example,
         "inputs": inputs, "symmetry": symmetry, "module": module, "target": target, "target_widths": target_widths,
-        "fishers": fishers, "descriptions": descriptions, "reference": reference, "pilot_sites": pilot_sites,
+        "fishers": fishers, "descriptions": descriptions, "classes": classes, "reference": reference,
+        "pilot_sites": pilot_sites,
         "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)

@@ -37,7 +37,16 @@ _FUSE_KEYWORDS = {
     "example",
     "symmetry",
 }
-_FUSE_KEYWORDS |= {"target", "target_widths", "inputs", "reference", "fishers", "descriptions", "n_observations"}
+_FUSE_KEYWORDS |= {
+    "target",
+    "target_widths",
+    "inputs",
+    "reference",
+    "fishers",
+    "descriptions",
+    "classes",
+    "n_observations",
+}
 """Keywords of ``fuse`` that are no options of a method: --set, which passes options on, may not say them."""
 
 

@@ -18,6 +18,7 @@ from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.choice.default import fuse_by_default
 from consilience.networks.choice.sites import Sites, weights_of
+from consilience.networks.classes.union import unite_classes
 from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
@@ -77,7 +78,13 @@ def _prepare(
             ]
         )
     described = describe_networks(networks, mapped=request.only_check)
-    described = with_descriptions(described, networks, arguments.descriptions, description_files)
+    if arguments.classes not in (None, "union"):
+        raise OptionError("classes", f"expected 'union', found {arguments.classes!r}")
+    unites = arguments.classes == "union"
+    described = with_descriptions(described, networks, arguments.descriptions, description_files, unites_classes=unites)
+    example = _described_example(described, arguments) if arguments.example is None else arguments.example
+    if unites:
+        described = unite_classes(described, example)
     names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
     chooses = isinstance(method, Auto) and method.robust is None
@@ -94,7 +101,6 @@ def _prepare(
         counts = ensemble_class_counts(method, len(described), None if request.weights is None else weights)
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
     proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
-    example = _described_example(described, arguments) if arguments.example is None else arguments.example
     models = _with_symmetry(described, information, method, arguments, example, proof_rng)
     if request.only_check:
         return Prepared.checked(_refusals(models, method, arguments, weights, information))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class NetworkArguments:
     reference: Any = None
     fishers: Sequence[Any] | None = None
     descriptions: Any = None
+    classes: Literal["union"] | None = None
 
     @property
     def reference_number(self) -> int | None:

@@ -108,12 +108,11 @@ def choice_inputs(
     example = example if isinstance(example, Tensor) else None
     has_norms = all(any(is_norm(part) and part.running_var is not None for part in m.modules()) for m in modules)
     described = sites.described
-    has_channels = described is not None and all(description.channels for description in described)
     is_real = example is not None and example.is_floating_point()
     is_image = is_real and example is not None and example.ndim == 4
     images, notes = None, []
     # Rows and sequences that are described are drawn as well as they can be; without a description norms tell of them.
-    wants_images = (is_image and (has_norms or has_channels)) or (is_real and has_norms and described is None)
+    wants_images = has_norms and (is_image or (is_real and described is None))
     if given is None and example is not None and wants_images:
         try:
             images = _match(modules, sites, example, image_rng, progress)

@@ -141,5 +141,6 @@ class Workshop:
         if taken.effort is Effort.DISTILLED:
             fusion = replace(fusion, objective=math.nan)
         modules = {candidate.name: candidate.module for candidate in choice.candidates}
-        details = {**fusion.details, "chosen": taken.name, "verdict": verdict.to_json()}
+        classes = {} if self.sites.classes is None else {"classes": list(self.sites.classes)}
+        details = {**fusion.details, **classes, "chosen": taken.name, "verdict": verdict.to_json()}
         return replace(fusion, details=details, judgement=verdict, candidates=modules)

@@ -19,14 +19,16 @@ digits and letters."""
 MAX_NAMED = 6
 """Classes that a message names; more are counted. Chosen by hand for short messages."""
 
-_DESCRIBE_ALIKE = "describe the networks with the same classes=, in the order of the outputs"
+_DESCRIBE_ALIKE = (
+    "describe the networks with the same classes=, in the order of the outputs, or give classes='union' to fuse"
+)
 
 
-def description_problems(descriptions: Sequence[Description]) -> list[Problem]:
+def description_problems(descriptions: Sequence[Description], *, unites_classes: bool = False) -> list[Problem]:
     """Return why descriptions of several sites cannot be used together, a line for each fault.
 
     Sites that do not state something are not compared by it. The classes are never put into another order: which output
-    is which class is said by their order alone.
+    is which class is said by their order alone. With `unites_classes` they may differ, and are known by their names.
     """
     problems = [
         Problem(
@@ -37,7 +39,8 @@ def description_problems(descriptions: Sequence[Description]) -> list[Problem]:
         for site in descriptions
         if site.n_observations < site.min_count
     ]
-    problems += _differences(descriptions, _class_order, _class_text)
+    if not unites_classes:
+        problems += _differences(descriptions, _class_order, _class_text)
     problems += _differences(descriptions, lambda site: site.input_kind, _kind_text)
     of_kind = [site for site in descriptions if site.input_kind == "real"]
     problems += _differences(of_kind, lambda site: site.input_shape, _shape_text)

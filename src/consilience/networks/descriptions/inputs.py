@@ -30,6 +30,8 @@ def with_descriptions(
     inputs: Sequence[NamedInput],
     descriptions: Any,
     files: Sequence[NamedInput],
+    *,
+    unites_classes: bool = False,
 ) -> list[DescribedNetwork]:
     """Return the networks of a fusion with their descriptions; None where a network has none.
 
@@ -46,6 +48,8 @@ def with_descriptions(
         Description of each network, in their order or by their names: values, paths, or None.
     files : sequence of NamedInput
         Files of descriptions among the inputs, in any order; each belongs to the network whose arrays have its digest.
+    unites_classes : bool
+        Whether the sites may have different classes. Default: they may not.
 
     Raises
     ------
@@ -93,7 +97,8 @@ def with_descriptions(
         None if description is None else replace(description, name=network.label)
         for network, description in zip(networks, described, strict=True)
     ]
-    problems += description_problems([description for description in described if description is not None])
+    given_descriptions = [description for description in described if description is not None]
+    problems += description_problems(given_descriptions, unites_classes=unites_classes)
     if problems:
         raise InputError(problems)
     return [replace(network, description=description) for network, description in zip(networks, described, strict=True)]
