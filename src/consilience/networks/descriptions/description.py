@@ -1,4 +1,4 @@
-"""What a site says of its network beside the weights: a few kilobytes of counts and moments, no observation.
+"""What a site says of its network beside the weights: counts and moments, no observation.
 
 A description belongs to the network whose parameters have its digest. Every statement but the number of observations
 may be missing; each unlocks a step of fusion:
