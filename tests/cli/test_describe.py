@@ -15,7 +15,7 @@ DESCRIBED = ("one.description.safetensors", "two.description.safetensors")
 def data(nets, folder):
     """Training data of the two sites."""
     rng = np.random.default_rng(0)
-    for number, site in enumerate(SITES):
+    for number in range(len(SITES)):
         labels = rng.integers(0, 3, 240)
         inputs = rng.normal(size=(240, 6)).astype(np.float32) + np.eye(6, dtype=np.float32)[labels]
         np.savez(folder / f"{number}.npz", x=inputs * (1 if number == 0 else 200), y=labels)
@@ -71,7 +71,9 @@ def test_a_description_is_no_network(data, command):
     assert command("describe", SITES[0], *MODULE, "--data", "0.npz").code == 0
     done = command("fuse", DESCRIBED[0], "-o", "fused")
     assert done.code == 1
-    assert done.err.splitlines() == [f"consilience: {DESCRIBED[0]}: is the description of a network; give the networks too"]
+    assert done.err.splitlines() == [
+        f"consilience: {DESCRIBED[0]}: is the description of a network; give the networks too"
+    ]
     done = command("evaluate", DESCRIBED[0], SITES[1], "--data", "0.npz", *MODULE)
     assert "is a description, expected the network that it is of" in done.err
 
