@@ -185,6 +185,24 @@ def test_networks_come_with_the_information_of_their_own(tmp_path):
     assert all(one.fisher_sha256 for one in result.report.took_part)
 
 
+def test_networks_come_with_their_descriptions(tmp_path):
+    rng = np.random.default_rng(0)
+    for seed, site in enumerate("abcde"):
+        torch.manual_seed(seed)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)).eval()
+        inputs = rng.normal(size=(120, 3)) * (1000 if site == "c" else 1)
+        cs.save(net, tmp_path / f"{site}.safetensors", data=(inputs, np.arange(120) % 2))
+    paths = {site: tmp_path / f"{site}.safetensors" for site in "abcde"}
+    beside = {site: tmp_path / f"{site}.description.safetensors" for site in "abcde"}
+    given = [contribution(site, paths[site], fisher=beside[site]) for site in "abce"]
+    given.append(contribution("d", paths["d"], fisher=beside["a"]))
+    result = run_round(RoundPlan(tuple("abcde"), "average"), given)
+    assert result.report.sites == ("a", "b", "e")
+    reasons = {one.site: one.reasons[0] for one in result.report.left_out}
+    assert "times the others'" in reasons["c"]
+    assert "describes no network here" in reasons["d"]
+
+
 def test_bayesian_networks_are_fused_and_nothing_else_among_them(files, tmp_path):
     paths = {"d": files["d"]}
     for seed, site in enumerate("abc"):

@@ -190,6 +190,14 @@ def test_inputs_alone_are_described_without_classes():
     assert targets.classes is targets.class_counts is None
 
 
+def test_two_classes_of_one_output_are_counted_where_they_are_stated():
+    net, (inputs, labels) = perceptron(classes=1), rows(counts=(150, 120))
+    assert describe_network(net, (inputs, labels), classes=2).class_counts.tolist() == [150, 120]
+    unstated = describe_network(net, (inputs, labels))
+    assert unstated.class_counts is None
+    assert unstated.notes == ("labels not counted: the network has one output; classes=2 counts them",)
+
+
 def test_labels_to_be_ignored_count_as_observations_only():
     inputs, labels = rows()
     labels[:30] = -100
@@ -508,6 +516,14 @@ def sites(**changed):
     """Return two described networks, the second of other data."""
     return [
         cs.describe(perceptron(seed), rows(seed, **changed) if seed else rows(), classes=CLASSES) for seed in range(2)
+    ]
+
+
+def test_described_networks_are_evaluated_by_their_modules():
+    a, b = sites()
+    evaluation = cs.evaluate(a, b, *rows(5))
+    assert [score.name for score in evaluation.scores] == [
+        s.name for s in cs.evaluate(a.module, b.module, *rows(5)).scores
     ]
 
 

@@ -27,10 +27,10 @@ def describe(
 
     Of a statistical model, the posterior over the components: their parameters, which are all that fusing needs.
 
-    Of a network, the network itself with its symmetry and a `Description`, a few kilobytes of counts and moments of its
-    training data: the number of observations, how many there are of each class, mean and covariance of the inputs and
-    of those of each class, mean and variance of every channel. What fusing does by default rests on them. No
-    observation is in it, and what would tell of few is left out; ``consilience inspect`` says what it betrays.
+    Of a network, the network itself with its symmetry and a `Description` of its training data: the number of
+    observations, how many there are of each class, mean and covariance of the inputs and of those of each class, mean
+    and variance of every channel. No observation is in it, and what would tell of few is left out; ``consilience
+    inspect`` says what it betrays.
 
     Parameters
     ----------

@@ -76,6 +76,8 @@ def _module(named: NamedInput, template: nn.Module | None) -> nn.Module:
         module: nn.Module = model
         return module
     name = named.label
+    if isinstance(model, Network) and model.module is not None:
+        return model.module
     if template is None:
         raise OptionError(name, "is a network without code", "give a module of its architecture (module=, --module)")
     if named.file is not None:

@@ -1,4 +1,4 @@
-"""What a site says of its network beside the weights: a few kilobytes of counts and moments, no observation.
+"""What a site says of its network beside the weights: counts and moments, no observation.
 
 A description belongs to the network whose parameters have its digest. Every statement but the number of observations
 may be missing; each unlocks a step of fusion:
@@ -141,7 +141,7 @@ class Description:
         What inputs are made of.
     input_range : tuple of float, optional
         Quantiles 0.001 and 0.999 of all entries of the inputs.
-    inputs : Moments, optional
+    inputs : description.Moments, optional
         Of the inputs, each flattened to a row.
     classes : tuple of str, optional
         Names of the classes, in the order of the outputs; None for networks that do not classify.
@@ -149,7 +149,7 @@ class Description:
         Observations of each class; 0 where there are fewer than `min_count`.
     withheld : tuple of str
         Names of the classes of which there are observations, but fewer than `min_count`.
-    class_moments : mapping of int to Moments
+    class_moments : mapping of int to description.Moments
         By class that has enough observations, those of its inputs.
     class_prior : {"own", "removed"}
         Whether the network's probabilities contain the frequencies of the site's classes, as those of an ordinary loss

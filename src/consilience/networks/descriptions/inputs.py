@@ -74,7 +74,15 @@ def with_descriptions(
             found.append(read_description(as_file(file.file)))  # type: ignore[arg-type]
         except InputError as error:
             problems += error.problems
-    by_network, unmatched = assign_by_digest(networks, found, _is_of, "describes no network here", _REMEDY)
+    digests: dict[int, str] = {}  # by the identity of a network, each taken once
+
+    def is_of(description: Description, network: DescribedNetwork) -> bool:
+        if id(network) not in digests:
+            aliases = {} if network.symmetry is None else network.symmetry.aliases
+            digests[id(network)] = network_digest(network.arrays, aliases)
+        return digests[id(network)] == description.digest
+
+    by_network, unmatched = assign_by_digest(networks, found, is_of, "describes no network here", _REMEDY)
     problems += unmatched
     for number, description in by_network.items():
         described[number] = description
@@ -90,7 +98,7 @@ def with_descriptions(
     problems += [
         Problem(description.name, f"describes other parameters than those of {network.label}", _REMEDY)
         for network, description in zip(networks, described, strict=True)
-        if description is not None and not _is_of(description, network)
+        if description is not None and not is_of(description, network)
     ]
     # What is said of the sites is said by the names of their networks.
     described = [
@@ -113,12 +121,6 @@ def _as_description(entry: Any, name: str) -> Description:
         expected = "what consilience.describe gives, or the path of its file"
         raise InputError(name, f"expected {expected}, found {type(entry).__name__}")
     return entry
-
-
-def _is_of(description: Description, network: DescribedNetwork) -> bool:
-    """Return whether a network has the arrays that were described."""
-    aliases = {} if network.symmetry is None else network.symmetry.aliases
-    return network_digest(network.arrays, aliases) == description.digest
 
 
 def example_of(descriptions: Sequence[Description | None], module: nn.Module | None) -> Tensor | None:

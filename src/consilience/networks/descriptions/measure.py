@@ -226,6 +226,18 @@ class _Measurement:
         Whether inputs are tokens.
     class_rank
         Directions that the moments of a class may have for their size; None where there are no moments by class.
+    counts
+        Observations of every class, and at the end those without one (C + 1,).
+    notes
+        What is not measured, a line each.
+    make_accumulator
+        Makes what sums the moments of a class.
+    moments, range, tokens, channels, feature_sums
+        What was summed so far, by class where it can be.
+    groups
+        The class of every observation of the batch that passes through the network, for what is hooked into it.
+    n_channel_sums
+        Sums of channels in memory.
     """
 
     classes: tuple[str, ...] | None
@@ -234,6 +246,7 @@ class _Measurement:
     is_token: bool
     class_rank: int | None
     counts: Labels
+    notes: tuple[str, ...]
     make_accumulator: Callable[[], MomentAccumulator]
     moments: dict[int, MomentAccumulator] = field(default_factory=dict)
     range: RangeAccumulator = field(default_factory=RangeAccumulator)
@@ -261,6 +274,7 @@ class _Measurement:
             if names is None and n_outputs is None:
                 text = "needed, since the outputs of this network are no vector"
                 raise OptionError("classes", text, "give their number or names, or leave the labels out")
+        are_uncounted = names is None and batch.labels is not None and not are_real
         shape, is_token = tuple(batch.inputs.shape[1:]), reads_tokens(module, batch.inputs)
         n_classes = 0 if names is None or batch.labels is None else len(names)
         d = int(np.prod(shape))
@@ -277,6 +291,7 @@ class _Measurement:
             is_token=is_token,
             class_rank=class_rank,
             counts=np.zeros(n_classes + 1, dtype=np.int64),
+            notes=("labels not counted: the network has one output; classes=2 counts them",) * are_uncounted,
             make_accumulator=lambda: MomentAccumulator(d, sketch_rank),
         )
         if is_token and len(shape) == 1:
@@ -365,7 +380,8 @@ class _Measurement:
             )
         withheld = withheld_classes(counts, min_count)
         n_withheld = int(counts[withheld].sum())
-        left_out, notes = [], []
+        left_out: list[str] = []
+        notes = list(self.notes)
         names = () if self.classes is None else self.classes
         if len(withheld):
             listed = named([names[number] for number in withheld])

@@ -1,0 +1,95 @@
+"""The command at a site that describes its network, and what is said of the file."""
+
+import json
+
+import numpy as np
+import pytest
+
+import consilience as cs
+from tests.cli.some_nets import MODULE, SITES, TRACED
+
+DESCRIBED = ("one.description.safetensors", "two.description.safetensors")
+
+
+@pytest.fixture
+def data(nets, folder):
+    """Training data of the two sites."""
+    rng = np.random.default_rng(0)
+    for number in range(len(SITES)):
+        labels = rng.integers(0, 3, 240)
+        inputs = rng.normal(size=(240, 6)).astype(np.float32) + np.eye(6, dtype=np.float32)[labels]
+        np.savez(folder / f"{number}.npz", x=inputs * (1 if number == 0 else 200), y=labels)
+    return nets
+
+
+def test_a_site_describes_its_network_and_sends_both(data, folder, command):
+    done = command("describe", SITES[0], *MODULE, "--data", "0.npz", "-o", "site.safetensors", "--classes", "a,b,c")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == "wrote site.safetensors, site.description.safetensors"
+    assert "What this file tells about people" in done.out
+    assert cs.load("site.safetensors").symmetry.proved
+    assert cs.load("site.description.safetensors").classes == ("a", "b", "c")
+    again = command("describe", SITES[0], *MODULE, "--data", "0.npz", "-o", "again.safetensors", "--classes", "a,b,c")
+    assert again.code == 0
+    for name in ("{}.safetensors", "{}.description.safetensors"):
+        assert (folder / name.format("again")).read_bytes() == (folder / name.format("site")).read_bytes()
+
+
+def test_the_description_alone_is_written_beside_the_network(data, folder, command):
+    before = (folder / SITES[0]).read_bytes()
+    assert command("describe", SITES[0], *MODULE, "--data", "0.npz", "--quiet").out == ""
+    assert (folder / SITES[0]).read_bytes() == before
+    assert cs.load(DESCRIBED[0]).n_observations == 240
+
+
+def test_sites_of_another_scale_are_named_by_check(data, command):
+    for number, site in enumerate(SITES):
+        assert command("describe", site, *MODULE, "--data", f"{number}.npz").code == 0
+    done = command("check", *SITES, *TRACED)
+    assert done.code == 1
+    assert done.err.startswith("consilience: two.safetensors: its inputs are 2")
+    same = command("check", *DESCRIBED, *SITES, *TRACED)  # as a pattern of both would give them
+    assert same.err == done.err
+
+
+def test_inspect_says_what_a_description_tells_of_people(data, command):
+    np.savez("few.npz", x=np.random.default_rng(0).normal(size=(200, 6)), y=np.r_[np.zeros(198, int), 1, 2])
+    with pytest.warns(cs.WithheldWarning, match="2 of 3 classes have fewer than 5 observations and are withheld: 1, 2"):
+        assert command("describe", SITES[0], *MODULE, "--data", "few.npz").code == 0
+    lines = command("inspect", DESCRIBED[0]).out.splitlines()
+    assert "withheld:    of fewer than 5 observations: 1, 2" in lines
+    people = lines[lines.index("What this file tells about people: ") :]
+    assert [line.partition(":")[0] for line in people[1:]] == [
+        "counts", "mean input", "mean by class", "membership", "channels", "differences", "protection",
+    ]  # fmt: skip
+    document = json.loads(command("inspect", "--json", DESCRIBED[0]).out)
+    assert document["header"]["n_observations"] == 198
+    assert document["bytes"]["moments of the inputs"] == 4 * 6 * 8
+
+
+def test_a_description_is_no_network(data, command):
+    assert command("describe", SITES[0], *MODULE, "--data", "0.npz").code == 0
+    done = command("fuse", DESCRIBED[0], "-o", "fused")
+    assert done.code == 1
+    assert done.err.splitlines() == [
+        f"consilience: {DESCRIBED[0]}: is the description of a network; give the networks too"
+    ]
+    done = command("evaluate", DESCRIBED[0], SITES[1], "--data", "0.npz", *MODULE)
+    assert "is a description, expected the network that it is of" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--data", "0.npz", "-o", "one.safetensors"), "is read here"),
+        (("--data", "none.npz"), "none.npz"),
+        (("--data", "0.npz", "--classes", "4"), "are 4, but the network has 3 outputs"),
+        (("--data", "0.npz", "--n-observations", "7"), "is 7, but data has 240 observations"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line(data, unchanged, command, options, message):
+    unchanged()
+    done = command("describe", SITES[0], *MODULE, *options)
+    assert done.code in (1, 2)
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
