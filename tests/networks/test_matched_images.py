@@ -151,7 +151,7 @@ def test_networks_without_batch_normalisation_are_matched_by_what_is_described(n
     nets = [trained(lambda: convolutional(norm), IMAGE, seed, mean=0.3, deviation=0.2) for seed in range(2)]
     said = [described(net, IMAGE, with_inputs=True, mean=0.3, deviation=0.2) for net in nets]
     matched = matched_images(nets, IMAGE, 48, rng=0, descriptions=said)
-    assert matched.losses[-1] < 0.3 * matched.losses[0]
+    assert matched.losses[-1] < 0.5 * matched.losses[0]
     statistics = channel_statistics(nets[0], matched.inputs, ["0", "8"])
     for name in statistics:
         target = said[0].channels[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair.channel_statistics import reestimate_batch_norm
 from consilience.networks.repair.layer_moments import Moments, layer_moments
 from consilience.networks.repair.refit import refit
@@ -12,6 +13,7 @@ from consilience.networks.repair.synthetic_inputs import synthetic_inputs
 __all__ = [
     "Moments",
     "Repaired",
+    "anchor",
     "layer_moments",
     "reestimate_batch_norm",
     "refit",

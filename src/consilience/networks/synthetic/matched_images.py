@@ -11,10 +11,10 @@ difference of neighbours, in units of the images' deviation. All images are one 
 met by images that are like none. DeepInversion (Yin et al. 2020, CVPR) has norms of differences of means and variances
 in place of the sum; divided by the layers' own deviations they need no weight by layer or data set.
 
-The images start as draws from the described covariance of the inputs (``draws``), else as white noise of their
-described mean and variance. Where nobody says these, a scale and an offset for each input channel are fitted to the
-noise first, by the statistics of the first layer that has any: networks do not say otherwise whether they read images
-in [0, 1] or in [0, 255].
+The images start as draws from what is described of the inputs (``draws``): on two pairs of ResNet-8 those of mean and
+covariance gave 81 % after the refit, those of means and variances and white noise 79. Where nobody says these, they
+start as white noise, and a scale and an offset for each input channel are fitted to it first, by the statistics of the
+first layer that has any: networks do not say otherwise whether they read images in [0, 1] or in [0, 255].
 """
 
 from __future__ import annotations
@@ -252,26 +252,27 @@ def matched_images(
     shape = tuple(shape)
     said = [None] * len(modules) if descriptions is None else list(descriptions)
     labels = [f"model {number}" for number in range(len(modules))] if names is None else list(names)
-    scale = _described_scale(said, shape)
+    _require_shape(said, shape)
     networks = [
         _ObservedNetwork.of(module, description, name, shape)
         for module, description, name in zip(modules, said, labels, strict=True)
     ]
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
     rng, device = np.random.default_rng(rng), networks[0].device
-    noise = torch.as_tensor(rng.standard_normal((count, *shape)), dtype=torch.float32, device=device)
-    with_covariance = [d for d in said if d is not None and d.inputs is not None and len(d.inputs.factor)]
-    n_calibrations = 0 if scale is not None else calibration_steps
+    deviation = _described_deviation(said, shape, device)
+    n_calibrations = calibration_steps if deviation is None else 0
     total = n_calibrations + steps
 
     def report(done: int) -> None:
         progress(done, total)
 
-    if scale is None:
+    if deviation is None:
+        noise = torch.as_tensor(rng.standard_normal((count, *shape)), dtype=torch.float32, device=device)
         offset, deviation = _calibrate(networks, noise, calibration_steps, deadline, report)
+        start = offset + deviation * noise
     else:
-        offset, deviation = (values.to(noise) for values in scale)
-    start = draw_inputs(with_covariance, count, rng).inputs.to(noise) if with_covariance else offset + deviation * noise
+        stated = [d for d in said if d is not None and d.inputs is not None]
+        start = draw_inputs(stated, count, rng).inputs.to(device)
     losses: list[float] = []
     # Steps and differences are measured in deviations of the inputs, so that images in [0, 255] are as far away.
     optimised = (start / deviation).requires_grad_()
@@ -296,20 +297,18 @@ def matched_images(
     return MatchedImages(inputs, np.array(losses), is_cut=len(losses) < steps)
 
 
-def _described_scale(
-    descriptions: Sequence[Description | None], shape: tuple[int, ...]
-) -> tuple[Tensor, Tensor] | None:
-    """Return the mean and deviation of inputs (1, channels, 1, ...), pooled over sites that say them; None without.
+def _require_shape(descriptions: Sequence[Description | None], shape: tuple[int, ...]) -> None:
+    """Raise InputError for descriptions of inputs of another shape."""
+    for described in descriptions:
+        if described is not None and described.inputs is not None and described.input_shape != shape:
+            raise InputError(described.name, f"describes inputs of shape {described.input_shape}, expected {shape}")
 
-    Raises
-    ------
-    InputError
-        For descriptions of inputs of another shape.
-    """
-    stated = [d for d in descriptions if d is not None and d.inputs is not None]
-    if other := [d for d in stated if d.input_shape != shape]:
-        raise InputError(other[0].name, f"describes inputs of shape {other[0].input_shape}, expected {shape}")
-    moments = [(d.n_observations, d.inputs) for d in stated if d.inputs is not None]
+
+def _described_deviation(
+    descriptions: Sequence[Description | None], shape: tuple[int, ...], device: torch.device
+) -> Tensor | None:
+    """Return the deviation of every input channel (1, channels, 1, ...), pooled over sites; None where none says it."""
+    moments = [(d.n_observations, d.inputs) for d in descriptions if d is not None and d.inputs is not None]
     if not moments:
         return None
     weights = np.array([n for n, _ in moments]) / sum(n for n, _ in moments)  # (sites,)
@@ -317,11 +316,10 @@ def _described_scale(
     means = np.stack([m.mean.reshape(channels, -1) for _, m in moments])  # (sites, channels, positions)
     variances = np.stack([m.variance.reshape(channels, -1) for _, m in moments])
     mean = np.einsum("s,scp->c", weights, means) / means.shape[2]
-    square = np.einsum("s,scp->c", weights, variances + (means - mean[:, None]) ** 2) / means.shape[2]
-    # A channel that is constant at the sites is so here; it must only not divide by zero.
-    deviation = np.sqrt(np.maximum(square, _ABSOLUTE_EPS))
-    axes = (1, channels, *[1] * (len(shape) - 1))
-    return torch.as_tensor(mean).reshape(axes), torch.as_tensor(deviation).reshape(axes)
+    variance = np.einsum("s,scp->c", weights, variances + (means - mean[:, None]) ** 2) / means.shape[2]
+    # A channel that is constant at all sites only must not divide by zero.
+    deviation = torch.as_tensor(np.sqrt(np.maximum(variance, _ABSOLUTE_EPS)), dtype=torch.float32, device=device)
+    return deviation.reshape(1, channels, *[1] * (len(shape) - 1))
 
 
 def _calibrate(
