@@ -91,10 +91,31 @@ class Workshop:
         name, effort = ("average", Effort.AVERAGE) if self.is_common_start else ("matched", Effort.MATCHED)
         return Candidate(name, effort, self.base.model, self.base)
 
+    @cached_property
+    def centred(self) -> NetworksWithSymmetry:
+        """The networks with the mean over classes taken from the rows of their heads, which changes no probability.
+
+        Only classifiers that are described as such are centred: what else reads an output may see the difference.
+        """
+        if self.models.template is None or self.sites.classes is None:
+            return self.models
+        from consilience.networks.classes.heads import centred_head, find_head  # here, since they need torch
+
+        head = find_head(self.models.template, self.arguments.example)
+        if head is None:
+            return self.models
+        names = [f"{head}.{name}" if head else name for name in ("weight", "bias")]
+        networks = []
+        for network in self.models.networks:
+            weight, bias = centred_head(network.working[names[0]], network.working.get(names[1]))
+            rows = {names[0]: weight} if bias is None else {names[0]: weight, names[1]: bias}
+            networks.append(network.with_arrays(rows, network.name))
+        return replace(self.models, networks=tuple(networks))
+
     def averaged(self, method: NetworkMethod) -> NetworkFusion:
         """Return the average of the networks, their units aligned by a method."""
         fusion, _ = fuse_aligned(
-            self.models,
+            self.centred,
             method,
             self.sites.weights,
             self.arguments,

@@ -1,0 +1,219 @@
+"""Laws of the default fusion of networks: candidates, choice and verdict, with and without descriptions."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import consilience as cs
+from consilience.networks.torch_modules import arrays_of_module
+
+X, Y = load_digits(return_X_y=True)
+X, Y = torch.tensor(X / 16, dtype=torch.float32), torch.tensor(Y)
+HELD = torch.arange(len(X)) % 3 == 0
+CLASSES = {"lund": (0, 1, 2, 3, 4), "oslo": (4, 5, 6, 7), "turku": (7, 8, 9, 0)}
+
+
+def make(width=24):
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+
+def make_normed(width=6):
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, width, 3, padding=1),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(width * 64, 10),
+    )
+
+
+def train(rows, start, net=None, steps=60):
+    with torch.random.fork_rng():
+        torch.manual_seed(start)
+        net = make() if net is None else net()
+        optimizer = torch.optim.Adam(net.parameters(), 5e-3)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(X[rows]), Y[rows]).backward()
+            optimizer.step()
+    return net.eval()
+
+
+def accuracy(net):
+    with torch.no_grad():
+        return float((net(X[HELD]).argmax(1) == Y[HELD]).double().mean())
+
+
+ROWS = {name: ~HELD & torch.isin(Y, torch.tensor(classes)) for name, classes in CLASSES.items()}
+
+
+@pytest.fixture(scope="module")
+def nets():
+    return {name: train(rows, start) for start, (name, rows) in enumerate(ROWS.items())}
+
+
+@pytest.fixture(scope="module")
+def described(nets):
+    return {name: cs.describe(net, (X[ROWS[name]], Y[ROWS[name]])) for name, net in nets.items()}
+
+
+@pytest.fixture(scope="module")
+def fusion(described):
+    return cs.fuse(described)
+
+
+def same_bytes(first, second):
+    one, other = arrays_of_module(first), arrays_of_module(second)
+    return all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_described_networks_become_one_that_is_better_than_each(fusion, nets):
+    assert accuracy(fusion.model) > max(accuracy(net) for net in nets.values()) + 0.2
+    verdict = fusion.verdict
+    assert (verdict.code, verdict.harmless) == ("labelled", True)
+    assert verdict.text.startswith(f"Chosen: {fusion.details['chosen']}, with ")
+    assert set(verdict.candidates) == set(fusion.candidates)
+    sites = [score for name, score in verdict.candidates.items() if name.startswith("site:")]
+    assert len(sites) == 3
+    assert verdict.candidates[fusion.details["chosen"]] <= min(sites)
+
+
+def test_the_same_seed_gives_the_same_bytes_in_whatever_order_the_sites_come(fusion, described):
+    again = cs.fuse(dict(reversed(described.items())))
+    assert same_bytes(fusion.model, again.model)
+    assert again.verdict == fusion.verdict
+
+
+def test_the_ensemble_stays_at_hand(fusion, nets, tmp_path):
+    ensemble = fusion.ensemble
+    assert ensemble.mean == "stationary"
+    assert accuracy(ensemble) > max(accuracy(net) for net in nets.values()) + 0.2
+    cs.save(ensemble, tmp_path / "all")
+    kept = cs.load(tmp_path / "all", module=make)
+    assert torch.equal(kept(X[:20]), ensemble(X[:20]))
+
+
+def test_files_with_descriptions_beside_them_are_enough(nets, fusion, tmp_path):
+    for name, net in nets.items():
+        cs.save(net, tmp_path / f"{name}.safetensors", data=(X[ROWS[name]], Y[ROWS[name]]))
+    files = [tmp_path / f"{name}.safetensors" for name in nets]
+    assert all((tmp_path / f"{name}.description.safetensors").exists() for name in nets)
+    of_files = cs.fuse(files, module=make)
+    assert of_files.verdict.candidates == fusion.verdict.candidates
+    of_files.save(tmp_path / "fused.safetensors")
+    of_files.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "What was chosen among" in page
+    assert "Chosen: " in page
+
+
+def test_without_a_module_nothing_is_compared(nets, tmp_path):
+    for name, net in nets.items():
+        cs.save(
+            net, tmp_path / f"{name}.safetensors", data=(X[ROWS[name]], Y[ROWS[name]]), symmetry=cs.symmetry(net, X[:2])
+        )
+    fusion = cs.fuse(sorted(path for path in tmp_path.glob("*.safetensors") if "description" not in path.name))
+    assert fusion.verdict.code == "no_inputs"
+    assert "without a module" in fusion.verdict.text
+    assert fusion.details["chosen"].startswith("site:")  # the counts of classes differ: the site that covers most
+
+
+def test_without_descriptions_nothing_rests_on_made_up_inputs(nets):
+    plain = cs.fuse(nets, example=X[:2])
+    assert (plain.verdict.code, plain.verdict.harmless) == ("no_inputs", None)
+    assert "describe" in plain.verdict.remedy
+    assert plain.details["chosen"] == "matched"
+    assert plain.repaired is None
+    weight = np.mean([network.arrays["0.weight"].numpy() for network in plain.aligned], axis=0)
+    assert np.allclose(plain.model[0].weight.detach().numpy(), weight, atol=1e-6)
+
+
+def test_networks_of_one_start_without_descriptions_are_averaged():
+    rows = [~HELD & (torch.arange(len(X)) % 2 == part) for part in (0, 1)]
+    nets = [train(of_site, start=7, steps=30) for of_site in rows]
+    plain = cs.fuse(nets, example=X[:2])
+    assert plain.details["chosen"] == "average"
+    average = cs.fuse(nets, "average", example=X[:2])
+    assert same_bytes(plain.model, average.model)
+
+
+def test_equal_networks_come_back(nets):
+    net = nets["lund"]
+    rows = ROWS["lund"]
+    fusion = cs.fuse([cs.describe(net, (X[rows], Y[rows])) for _ in range(2)])
+    assert fusion.details["chosen"].startswith(("site:", "average", "distill", "refit"))
+    assert accuracy(fusion.model) >= accuracy(net) - 0.01
+
+
+def test_a_constant_in_the_head_of_one_site_changes_no_answer(nets, described):
+    shifted = make()
+    shifted.load_state_dict(nets["oslo"].state_dict())
+    with torch.no_grad():
+        shifted[2].bias += 3.0
+        shifted[2].weight += 0.5
+    rows = ROWS["oslo"]
+    moved = cs.fuse({**described, "oslo": cs.describe(shifted.eval(), (X[rows], Y[rows]))}, steps=0)
+    plain = cs.fuse(described, steps=0)
+    ours, theirs = (f.candidates["class_heads"](X[:50]).softmax(1) for f in (plain, moved))
+    assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+def test_unlabelled_inputs_are_split_to_fit_and_to_compare(nets):
+    fusion = cs.fuse(nets, example=X[:2], inputs=X[HELD][:300])
+    assert fusion.verdict.criterion.startswith("disagreement")
+    assert fusion.verdict.harmless is None
+    with pytest.raises(cs.UnsupportedError, match="too few"):
+        cs.fuse(nets, example=X[:2], inputs=X[:2])
+
+
+def test_batch_normalisation_tells_of_inputs_that_nobody_describes():
+    rows = [~HELD & (torch.arange(len(X)) % 2 == part) for part in (0, 1)]
+    nets = [train(of_site, start, make_normed, steps=80) for start, of_site in enumerate(rows)]
+    fusion = cs.fuse(nets, example=X[:2])
+    matched = cs.fuse(nets, "consensus", example=X[:2], refit=False)
+    assert accuracy(fusion.model) > accuracy(matched.model)
+    assert fusion.details["chosen"] != "matched"
+    assert fusion.verdict.harmless is None
+    assert not [name for name in fusion.verdict.candidates if name.startswith("site:")]
+
+
+def test_regressions_are_compared_with_the_mean_answer():
+    target = torch.sin(X.sum(1, keepdim=True))
+    nets = []
+    for start, rows in enumerate(ROWS.values()):
+        with torch.random.fork_rng():
+            torch.manual_seed(start)
+            net = nn.Sequential(nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 1))
+        optimizer = torch.optim.Adam(net.parameters(), 5e-3)
+        for _ in range(30):
+            optimizer.zero_grad()
+            (net(X[rows]) - target[rows]).square().mean().backward()
+            optimizer.step()
+        nets.append(cs.describe(net.eval(), (X[rows], target[rows])))
+    fusion = cs.fuse(nets)
+    assert fusion.verdict.criterion.startswith("squared distance")
+    assert fusion.verdict.harmless is None
+    assert fusion.ensemble.mean == "logits"
+
+
+def test_a_bound_on_time_says_what_it_left_out(described):
+    fusion = cs.fuse(described, max_seconds=1e-9)
+    assert "was left out: 1e-09 seconds had passed" in fusion.verdict.text
+    assert not [name for name in fusion.verdict.candidates if name.startswith("distill")]
+
+
+def test_robust_fusion_trusts_no_description(described):
+    fusion = cs.fuse(described, robust="median")
+    assert fusion.verdict.candidates == {}
+    assert "refit" not in fusion.details
+
+
+def test_weights_of_the_call_come_before_numbers_of_observations(described):
+    n = np.array([one.description.n_observations for one in described.values()])
+    by_default = cs.fuse(described, "average")
+    assert [local.weight for local in by_default.inputs] == pytest.approx(n / n.sum())
+    stated = cs.fuse(described, "average", weights=[1, 1, 2])
+    assert [local.weight for local in stated.inputs] == pytest.approx([0.25, 0.25, 0.5])
