@@ -273,7 +273,7 @@ def informed(kind, number=3):
 
 INFORMED = {
     "fisher, diagonal": ("diagonal", {"method": "fisher"}),
-    "fisher, recommended": ("diagonal", {}),
+    "by default": ("diagonal", {}),
     "fisher, favored": ("diagonal", {"method": "fisher", "favor_target": 1, "normalize": True, "prior": "removed"}),
     "fisher, low rank": ("factors", {"method": "fisher"}),
     "fisher, low rank, shrunk": ("factors", {"method": "fisher", "shrinkage": 0.3}),
@@ -307,6 +307,26 @@ def _informed(folder, chosen):
         **saved(fusion, folder),
         "of files": dict(of_files.network.arrays),
     }
+
+
+DEFAULTS = {"described": True, "not described": False}
+
+
+@cases("networks by default: {}", DEFAULTS)
+def _default(folder, is_described):
+    """Fuse networks by a choice among candidates, and without anything to choose by."""
+    models = nets("dense", 3)
+    if is_described:
+        described = []
+        for place, model in enumerate(models):
+            rng = np.random.default_rng([place, 17])
+            labels = rng.integers(0, CLASSES, 150)
+            inputs = torch.as_tensor(rng.normal(size=(150, FEATURES)) + labels[:, None])
+            described.append(cs.describe(model, (inputs, torch.as_tensor(labels)), example=example_of("dense")))
+        fusion = cs.fuse(described, n_inputs=200, steps=50)
+    else:
+        fusion = cs.fuse(models, example=example_of("dense"))
+    return saved(fusion, folder)
 
 
 INFORMATION = {

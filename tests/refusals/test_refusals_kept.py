@@ -12,6 +12,9 @@ from tests.refusals.wording import losses, lost_words
 CASES = all_cases()
 
 REWORDED = {
+    "fuse, an option that networks lack": "the recommended method is another",
+    "check, an option that networks lack": "the recommended method is another",
+    "command on networks, '--set speed=9'": "the recommended method is another",
     "save, an ensemble of networks": "'concatenate' is a method for posteriors, and ensembles are kept in folders",
     "command on networks, report one.safetensors -o page.html": "a plain checkpoint is a network that nobody fused",
     "command on networks, report one.safetensors --data data.npz -o page.html": "data are shown of no network",

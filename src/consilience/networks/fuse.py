@@ -87,12 +87,13 @@ def _prepare(
         described = unite_classes(described, example)
     names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
-    chooses = isinstance(method, Auto) and method.robust is None
+    if isinstance(method, Auto) and method.robust is not None:
+        method = method.matching  # which trusts no description
     information = None
-    if method.wants_information or (chooses and (arguments.fishers is not None or information_files)):
+    if method.wants_information or (isinstance(method, Auto) and (arguments.fishers is not None or information_files)):
         information = gather_information(described, arguments.fishers, information_files)
-    if chooses and information is not None and all(_is_exact(of_network) for of_network in information):
-        method, chooses = FisherMerging(), False  # the product of the posteriors, which pooled data would give
+    if isinstance(method, Auto) and information is not None and all(map(_is_exact, information)):
+        method = FisherMerging()  # the product of the posteriors, which pooled data would give
     given = None if request.weights is None else as_weights(in_order(request.weights, names, "weights"), len(described))
     descriptions = tuple(network.description for network in described)
     weights, are_stated = weights_of(given, descriptions)  # (J,)
@@ -106,7 +107,7 @@ def _prepare(
         return Prepared.checked(_refusals(models, method, arguments, weights, information))
 
     def fuse() -> NetworkFusion:
-        if isinstance(method, Auto) and chooses:
+        if isinstance(method, Auto):
             sites = Sites(tuple(names), weights, descriptions, are_stated)
             stated = replace(arguments, example=example)
             fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)

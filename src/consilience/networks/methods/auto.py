@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from consilience.checks import is_count, is_number
@@ -55,3 +55,8 @@ class Auto(Consensus):
             ("n_inputs", is_count(self.n_inputs), "a positive integer"),
             ("max_seconds", is_bound, "a positive number or None"),
         )
+
+    @property
+    def matching(self) -> Consensus:
+        """The method that matches units, with the same options."""
+        return Consensus(**{field.name: getattr(self, field.name) for field in fields(Consensus)})
