@@ -163,9 +163,10 @@ def _with_symmetry(
     rng: np.random.Generator,
 ) -> NetworksWithSymmetry:
     """Return the networks with their symmetry; the trivial one where the method needs none and nobody states one."""
-    is_unknown = arguments.symmetry is None and arguments.example is None
+    is_unknown = arguments.symmetry is None and example is None
     is_unknown = is_unknown and all(network.symmetry is None for network in described)
-    if method.optional_symmetry and is_unknown:
+    # Information comes with networks of one start, as a rule, whose units need no matching.
+    if is_unknown and (method.optional_symmetry or information is not None):
         return without_symmetry(described, arguments.module, [of_network.aliases for of_network in information or ()])
     return with_symmetry(described, arguments.symmetry, example, arguments.module, rng)
 

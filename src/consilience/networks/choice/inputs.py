@@ -75,6 +75,14 @@ class ChoiceInputs:
     notes: tuple[str, ...] = ()
 
 
+def _beside(inputs: Tensor, module: nn.Module) -> Tensor:
+    """Return inputs on the device of a module, real ones in its precision."""
+    parameter = next(iter(module.parameters()), None)
+    if parameter is None:
+        return inputs
+    return inputs.to(parameter.device, parameter.dtype if inputs.is_floating_point() else inputs.dtype)
+
+
 def choice_inputs(
     sites: Sites,
     modules: Sequence[nn.Module],
@@ -119,8 +127,8 @@ def choice_inputs(
         except (InputError, UnsupportedError) as error:
             notes.append(f"no images were matched to batch normalisation: {error}")
     if given is not None:
-        return _split(given, draw_rng)
-    drawn = None if described is None else _draw(described, n_inputs, draw_rng)
+        return _split(given, modules[0], draw_rng)
+    drawn = None if described is None else _draw(described, n_inputs, modules[0], draw_rng)
     if drawn is not None:
         fit, early, held, more = drawn
         return ChoiceInputs(fit, early, held, images, notes=(*notes, *more))
@@ -145,10 +153,10 @@ def _match(
         descriptions=sites.descriptions,
         names=sites.names,
         progress=progress,
-    ).inputs
+    ).inputs.to(next(modules[0].parameters()))
 
 
-def _split(given: Any, rng: np.random.Generator) -> ChoiceInputs:
+def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInputs:
     """Return given inputs in three parts.
 
     Raises
@@ -159,7 +167,7 @@ def _split(given: Any, rng: np.random.Generator) -> ChoiceInputs:
     batches = [batch[0] if isinstance(batch, (tuple, list)) else batch for batch in as_batches(given)]
     if not all(isinstance(batch, Tensor) for batch in batches):
         raise UnsupportedError("the inputs are not tensors")
-    inputs = torch.cat(batches)
+    inputs = _beside(torch.cat(batches), module)
     order = torch.as_tensor(rng.permutation(len(inputs)))
     ends = np.floor(np.cumsum(_GIVEN_SHARES) * len(inputs)).astype(int)
     ends[-1] = len(inputs)
@@ -171,7 +179,7 @@ def _split(given: Any, rng: np.random.Generator) -> ChoiceInputs:
 
 
 def _draw(
-    described: Sequence[Description], n_inputs: int, rng: np.random.Generator
+    described: Sequence[Description], n_inputs: int, module: nn.Module, rng: np.random.Generator
 ) -> tuple[Rows, Rows, Rows, list[str]] | None:
     """Return three draws from descriptions, labelled where classes are described; None where inputs are not."""
     first = next((description for description in described if description.input_shape is not None), None)
@@ -189,7 +197,7 @@ def _draw(
         draw_inputs(described, count, stream, labelled=is_labelled)
         for count, stream in zip(counts, rng.spawn(3), strict=True)
     ]
-    rows = [Rows(draw.inputs, None if draw.labels is None else draw.labels.numpy()) for draw in draws]
+    rows = [Rows(_beside(draw.inputs, module), None if draw.labels is None else draw.labels.numpy()) for draw in draws]
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
     return rows[0], rows[1], rows[2], notes
