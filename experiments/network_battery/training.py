@@ -73,8 +73,8 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     },
     "report": {
         "MLP": Recipe("sgd", 0.05),
-        "LeNet": Recipe("adam", 2e-3),
-        "VGG": Recipe("adam", 2e-3),
+        "LeNet": Recipe("adam", 5e-3),
+        "VGG": Recipe("adam", 5e-3),
         "ResNet-8 BN": Recipe("adam", 3e-3),
         "ResNet-8 GN": Recipe("sgd", 0.05),
         "LSTM": Recipe("adam", 5e-3),
