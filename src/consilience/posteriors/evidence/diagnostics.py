@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.core.status import Status
-from consilience.matching.groups import consecutive
+from consilience.matching.groups import consecutive, group_sums
 from consilience.matching.site_by_site import match_confidence
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.far_sites import describe_outliers, find_far_sites
@@ -244,12 +244,13 @@ def describe_matching(
 def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:
     """Return the confidence of each match (L,) of any method's matching, and its other diagnostics.
 
-    Ensembles of more than 5,000 components have none: None and an empty dictionary.
+    Of several components of one site in one group only that nearest to the group's mean is its copy there; the others
+    have no confidence (NaN). Ensembles of more than 5,000 components have none: None and an empty dictionary.
     """
     if len(labels) > MAX_DIAGNOSED_ROWS:
         return None, {}
     stack, rows = likelihood_stack(ensemble)
-    stack_labels = consecutive(labels[rows])  # (L',): of the components that are judged
+    stack_labels = _one_per_site(stack, consecutive(labels[rows]))  # (L',): of the components that are judged
     problem = RandomEffects(stack)
     prior = fit_lenient_prior(np.bincount(stack_labels[stack_labels >= 0]), stack.n_sites)
     start = np.exp(np.mean(np.log(FIRST_HETEROGENEITIES))) * problem.unit
@@ -260,6 +261,19 @@ def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str
     confidence, diagnostics = _diagnostics(stack, matching, outliers)
     assignment = expand_assignment(Assignment(stack_labels, confidence=confidence), rows, len(labels))
     return assignment.confidence, diagnostics
+
+
+def _one_per_site(stack: Stack, labels: Labels) -> Labels:
+    """Return labels (L',) with one component of a site in a group at most: that nearest to the mean of the group."""
+    rows = np.flatnonzero(labels >= 0)
+    means = group_sums(stack.natural, labels, stack.row_weights, int(labels.max(initial=-1)) + 1).means()
+    divergences = stack.family.kl_pairs(means[labels[rows]], stack.natural[rows])
+    # Sorted by site and group, the nearest first: what follows another row of its site and group is beside it.
+    by_site = rows[np.lexsort((divergences, labels[rows], stack.owner[rows]))]
+    is_beside = (np.diff(stack.owner[by_site], prepend=-1) == 0) & (np.diff(labels[by_site], prepend=-1) == 0)
+    result = labels.copy()
+    result[by_site[is_beside]] = -1
+    return result
 
 
 def _diagnostics(
