@@ -22,7 +22,13 @@ from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtua
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior
 from consilience.posteriors.evidence.placement import place_strays, place_thin, place_thin_if_better
 from consilience.posteriors.evidence.random_effects import RandomEffects
-from consilience.posteriors.evidence.search import FIRST_HETEROGENEITIES, SearchedMatching
+from consilience.posteriors.evidence.search import (
+    FIRST_HETEROGENEITIES,
+    MAX_SEARCHED_ROWS,
+    SearchedMatching,
+    shuffled,
+    steady_order,
+)
 from consilience.posteriors.evidence.selection import N_ERRORS, SelectedMatching, Selection
 from consilience.posteriors.evidence.split_components import (
     MAX_KNOWN_SHARE,
@@ -66,10 +72,15 @@ class Judged:
         max_components: int | None = None,
         near: SelectedMatching | None = None,
     ) -> Judged:
-        """Return them with the selection among the matchings of at most so many groups, from one near it or anew."""
+        """Return them with the selection among the matchings of at most so many groups, from one near it or anew.
+
+        Of more than 6,000 components, of which a sample is searched, the virtual loss is that of a sample of the sites.
+        """
         loss = virtual_loss_of(ensemble)
         if loss is not None:
             rows = np.flatnonzero(unit_of_row >= 0)
+            if len(rows) > MAX_SEARCHED_ROWS:
+                rows = _rows_of_sample(ensemble, rows)
             loss = replace(loss.of_rows(rows), unit_of_row=unit_of_row[rows])
         return cls(stack, unit_of_row, Selection(stack, loss, max_components, near))
 
@@ -99,6 +110,22 @@ class Judged:
     def evidence(self) -> float:
         """The log evidence of the selected matching, which compares with that of other units."""
         return full_evidence(self.stack, self.selection.selected.matching)
+
+
+def _rows_of_sample(ensemble: Ensemble, rows: Labels) -> Labels:
+    """Return those of some rows that belong to a sample of the sites, 6,000 at most and of one site at least.
+
+    Sites come in the order of ``steady_order``, shuffled, so that tiny changes of the input sample the same ones.
+    """
+    sites = np.unique(ensemble.owner[rows])
+    first_rows = steady_order(ensemble.natural[rows], np.searchsorted(sites, ensemble.owner[rows]))
+    owner = ensemble.owner[rows][first_rows]
+    in_order = owner[np.flatnonzero(np.diff(owner, prepend=-1))][shuffled(len(sites))]
+    sizes = np.bincount(ensemble.owner[rows], minlength=ensemble.n_sites)
+    n_sampled = max(1, int(np.searchsorted(np.cumsum(sizes[in_order]), MAX_SEARCHED_ROWS, side="right")))
+    is_sampled = np.zeros(ensemble.n_sites, dtype=np.bool_)
+    is_sampled[in_order[:n_sampled]] = True
+    return rows[is_sampled[ensemble.owner[rows]]]
 
 
 def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusive: bool) -> Assignment:

@@ -188,8 +188,8 @@ class KLFusion(Method):
                     f"the same: give at least {largest}"
                 )
                 reasons.append(Problem("", text))
-        if self.n_components is not None and self.n_components > len(ensemble.natural):
-            in_all = len(ensemble.natural)
+        in_all = len(ensemble.owner)
+        if self.n_components is not None and self.n_components > in_all:
             text = (
                 f"n_components is {self.n_components}, but there are {in_all} components in all: give at most {in_all}"
             )
