@@ -15,6 +15,7 @@ from consilience.families.evidence import PlainDiscounts
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import GroupSums
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence import diagnostics
 from consilience.posteriors.evidence.diagnostics import Judged, diagnose, judge
 from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior, strict_prior
@@ -374,6 +375,21 @@ def test_every_number_that_is_told_is_given(seed):
         labels = found(sites, n_components=number).matching.labels
         assert labels.max() + 1 == number
         assert np.all(np.bincount(labels[labels >= 0], minlength=number) > 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_very_many_components_whole_sites_are_sampled_for_the_loss_and_the_same_after_rounding(monkeypatch, seed):
+    monkeypatch.setattr(diagnostics, "MAX_SEARCHED_ROWS", 10)
+    rng, ensemble = np.random.default_rng(seed), Ensemble.of(hard_sites(seed))
+    rows = np.arange(len(ensemble.natural))
+    sampled = diagnostics._rows_of_sample(ensemble, rows)
+    assert 0 < len(sampled) <= 10
+    assert set(rows[np.isin(ensemble.owner, ensemble.owner[sampled])]) == set(sampled)
+    moved = [
+        replace(s, natural=s.natural * (1 + 1e-12 * rng.standard_normal((s.n_components, 1)))) for s in hard_sites(seed)
+    ]
+    assert_array_equal(diagnostics._rows_of_sample(Ensemble.of(moved), rows), sampled)
+    assert found(hard_sites(seed)).n_components == found(moved).n_components
 
 
 # -- The matching of k-means, where it loses less.
