@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
+from scipy.stats import multivariate_normal
 from sklearn.metrics import adjusted_rand_score
 
 import consilience as cs
@@ -14,7 +15,8 @@ from consilience.families.evidence import PlainDiscounts
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import GroupSums
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.evidence.diagnostics import Judged, judge
+from consilience.posteriors.evidence import diagnostics
+from consilience.posteriors.evidence.diagnostics import Judged, diagnose, judge
 from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior, strict_prior
 from consilience.posteriors.evidence.search import EvidenceSearch, is_same_partition, steady_order
@@ -373,6 +375,113 @@ def test_every_number_that_is_told_is_given(seed):
         labels = found(sites, n_components=number).matching.labels
         assert labels.max() + 1 == number
         assert np.all(np.bincount(labels[labels >= 0], minlength=number) > 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_very_many_components_whole_sites_are_sampled_for_the_loss_and_the_same_after_rounding(monkeypatch, seed):
+    monkeypatch.setattr(diagnostics, "MAX_SEARCHED_ROWS", 10)
+    rng, ensemble = np.random.default_rng(seed), Ensemble.of(hard_sites(seed))
+    rows = np.arange(len(ensemble.natural))
+    sampled = diagnostics._rows_of_sample(ensemble, rows)
+    assert 0 < len(sampled) <= 10
+    assert set(rows[np.isin(ensemble.owner, ensemble.owner[sampled])]) == set(sampled)
+    moved = [
+        replace(s, natural=s.natural * (1 + 1e-12 * rng.standard_normal((s.n_components, 1)))) for s in hard_sites(seed)
+    ]
+    assert_array_equal(diagnostics._rows_of_sample(Ensemble.of(moved), rows), sampled)
+    assert found(hard_sites(seed)).n_components == found(moved).n_components
+
+
+# -- The matching of k-means, where it loses less.
+
+
+@functools.cache
+def split_sites(seed, apart):
+    """Five sites of three of four elongated components, some of which local fits cut into halves."""
+    rng, family = np.random.default_rng([seed, 7]), planted.family_named("normal-wishart")
+    centres, sites = planted.centres_apart(rng, 4, apart), []
+    for _ in range(5):
+        data = []
+        for component in rng.permutation(4)[:3]:
+            drawn = centres[component] + rng.normal(size=(60, 2)) * [3.0, 1.0]
+            is_right = drawn[:, 0] > centres[component, 0]
+            data += [drawn[is_right], drawn[~is_right]] if rng.random() < 0.3 else [drawn]
+        sites.append(planted.conjugate_site(family, data))
+    return tuple(sites)
+
+
+def lost_by_draws(sites, labels, n_draws=20_000):
+    """Minus the log density of the merged mixture at draws of all sites' mixtures, by SciPy's densities."""
+    parameters = [site.family.standard(site.natural) for site in sites]
+    means, _, inverse_scales, dofs = (np.concatenate(column) for column in zip(*parameters, strict=True))
+    covariances, shares = inverse_scales / dofs[:, None, None], np.concatenate([site.counts for site in sites])
+    rng = np.random.default_rng(1)
+    drawn = rng.choice(len(shares), n_draws, p=shares / shares.sum())
+    points = means[drawn] + np.einsum(
+        "nij,nj->ni", np.linalg.cholesky(covariances)[drawn], rng.standard_normal((n_draws, means.shape[1]))
+    )
+    density = np.zeros(n_draws)
+    for label in range(labels.max() + 1):
+        own = labels == label
+        weights = shares[own] / shares[own].sum()
+        mean = weights @ means[own]
+        second = np.einsum("n,nij->ij", weights, covariances[own] + means[own, :, None] * means[own, None, :])
+        mass = shares[own].sum() / shares[labels >= 0].sum()
+        density += mass * multivariate_normal(mean, second - np.outer(mean, mean)).pdf(points)
+    return -np.log(density)
+
+
+CLUSTERED = [(3, 4.0, {}), (18, 4.0, {"n_components": 5}), (10, 6.0, {"n_components": 5})]
+
+
+@pytest.mark.parametrize(("seed", "apart", "options"), CLUSTERED)
+def test_k_means_matching_is_taken_where_it_loses_less_by_other_draws_too(seed, apart, options):
+    sites = split_sites(seed, apart)
+    taken, exclusive = found(sites, **options), found(sites, exclusive=True, **options)
+    assert taken.n_components == exclusive.n_components
+    gains = lost_by_draws(sites, exclusive.matching.labels) - lost_by_draws(sites, taken.matching.labels)
+    assert gains.mean() > 2 * gains.std() / len(gains) ** 0.5
+    assert taken.details["kmeans_gain"] > 0
+    assert taken.details["violations"] > 0
+    clusters = cs.fuse(sites, "kmeans", n_components=taken.n_components)
+    assert_allclose(taken.objective, clusters.objective, rtol=tolerances.ROUNDING)
+    assert is_same_partition(taken.matching.labels, clusters.matching.labels)
+
+
+@pytest.mark.parametrize("options", [{"exclusive": True}, {"robust": "trim"}], ids=str)
+def test_no_two_of_a_site_are_matched_where_that_is_excluded(options):
+    seed, apart, number = CLUSTERED[1]
+    fusion = found(split_sites(seed, apart), **number, **options)
+    assert "kmeans_gain" not in fusion.details
+    assert "violations" not in fusion.details
+
+
+@pytest.mark.parametrize(("seed", "apart", "options"), CLUSTERED)
+def test_k_means_matching_is_the_same_of_perturbed_and_relabelled_sites(seed, apart, options):
+    sites, rng = split_sites(seed, apart), np.random.default_rng(0)
+    expected = found(sites, **options).matching.labels
+    rows = np.split(np.arange(len(expected)), np.cumsum([site.n_components for site in sites])[:-1])
+    for _ in range(3):
+        moved, origin = [], []
+        for number in rng.permutation(len(sites)):
+            order = rng.permutation(sites[number].n_components)
+            natural = sites[number].natural * (1 + 1e-12 * rng.standard_normal((len(order), 1)))
+            moved.append(replace(sites[number], natural=natural).take(order))
+            origin.append(rows[number][order])
+        fusion = found(moved, **options)
+        assert "kmeans_gain" in fusion.details
+        assert is_same_partition(fusion.matching.labels, expected[np.concatenate(origin)])
+
+
+@pytest.mark.parametrize(("seed", "apart", "options"), CLUSTERED)
+def test_of_two_of_a_site_in_one_group_the_one_beside_has_no_confidence(seed, apart, options):
+    """Also where a group has more members than there are sites."""
+    sites = split_sites(seed, apart)
+    fusion = found(sites, **options)
+    assert np.count_nonzero(np.isnan(fusion.matching.confidence)) == fusion.details["violations"]
+    everything = np.zeros(len(fusion.matching.labels), dtype=np.int64)
+    confidence, _ = diagnose(Ensemble.of(sites), everything)
+    assert np.count_nonzero(np.isfinite(confidence)) == len(sites) < len(everything)
 
 
 # -- The order in which components come.

@@ -455,7 +455,7 @@ def informed(ensemble: Ensemble, min_count: float) -> tuple[Ensemble, Labels]:
     """
     counts = ensemble.column("counts")
     if counts is None or min_count <= 0 or counts.min() >= min_count:
-        return ensemble, np.arange(len(ensemble.natural))
+        return ensemble, np.arange(len(ensemble.owner))
     is_kept = counts >= min_count
     # Sorted by site, largest count first: the rows at the sites' starts are their best-informed components.
     is_kept[np.lexsort((-counts, ensemble.owner))[ensemble.offsets[:-1]]] = True

@@ -38,6 +38,8 @@ def summary(fusion: Fusion) -> str:
     lines += _minority(fusion.details)
     if "vocabulary" in fusion.details:
         lines += _vocabulary(fusion.details["vocabulary"])
+    if "kmeans_gain" in fusion.details:
+        lines.append(f"matched by k-means, which loses {fusion.details['kmeans_gain']:.3g} nats per observation less")
     if fusion.details.get("violations"):
         lines.append(f"{fusion.details['violations']} components share a cluster with another one of their own model")
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.core.status import Status
-from consilience.matching.groups import consecutive
+from consilience.matching.groups import consecutive, group_sums
 from consilience.matching.site_by_site import match_confidence
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.far_sites import describe_outliers, find_far_sites
@@ -22,7 +22,13 @@ from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtua
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior
 from consilience.posteriors.evidence.placement import place_strays, place_thin, place_thin_if_better
 from consilience.posteriors.evidence.random_effects import RandomEffects
-from consilience.posteriors.evidence.search import FIRST_HETEROGENEITIES, SearchedMatching
+from consilience.posteriors.evidence.search import (
+    FIRST_HETEROGENEITIES,
+    MAX_SEARCHED_ROWS,
+    SearchedMatching,
+    shuffled,
+    steady_order,
+)
 from consilience.posteriors.evidence.selection import N_ERRORS, SelectedMatching, Selection
 from consilience.posteriors.evidence.split_components import (
     MAX_KNOWN_SHARE,
@@ -66,10 +72,15 @@ class Judged:
         max_components: int | None = None,
         near: SelectedMatching | None = None,
     ) -> Judged:
-        """Return them with the selection among the matchings of at most so many groups, from one near it or anew."""
+        """Return them with the selection among the matchings of at most so many groups, from one near it or anew.
+
+        Of more than 6,000 components, of which a sample is searched, the virtual loss is that of a sample of the sites.
+        """
         loss = virtual_loss_of(ensemble)
         if loss is not None:
             rows = np.flatnonzero(unit_of_row >= 0)
+            if len(rows) > MAX_SEARCHED_ROWS:
+                rows = _rows_of_sample(ensemble, rows)
             loss = replace(loss.of_rows(rows), unit_of_row=unit_of_row[rows])
         return cls(stack, unit_of_row, Selection(stack, loss, max_components, near))
 
@@ -99,6 +110,22 @@ class Judged:
     def evidence(self) -> float:
         """The log evidence of the selected matching, which compares with that of other units."""
         return full_evidence(self.stack, self.selection.selected.matching)
+
+
+def _rows_of_sample(ensemble: Ensemble, rows: Labels) -> Labels:
+    """Return those of some rows that belong to a sample of the sites, 6,000 at most and of one site at least.
+
+    Sites come in the order of ``steady_order``, shuffled, so that tiny changes of the input sample the same ones.
+    """
+    sites = np.unique(ensemble.owner[rows])
+    first_rows = steady_order(ensemble.natural[rows], np.searchsorted(sites, ensemble.owner[rows]))
+    owner = ensemble.owner[rows][first_rows]
+    in_order = owner[np.flatnonzero(np.diff(owner, prepend=-1))][shuffled(len(sites))]
+    sizes = np.bincount(ensemble.owner[rows], minlength=ensemble.n_sites)
+    n_sampled = max(1, int(np.searchsorted(np.cumsum(sizes[in_order]), MAX_SEARCHED_ROWS, side="right")))
+    is_sampled = np.zeros(ensemble.n_sites, dtype=np.bool_)
+    is_sampled[in_order[:n_sampled]] = True
+    return rows[is_sampled[ensemble.owner[rows]]]
 
 
 def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusive: bool) -> Assignment:
@@ -244,12 +271,13 @@ def describe_matching(
 def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:
     """Return the confidence of each match (L,) of any method's matching, and its other diagnostics.
 
-    Ensembles of more than 5,000 components have none: None and an empty dictionary.
+    Of several components of one site in one group only that nearest to the group's mean is its copy there; the others
+    have no confidence (NaN). Ensembles of more than 5,000 components have none: None and an empty dictionary.
     """
     if len(labels) > MAX_DIAGNOSED_ROWS:
         return None, {}
     stack, rows = likelihood_stack(ensemble)
-    stack_labels = consecutive(labels[rows])  # (L',): of the components that are judged
+    stack_labels = _one_per_site(stack, consecutive(labels[rows]))  # (L',): of the components that are judged
     problem = RandomEffects(stack)
     prior = fit_lenient_prior(np.bincount(stack_labels[stack_labels >= 0]), stack.n_sites)
     start = np.exp(np.mean(np.log(FIRST_HETEROGENEITIES))) * problem.unit
@@ -260,6 +288,19 @@ def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str
     confidence, diagnostics = _diagnostics(stack, matching, outliers)
     assignment = expand_assignment(Assignment(stack_labels, confidence=confidence), rows, len(labels))
     return assignment.confidence, diagnostics
+
+
+def _one_per_site(stack: Stack, labels: Labels) -> Labels:
+    """Return labels (L',) with one component of a site in a group at most: that nearest to the mean of the group."""
+    rows = np.flatnonzero(labels >= 0)
+    means = group_sums(stack.natural, labels, stack.row_weights, int(labels.max(initial=-1)) + 1).means()
+    divergences = stack.family.kl_pairs(means[labels[rows]], stack.natural[rows])
+    # Sorted by site and group, the nearest first: what follows another row of its site and group is beside it.
+    by_site = rows[np.lexsort((divergences, labels[rows], stack.owner[rows]))]
+    is_beside = (np.diff(stack.owner[by_site], prepend=-1) == 0) & (np.diff(labels[by_site], prepend=-1) == 0)
+    result = labels.copy()
+    result[by_site[is_beside]] = -1
+    return result
 
 
 def _diagnostics(

@@ -88,7 +88,7 @@ class Selection:
         self._order = steady_order(stack.natural, stack.owner)
         self._position = np.argsort(self._order)
         start = None if near is None else near.matching.heterogeneity
-        self._search = EvidenceSearch(_in_order(stack, self._order), max_groups, start)
+        self._search = EvidenceSearch(in_order(stack, self._order), max_groups, start)
         self._loss, self._near = loss, near
 
     @cached_property
@@ -201,7 +201,7 @@ def _least_loss(loss: VirtualLoss) -> tuple[float, float]:
     return (MIN_LOSS, MIN_LOSS_SHARE) if loss.describes_data else (MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE)
 
 
-def _in_order(stack: Stack, order: Labels) -> Stack:
+def in_order(stack: Stack, order: Labels) -> Stack:
     """Return the stack with its rows in an order in which those of every site are together; empty sites come last."""
     owner = stack.owner[order]
     sizes = np.diff(np.flatnonzero(np.diff(owner, prepend=-1, append=-1)))

@@ -20,8 +20,8 @@ from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.diagnostics import number_by_evidence
 from consilience.posteriors.method import Assignment, Method, match_informed
-from consilience.posteriors.methods.kl.descent import fit_clusters
-from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
+from consilience.posteriors.methods.kl.descent import best_clusters
+from consilience.posteriors.methods.kl.problem import KLProblem
 
 
 @renamed_options(min_count="min_matching_count")
@@ -92,14 +92,7 @@ class KMeans(Method):
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         problem = KLProblem.of(ensemble, self.direction)
         n_clusters = min(self.n_components or number_by_evidence(ensemble), len(ensemble.natural))
-        best: KLFit | None = None
-        for start, generator in enumerate(rng.spawn(self.restarts)):
-            progress(start, self.restarts)
-            fit = fit_clusters(problem, problem.seeds(n_clusters, generator), self.max_iterations)
-            if best is None or fit.objective < best.objective:
-                best = fit
-        assert best is not None  # noqa: S101  (restarts is at least 1)
-        progress(self.restarts, self.restarts)
+        best = best_clusters(problem, n_clusters, rng, self.restarts, self.max_iterations, progress)
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
         details = {"violations": count_violations(ensemble, best.labels)}
         return Assignment(best.labels, best.objective, np.array(best.history), status, details=details)

@@ -30,6 +30,7 @@ SECTIONS = (
 
 _MEANINGS = {
     "certified_gap": "largest part by which a relaxed matching may miss its optimum",
+    "kmeans_gain": "nats per observation that the matching of k-means, which was taken, loses less",
     "left_out": "local components left out, having too few observations",
     "n_observations": "as whoever fused said of models that do not record them",
     "regularization": "price of a component, in spreads",

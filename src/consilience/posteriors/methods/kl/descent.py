@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.progress import Progress, silent
 from consilience.matching.assignment import assign_block, assign_blocks
 from consilience.matching.group_sparse import binary_penalty, descend_binary
 from consilience.matching.groups import group_sums
@@ -29,6 +30,8 @@ DISSOLVE_SWEEPS = 3
 """Passes over all sites when a group is tried to be dissolved; the descent that follows goes on. Chosen by hand."""
 INCREMENT_ROUNDING = 1e-12
 """Relative gain below which a site's new matching is rounding: increments are differences of log normalisers."""
+START_ROUNDING = 1e-9
+"""Relative difference of the objectives of two starts below which it is rounding."""
 REFINE_EVERY_START_ROWS = 64
 """Components up to which every start is refined, not the best one alone. Chosen by hand for its cost."""
 
@@ -178,6 +181,42 @@ def fit_clusters(problem: KLProblem, centres: Array, max_iterations: int) -> KLF
         history.append(matched_cost(problem.costs(centres), labels))
     consecutive, barycenters = compact(problem, labels)
     return KLFit(consecutive, barycenters, history[-1], tuple(history), converged)
+
+
+def best_clusters(
+    problem: KLProblem,
+    n_clusters: int,
+    rng: np.random.Generator,
+    restarts: int,
+    max_iterations: int,
+    progress: Progress = silent,
+) -> KLFit:
+    """Return the clustering of the lowest objective of several starts, from seeds by k-means++.
+
+    Parameters
+    ----------
+    problem : KLProblem
+        The objective's data.
+    n_clusters : int
+        Clusters to begin with; those that lose all members are dropped.
+    rng : Generator
+        Draws the seeds.
+    restarts : int
+        Number of starts. The first of several that are equal but for rounding is taken.
+    max_iterations : int
+        Steps at most in one start.
+    progress : Progress, optional
+        Is told of every start.
+    """
+    best: KLFit | None = None
+    for start, generator in enumerate(rng.spawn(restarts)):
+        progress(start, restarts)
+        fit = fit_clusters(problem, problem.seeds(n_clusters, generator), max_iterations)
+        if best is None or fit.objective < best.objective - START_ROUNDING * abs(best.objective):
+            best = fit
+    assert best is not None  # noqa: S101  (there is at least one start)
+    progress(restarts, restarts)
+    return best
 
 
 def without_one_group(problem: KLProblem, fit: KLFit) -> Array:

@@ -24,16 +24,28 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.families import Direction
-from consilience.posteriors.ensemble import Ensemble
+from consilience.families.evidence import EvidenceFamily
+from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.diagnostics import diagnose, match_by_evidence, match_of_size
+from consilience.posteriors.evidence.likelihoods import virtual_loss_of
+from consilience.posteriors.evidence.search import steady_order
+from consilience.posteriors.evidence.selection import N_ERRORS, in_order
+from consilience.posteriors.evidence.virtual_loss import mean_and_error
 from consilience.posteriors.method import Assignment, Method, informed, match_informed
-from consilience.posteriors.methods.kl.descent import fit_binary, refine
+from consilience.posteriors.methods.kl.descent import best_clusters, fit_binary, refine
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, make_geometry, refusals
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 from consilience.posteriors.methods.kl.relaxed import fit_relaxed
+from consilience.posteriors.methods.kmeans import count_violations
 
 REFINE_BEST_ROWS = 512
 """Components up to which the best start is refined site by site. Chosen by hand for its cost."""
+N_CLUSTER_STARTS = 8
+"""Starts of k-means where its matching is compared, as many as ``method="kmeans"`` makes."""
+MAX_CLUSTERED_ROWS = 5000
+"""Components up to which it is compared. Chosen by hand for its cost."""
+MIN_CLUSTER_GAIN = 0.001
+"""Nats per observation that k-means' matching must lose less, beside two standard errors: less may be rounding."""
 SITE_SIZE_RATIO = 3
 """Groups that a start under a price has, in sizes of the largest site; the price leaves as many as pay."""
 
@@ -52,7 +64,9 @@ class KLFusion(Method):
         give lambda, the price of a component (the paper uses 0.1), or with `n_components` equation (6), which has no
         price. ``"auto"`` takes the matching of the greatest evidence instead, with components discounted by how much
         copies differ between sites (docs/number.md), also where `n_components` says how many there are. The objective
-        is minus that log evidence then, unless the solution of (6) for that number loses less and is kept.
+        is minus that log evidence then, unless the solution of (6) for that number, or k-means' of as many, loses
+        less and is kept: then it is the sum of divergences. ``details["kmeans_gain"]`` says where it is k-means', and
+        by how many nats per observation that loses less.
     max_components : int, optional
         Upper limit of G when it is to be found. Default: none under ``"auto"``; under a price, three times the largest
         site.
@@ -84,7 +98,8 @@ class KLFusion(Method):
     exclusive : bool, default False
         Whether components that the search under ``"auto"`` leaves out, blends and second copies of others, stay out
         (label -1). Else each is put into the group that explains it best, even beside another component of its site, if
-        less is lost so by the virtual loss (docs/number.md). With `robust`, and in chains, they stay out.
+        less is lost so by the virtual loss, and the matching of k-means, which knows no sites, is taken where it loses
+        less (docs/number.md). With `robust`, and in chains, they stay out and no two of a site are matched.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter
         (docs/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is the paper's.
@@ -173,8 +188,8 @@ class KLFusion(Method):
                     f"the same: give at least {largest}"
                 )
                 reasons.append(Problem("", text))
-        if self.n_components is not None and self.n_components > len(ensemble.natural):
-            in_all = len(ensemble.natural)
+        in_all = len(ensemble.owner)
+        if self.n_components is not None and self.n_components > in_all:
             text = (
                 f"n_components is {self.n_components}, but there are {in_all} components in all: give at most {in_all}"
             )
@@ -208,7 +223,7 @@ class KLFusion(Method):
         if self.regularization == "auto" and self.n_components is None:
             selected = match_by_evidence(ensemble, self.max_components, exclusive=self._is_exclusive(ensemble))
             if self._is_conjugate:
-                return selected
+                return self._unless_clusters_lose_less(ensemble, selected)
             # Other divergences have no evidence: they take the number that was selected under the conjugate one.
             count = max(int(selected.labels.max()) + 1, int(ensemble.sizes.max()))
             details |= {name: selected.details[name] for name in ("path", "number")}
@@ -232,12 +247,13 @@ class KLFusion(Method):
         # Only relaxed fits have a certificate.
         if best.gap is not None:
             details["certified_gap"] = best.gap
-        if self.n_components is not None and self.regularization == "auto" and self._is_conjugate:
+        is_auto = self.n_components is not None and self.regularization == "auto" and self._is_conjugate
+        if is_auto:
             by_evidence = match_of_size(ensemble, count, best.labels, exclusive=self._is_exclusive(ensemble))
             if by_evidence is not None:
-                return by_evidence
+                return self._unless_clusters_lose_less(ensemble, by_evidence)
         confidence, diagnostics = diagnose(ensemble, best.labels)
-        return Assignment(
+        by_divergence = Assignment(
             best.labels,
             best.objective,
             np.array(best.history),
@@ -245,6 +261,43 @@ class KLFusion(Method):
             best.plan,
             confidence,
             details | diagnostics,
+        )
+        return self._unless_clusters_lose_less(ensemble, by_divergence) if is_auto else by_divergence
+
+    def _unless_clusters_lose_less(self, ensemble: Ensemble, selected: Assignment) -> Assignment:
+        """Return a matching, or that of k-means of as many groups where its virtual loss is clearly less.
+
+        Where local fits split or blend components, k-means puts two of one site together from the start, which no
+        search under the rule of one per site can. Its seeds are drawn from the components in an order that tiny changes
+        do not change.
+        """
+        loss, family = virtual_loss_of(ensemble), ensemble.family
+        is_small = len(ensemble.natural) <= MAX_CLUSTERED_ROWS
+        if loss is None or not loss.describes_data or not is_small or self._is_exclusive(ensemble):
+            return selected
+        assert isinstance(family, EvidenceFamily)  # noqa: S101  (families that describe data are; narrows the type)
+        n_groups = int(selected.labels.max()) + 1
+        order = steady_order(ensemble.natural, ensemble.owner)
+        stack = in_order(Stack(family, ensemble.natural, ensemble.offsets, ensemble.row_weights), order)
+        problem, rng = KLProblem.of(stack, self.direction), np.random.default_rng(0)
+        fit = best_clusters(problem, n_groups, rng, N_CLUSTER_STARTS, self.max_iterations)
+        if fit.n_groups < n_groups:
+            return selected
+        labels = fit.labels[np.argsort(order)]
+        gain, error = mean_and_error(loss.differences(selected.labels, labels))
+        if gain <= max(MIN_CLUSTER_GAIN, N_ERRORS * error):
+            return selected
+        confidence, diagnostics = diagnose(ensemble, labels)
+        details = {name: selected.details[name] for name in ("path", "number") if name in selected.details}
+        if n_violations := count_violations(ensemble, labels):
+            details["violations"] = n_violations
+        return Assignment(
+            labels,
+            fit.objective,
+            np.array(fit.history),
+            selected.status if fit.converged else Status.MAX_ITERATIONS,
+            confidence=confidence,
+            details=details | diagnostics | {"kmeans_gain": gain},
         )
 
     def geometry(self, ensemble: Ensemble) -> Geometry:
