@@ -17,7 +17,7 @@ from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import Scores
+from consilience.networks.choice.choose import MARGIN, Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.inputs import ChoiceInputs, Rows
 from consilience.networks.choice.teacher import Teacher
@@ -89,7 +89,7 @@ class Comparison:
 
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""
-        n_steps = 3 + 2 * (1 + (self.inputs.images is not None)) + N_DISTILLED
+        n_steps = 5 + N_DISTILLED
         candidates = self.workshop.site_candidates() if self.inputs.can_compare_sites else []
         n_sites = len(candidates)
         rng, distill_rng = self.rng.spawn(2)
@@ -105,6 +105,7 @@ class Comparison:
             np.stack([criterion.ties(of_candidate) for of_candidate in outputs]),
             [candidate.effort for candidate in candidates],
             [candidate.site is not None for candidate in candidates],
+            MARGIN if criterion.is_labelled else 0.0,
         )
         chosen = scores.choose()
         ensemble = self.teacher.answers(self.on_held)
@@ -156,23 +157,18 @@ class Comparison:
 
     def _refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
-        base = self.workshop.base
-        inputs = [("refit", "refit_head", self.inputs.fit.inputs)]
-        if self.inputs.images is not None:
-            inputs.append(("refit(images)", "refit_head(images)", self.inputs.images))
-        for name, name_with_head, rows in inputs:
-            if not self.workshop.method.refit or self._is_too_late(name):
-                continue
-            fusion = refit_fusion(base, self.workshop.order, None, rows, rng)
-            if fusion.repaired is None:
-                self.notes.append(f"{name} was left out: {fusion.details['refit']}")
-                continue
-            yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
-            with self._or_noted(name_with_head):
-                targets = torch.as_tensor(self.teacher.head_targets(self.on_fit))
-                module = refit_head(fusion.model, self.inputs.fit.inputs, targets)
-                made = f"{fusion.repaired}; head fitted to the sites' ensemble"
-                yield Candidate(name_with_head, Effort.REFITTED_HEAD, module, base, made)
+        if not self.workshop.method.refit or self._is_too_late("refit"):
+            return
+        base, inputs = self.workshop.base, self.inputs.fit.inputs
+        fusion = refit_fusion(base, self.workshop.order, None, inputs, rng)
+        if fusion.repaired is None:
+            self.notes.append(f"refit was left out: {fusion.details['refit']}")
+            return
+        yield Candidate("refit", Effort.REFITTED, fusion.model, base, fusion.repaired)
+        with self._or_noted("refit_head"):
+            module = refit_head(fusion.model, inputs, torch.as_tensor(self.teacher.head_targets(self.on_fit)))
+            made = f"{fusion.repaired}; head fitted to the sites' ensemble"
+            yield Candidate("refit_head", Effort.REFITTED_HEAD, module, base, made)
 
     def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the best candidates so far but sites', distilled from the ensemble.

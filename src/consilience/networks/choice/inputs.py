@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from consilience.checks import Labels
 from consilience.core.progress import Progress
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import UnsupportedError
 from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
 from consilience.networks.repair.partial_forward import as_batches, is_norm
@@ -59,8 +59,6 @@ class ChoiceInputs:
     ----------
     fit, early, held : Rows
         The three sets.
-    images : Tensor, optional
-        Images matched to statistics of channels, a second set to refit on.
     can_compare_sites : bool
         Whether they tell a site's own network from a fused one; images matched to statistics do not.
     notes : tuple of str
@@ -70,7 +68,6 @@ class ChoiceInputs:
     fit: Rows
     early: Rows
     held: Rows
-    images: Tensor | None = None
     can_compare_sites: bool = True
     notes: tuple[str, ...] = ()
 
@@ -112,34 +109,23 @@ def choice_inputs(
         Called with (steps done, steps in all) while images are matched.
     """
     draw_rng, image_rng = rng.spawn(2)
-    example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
-    example = example if isinstance(example, Tensor) else None
-    has_norms = all(any(is_norm(part) and part.running_var is not None for part in m.modules()) for m in modules)
-    described = sites.described
-    is_real = example is not None and example.is_floating_point()
-    is_image = is_real and example is not None and example.ndim == 4
-    images, notes = None, []
-    # Rows and sequences that are described are drawn as well as they can be; without a description norms tell of them.
-    wants_images = has_norms and (is_image or (is_real and described is None))
-    if given is None and example is not None and wants_images:
-        try:
-            images = _match(modules, sites, example, image_rng, progress)
-        except (InputError, UnsupportedError) as error:
-            notes.append(f"no images were matched to batch normalisation: {error}")
     if given is not None:
         return _split(given, modules[0], draw_rng)
-    drawn = None if described is None else _draw(described, n_inputs, modules[0], draw_rng)
+    drawn = None if sites.described is None else _draw(sites.described, n_inputs, modules[0], draw_rng)
     if drawn is not None:
-        fit, early, held, more = drawn
-        return ChoiceInputs(fit, early, held, images, notes=(*notes, *more))
-    if images is None:
+        return drawn
+    example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
+    if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_statistics, modules)):
         return None
-    # Others compare: they rank fused networks, never a site's own against them.
-    other = _match(modules, sites, example, image_rng, progress)
-    n_early = len(other) // 4
-    return ChoiceInputs(
-        Rows(images), Rows(other[:n_early]), Rows(other[n_early:]), can_compare_sites=False, notes=tuple(notes)
-    )
+    # The second set compares: it ranks fused networks, never a site's own against them.
+    fit, others = (_match(modules, sites, example, stream, progress) for stream in image_rng.spawn(2))
+    n_early = len(others) // 4
+    return ChoiceInputs(Rows(fit), Rows(others[:n_early]), Rows(others[n_early:]), can_compare_sites=False)
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    """Return whether a network carries statistics of batch normalisation."""
+    return any(is_norm(part) and part.running_var is not None for part in module.modules())
 
 
 def _match(
@@ -180,7 +166,7 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
 
 def _draw(
     described: Sequence[Description], n_inputs: int, module: nn.Module, rng: np.random.Generator
-) -> tuple[Rows, Rows, Rows, list[str]] | None:
+) -> ChoiceInputs | None:
     """Return three draws from descriptions, labelled where classes are described; None where inputs are not."""
     first = next((description for description in described if description.input_shape is not None), None)
     if first is None or first.input_shape is None:
@@ -199,5 +185,5 @@ def _draw(
     ]
     rows = [Rows(_beside(draw.inputs, module), None if draw.labels is None else draw.labels.numpy()) for draw in draws]
     missing = draws[0].missing_classes
-    notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
-    return rows[0], rows[1], rows[2], notes
+    notes = (f"no site describes class {', '.join(missing)}, which no candidate was judged by",) if missing else ()
+    return ChoiceInputs(rows[0], rows[1], rows[2], notes=notes)
