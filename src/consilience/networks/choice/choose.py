@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from consilience.checks import Array
 
 STANDARD_ERRORS_OF_TIES = 1.0
