@@ -44,6 +44,7 @@ PAGES = (
     "docs/experiments_points.md",
     "docs/experiments_recurrent.md",
     "docs/federated.md",
+    "docs/networks_default.md",
     "docs/number.md",
     "docs/scores.md",
     "docs/verdict.md",
