@@ -1,5 +1,7 @@
 """Laws of the default fusion of networks: candidates, choice and verdict, with and without descriptions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -129,6 +131,18 @@ def test_without_descriptions_nothing_rests_on_made_up_inputs(nets):
     assert plain.repaired is None
     weight = np.mean([network.arrays["0.weight"].numpy() for network in plain.aligned], axis=0)
     assert np.allclose(plain.model[0].weight.detach().numpy(), weight, atol=1e-6)
+
+
+def test_counts_alone_choose_the_site_that_covers_the_classes_best(described):
+    silent = {}
+    for name, one in described.items():
+        said = one.description
+        counts = cs.Description(said.digest, said.n_observations, classes=said.classes, class_counts=said.class_counts)
+        silent[name] = replace(one, description=counts)
+    fusion = cs.fuse(silent)
+    assert fusion.details["chosen"] == "site:lund"  # it holds most classes, and most observations
+    assert same_bytes(fusion.model, described["lund"].module)
+    assert fusion.verdict.harmless is None
 
 
 def test_networks_of_one_start_without_descriptions_are_averaged():

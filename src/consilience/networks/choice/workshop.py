@@ -97,7 +97,7 @@ class Workshop:
 
         Only classifiers that are described as such are centred: what else reads an output may see the difference.
         """
-        if self.models.template is None or self.sites.classes is None:
+        if self.models.template is None or self.sites.classes is None or self.arguments.example is None:
             return self.models
         from consilience.networks.classes.heads import centred_head, find_head  # here, since they need torch
 
