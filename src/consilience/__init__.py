@@ -41,6 +41,7 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.fisher.api import fisher
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion
+from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage
 from consilience.networks.methods.consensus import Consensus
 from consilience.networks.methods.fedma import FedMA
@@ -92,6 +93,7 @@ __all__ = [
     "SPAHM",
     "TIES",
     "Attached",
+    "Auto",
     "Average",
     "BayesianFusion",
     "BayesianNetwork",

@@ -222,7 +222,7 @@ def test_inspect_says_what_is_in_networks_and_symmetries(folder, nets, command):
     document = json.loads(command("inspect", "--json", FUSED).out)
     assert (document["parameters"], document["proved"], document["units"]) == (count, True, {"0": 10, "2": 7})
     assert document["arrays"]["0.weight"] == {"shape": [10, 6], "dtype": "float32"}
-    assert document["provenance"]["method"] == "consensus"
+    assert document["provenance"]["method"] == "auto"
 
 
 def data_of(folder):

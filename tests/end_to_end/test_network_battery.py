@@ -14,6 +14,8 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[2] / "experiments"))
 from network_battery import baselines, cells, data, default, run, scores, summary, training
 
+import consilience as cs
+
 SMALL = replace(cells.setting_named("tune-04"), name="small", widths=(8,), rows=400)
 
 
@@ -189,15 +191,13 @@ def test_candidates_are_modules_or_make_them():
 
 def test_counts_alone_are_a_description_without_the_rest():
     @dataclass(frozen=True)
-    class Description:
-        digest: str
-        observations: int | None = None
-        class_counts: tuple[int, ...] | None = None
-        input_mean: float | None = None
-
-    @dataclass(frozen=True)
     class Described:
-        description: Description
+        description: cs.Description
 
-    full = Described(Description("abc", 5, (2, 3), 0.5))
-    assert default.counts_alone(full).description == Description("abc", 5, (2, 3))
+    counts = {"classes": ("a", "b"), "class_counts": np.array([5.0, 3.0])}
+    full = Described(cs.Description("abc", 8, (2,), class_features=np.zeros((2, 4)), **counts))
+    alone = default.counts_alone(full).description
+    assert (alone.digest, alone.n_observations, alone.classes) == ("abc", 8, ("a", "b"))
+    assert alone.class_counts.tolist() == [5, 3]
+    assert alone.class_features is None
+    assert alone.input_shape is None

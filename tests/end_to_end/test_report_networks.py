@@ -64,7 +64,7 @@ def nets(data):
 
 @pytest.fixture(scope="module")
 def fusion(nets, data):
-    return cs.fuse(nets[:2], example=data[0][:2])
+    return cs.fuse(nets[:2], "consensus", example=data[0][:2])
 
 
 @pytest.fixture(scope="module")

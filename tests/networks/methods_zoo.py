@@ -17,6 +17,7 @@ SPECIMENS = Specimens(
         "wb": cs.WassersteinFusion(),
         "gwb": cs.GromovFusion(),
         "rebasin": cs.ReBasin(),
+        "auto": cs.Auto(),
         "consensus": cs.Consensus(refit=False),
         "fedma": cs.FedMA(shrink=False),
         "fisher": cs.FisherMerging(tolerance=1e-13, max_iterations=5000),

@@ -546,6 +546,10 @@ def test_a_network_that_cannot_be_traced_is_described_all_the_same():
     assert nets[0].symmetry.notes[0].startswith("not traced: Undecided")
     assert nets[0].description.inputs is not None
     assert cs.fuse(nets, "average").model is not None
+    chosen = cs.fuse(nets)  # units stay as they are numbered
+    assert chosen.verdict.code in ("chosen", "site", "labelled", "keep_ensemble")
+    with pytest.raises(cs.UnsupportedError, match="Undecided"):
+        cs.fuse(nets, "consensus")
 
 
 def test_descriptions_are_found_beside_files_and_among_the_inputs(tmp_path):

@@ -89,7 +89,7 @@ def test_arrays_of_both_input_and_states_are_named_as_not_looked_at():
 
 
 def test_a_refit_names_the_layers_that_it_left_alone():
-    fusion = cs.fuse([OwnCell(seed) for seed in range(2)], example=X, inputs=torch.randn(40, 4, 3))
+    fusion = cs.fuse([OwnCell(seed) for seed in range(2)], "consensus", example=X, inputs=torch.randn(40, 4, 3))
     assert fusion.details["refit"] == "layers fitted on inputs, but where the average stays: cell is called 3 times"
 
 

@@ -290,9 +290,9 @@ def test_fusing_recurrent_networks_refits_them(kind):
     base = randomised(Texts(kind=kind), 0)
     nets = [randomised(None, seed, near=base, scale=0.2).float() for seed in (1, 2)]
     words = torch.from_numpy(np.random.default_rng(0).integers(1, 12, (300, 8)))
-    fusion = cs.fuse(nets, example=words[:2], rng=0)
+    fusion = cs.fuse(nets, "consensus", example=words[:2], rng=0)
     assert fusion.details["refit"] == "layers fitted on made-up inputs"
-    plain = cs.fuse(nets, example=words[:2], rng=0, refit=False)
+    plain = cs.fuse(nets, "consensus", example=words[:2], rng=0, refit=False)
     target = sum(outputs(net, words) for net in nets) / 2
     assert error(fusion.model, words, target) < error(plain.model, words, target)
 
@@ -301,8 +301,8 @@ def test_fusing_networks_that_read_steps_refits_them():
     base = randomised(Reader("gru", last=True), 0)
     nets = [randomised(None, seed, near=base, scale=0.2).float() for seed in (1, 2)]
     inputs = inputs_for(base, 300).float()
-    fusion = cs.fuse(nets, example=inputs[:, :2], rng=0)
+    fusion = cs.fuse(nets, "consensus", example=inputs[:, :2], rng=0)
     assert fusion.details["refit"] == "layers fitted on made-up inputs"
-    plain = cs.fuse(nets, example=inputs[:, :2], rng=0, refit=False)
+    plain = cs.fuse(nets, "consensus", example=inputs[:, :2], rng=0, refit=False)
     target = sum(outputs(net, inputs) for net in nets) / 2
     assert error(fusion.model, inputs, target) < error(plain.model, inputs, target)

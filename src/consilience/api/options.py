@@ -43,6 +43,7 @@ class MethodOptions(TypedDict, total=False):
     mass: float
     max_components: int | None
     max_iterations: int
+    max_seconds: float | None
     max_passes: int
     max_units: int | Mapping[str, int] | None
     mean: Literal["probabilities", "logits", "stationary"] | None
@@ -75,6 +76,7 @@ class MethodOptions(TypedDict, total=False):
     solver: Literal["exact", "sgd"]
     start: Any
     starts: tuple[str, ...]
+    n_inputs: int
     steps: int
     structure: str | None
     sweeps: int

@@ -15,7 +15,7 @@ from consilience.checks import Array, as_weights
 from consilience.core.inputs import NamedInput, in_order
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
-from consilience.errors import InputError, OptionError, Problem
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.choice.default import fuse_by_default
 from consilience.networks.choice.sites import Sites, weights_of
 from consilience.networks.classes.union import unite_classes
@@ -163,12 +163,17 @@ def _with_symmetry(
     rng: np.random.Generator,
 ) -> NetworksWithSymmetry:
     """Return the networks with their symmetry; the trivial one where the method needs none and nobody states one."""
-    is_unknown = arguments.symmetry is None and example is None
+    is_unknown = arguments.symmetry is None and arguments.example is None
     is_unknown = is_unknown and all(network.symmetry is None for network in described)
     # Information comes with networks of one start, as a rule, whose units need no matching.
     if is_unknown and (method.optional_symmetry or information is not None):
         return without_symmetry(described, arguments.module, [of_network.aliases for of_network in information or ()])
-    return with_symmetry(described, arguments.symmetry, example, arguments.module, rng)
+    try:
+        return with_symmetry(described, arguments.symmetry, example, arguments.module, rng)
+    except UnsupportedError:
+        if not isinstance(method, Auto) or not all(network.description for network in described):
+            raise
+        return without_symmetry(described, arguments.module)  # what cannot be traced can still be chosen among
 
 
 def ensemble_class_counts(method: NetworkMethod, n_models: int, weights: Array | None) -> Array | None:

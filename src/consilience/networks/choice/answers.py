@@ -1,10 +1,9 @@
-"""What networks answer on inputs: class probabilities, or real outputs where they do not classify."""
+"""What networks answer on inputs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,8 +13,6 @@ from consilience.networks.repair.partial_forward import call_module, evaluation_
 
 BATCH_SIZE = 512
 """Inputs that a network is asked at once; only memory depends on it. Chosen by hand."""
-_IS_A_DISTRIBUTION = 1e-4
-"""Rows that sum to one within this are probabilities already, in single precision. Chosen by hand."""
 
 
 def outputs_of(module: nn.Module, inputs: Tensor) -> Array:
@@ -39,14 +36,3 @@ def _row_outputs(outputs: Any, n_inputs: int) -> Tensor:
         raise UnsupportedError(f"the networks do not return one row for each input (found {found})")
     rows = outputs if outputs.ndim == 2 else outputs[:, None]
     return rows.detach().to(device="cpu", dtype=torch.float64)
-
-
-def as_probabilities(outputs: Array) -> Array:
-    """Return outputs (n, C) as class probabilities: the softmax, or as they are where they are a distribution."""
-    sums = outputs.sum(axis=1)
-    if (outputs >= 0).all() and np.allclose(sums, 1.0, atol=_IS_A_DISTRIBUTION):
-        normalised: Array = outputs / sums[:, None]
-        return normalised
-    shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    probabilities: Array = shifted / shifted.sum(axis=1, keepdims=True)
-    return probabilities

@@ -25,10 +25,22 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.networks.choice.answers import as_probabilities
 
 _SMALLEST_PROBABILITY = 1e-12
 """Probabilities count as at least this in logarithms, which are then finite. Chosen by hand."""
+_IS_A_DISTRIBUTION = 1e-4
+"""Rows that sum to one within this are probabilities already, in single precision. Chosen by hand."""
+
+
+def as_probabilities(outputs: Array) -> Array:
+    """Return outputs (n, C) as class probabilities: the softmax, or as they are where they are a distribution."""
+    sums = outputs.sum(axis=1)
+    if (outputs >= 0).all() and np.allclose(sums, 1.0, atol=_IS_A_DISTRIBUTION):
+        normalised: Array = outputs / sums[:, None]
+        return normalised
+    shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    probabilities: Array = shifted / shifted.sum(axis=1, keepdims=True)
+    return probabilities
 
 
 class Criterion(ABC):

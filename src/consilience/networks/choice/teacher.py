@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from consilience.checks import Array
-from consilience.networks.choice.answers import as_probabilities
+from consilience.networks.choice.criterion import as_probabilities
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.logit_adjustment import log_class_counts
 from consilience.networks.classes.shares import class_shares

@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from consilience.checks import is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.options import Requirement, renamed_options
 from consilience.networks.methods.consensus import Consensus
 
 
+@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class Auto(Consensus):
     """Make several candidates, compare them on inputs drawn from what the sites describe, and return the best.
