@@ -144,3 +144,14 @@ def test_an_ensemble_by_class_counts_pools_the_predictive_probabilities(bnns):
     np.testing.assert_allclose(pooled.sum(axis=1), 1.0, rtol=ROUNDING)
     with pytest.raises(cs.InputError, match="expected a row for each of 3 models"):
         cs.fuse(bnns, method="ensemble", class_counts=counts[:2])
+
+
+def test_the_ensemble_of_a_fusion_averages_predictive_probabilities(bnns):
+    fusion = cs.fuse(bnns)
+    kept = cs.fuse(bnns, "ensemble").model
+    rows = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+    weights = [local.weight for local in fusion.inputs]
+    alone = [bnn.predict(rows, samples=400, rng=0) for bnn in bnns]
+    mean = sum(weight * answer for weight, answer in zip(weights, alone, strict=True))
+    assert np.allclose(fusion.ensemble.predict(rows, samples=400, rng=1), mean, atol=0.1)
+    assert type(fusion.ensemble) is type(kept)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from consilience.bayesian.ensemble import BayesianEnsemble
 from consilience.bayesian.files import write_bayesian_network
 from consilience.errors import InputError
 from consilience.networks.fusion import NetworkFusion
@@ -19,6 +23,23 @@ class BayesianFusion(NetworkFusion):
     It is a NetworkFusion with arrays of means and of standard deviations in `network`. ``model`` is a
     `consilience.BayesianNetwork`, which can predict where a module of the architecture is known.
     """
+
+    @cached_property
+    def ensemble(self) -> BayesianEnsemble:
+        """All networks side by side, whose predictive probabilities are averaged by weight.
+
+        Raises
+        ------
+        InputError
+            When the networks came without a module.
+        """
+        if self.keeps_models:
+            ensemble: BayesianEnsemble = self.model
+            return ensemble
+        members = [] if self._rebuild is None else [self._rebuild(local.network) for local in self.inputs]
+        if not members or any(member.module is None for member in members):
+            raise InputError("models", "these came without a module", "give module=, one of the architecture")
+        return BayesianEnsemble(tuple(members), np.array([local.weight for local in self.inputs]))
 
     @property
     def needs_repair(self) -> bool:

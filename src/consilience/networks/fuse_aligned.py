@@ -225,6 +225,8 @@ def network_provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int |
             record["sha256"] = fused.sha256
         if fused.information is not None:
             record["fisher"] = fused.information.record()
+        if fused.description is not None and fused.description.sha256 is not None:
+            record["description"] = fused.description.sha256
         inputs.append(record)
     # By digest and name, so that the order in which the inputs arrived does not reach the file.
     inputs.sort(key=lambda record: (str(record.get("sha256", "")), str(record["name"])))
