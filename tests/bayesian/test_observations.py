@@ -149,7 +149,7 @@ def test_an_ensemble_by_class_counts_pools_the_predictive_probabilities(bnns):
 def test_the_ensemble_of_a_fusion_averages_predictive_probabilities(bnns):
     fusion = cs.fuse(bnns)
     kept = cs.fuse(bnns, "ensemble").model
-    rows = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     weights = [local.weight for local in fusion.inputs]
     alone = [bnn.predict(rows, samples=400, rng=0) for bnn in bnns]
     mean = sum(weight * answer for weight, answer in zip(weights, alone, strict=True))
