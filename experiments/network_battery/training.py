@@ -155,8 +155,8 @@ def train(setting: Setting, data: CellData, number: int) -> Any:
 
 @torch.no_grad()
 def outputs(model: Any, x: np.ndarray) -> np.ndarray:
-    """Return logits (n, C) in float64, or predictions (n, 1); log probabilities of a Bayesian network."""
-    if isinstance(model, cs.BayesianNetwork):
+    """Return logits (n, C) in float64, or predictions (n, 1); log probabilities of Bayesian networks."""
+    if not isinstance(model, torch.nn.Module):
         return np.log(np.maximum(np.asarray(model.predict(x, samples=DRAWS, rng=0), dtype=float), 1e-30))
     parts = [model(part) for part in torch.from_numpy(x).split(SCORED_AT_ONCE)]
     return torch.cat(parts).double().numpy()
