@@ -102,6 +102,7 @@ def choice_summary(rows: list[dict[str, Any]], level: str) -> dict[str, Any]:
     regrets = [best_candidate(row, level) - result["accuracy"] for row, result in done]  # type: ignore[operator]
     told = [None if result["verdict"] is None else result["verdict"]["harmless"] for _, result in done]
     harms = [is_harm(result) for _, result in done]
+    with_moments = [says_class_moments(result) for _, result in done]
     correlations = [value for _, result in done if (value := rank_correlation(result)) is not None]
     return {
         "cells": len(done),
@@ -110,10 +111,17 @@ def choice_summary(rows: list[dict[str, Any]], level: str) -> dict[str, Any]:
         "worst_regret": max(regrets),
         "near": mean(regret <= NEAR for regret in regrets),
         "harmless": {str(said): said_of(said, told, harms) for said in (True, None, False)},
+        "with_class_moments": sum(with_moments),
         "rank_correlation": mean(correlations) if correlations else None,
         "least_rank_correlation": min(correlations) if correlations else None,
         "with_rank_correlation": len(correlations),
     }
+
+
+def says_class_moments(result: dict[str, Any]) -> bool:
+    """Return whether the choice was made by errors on inputs drawn from moments of classes."""
+    verdict = result["verdict"] or {}
+    return str(verdict.get("criterion") or "").startswith("error on inputs drawn")
 
 
 def said_of(said: bool | None, told: list[bool | None], harms: list[bool]) -> dict[str, int]:
