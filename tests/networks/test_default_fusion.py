@@ -179,8 +179,8 @@ def test_unlabelled_inputs_are_split_to_fit_and_to_compare(nets):
     fusion = cs.fuse(nets, example=X[:2], inputs=X[HELD][:300])
     assert fusion.verdict.criterion.startswith("disagreement")
     assert fusion.verdict.harmless is None
-    with pytest.raises(cs.UnsupportedError, match="too few"):
-        cs.fuse(nets, example=X[:2], inputs=X[:2])
+    few = cs.fuse(nets, example=X[:2], inputs=X[:2])
+    assert "2 inputs are too few to compare candidates on" in few.verdict.text
 
 
 def test_batch_normalisation_tells_of_inputs_that_nobody_describes():
@@ -231,3 +231,74 @@ def test_weights_of_the_call_come_before_numbers_of_observations(described):
     assert [local.weight for local in by_default.inputs] == pytest.approx(n / n.sum())
     stated = cs.fuse(described, "average", weights=[1, 1, 2])
     assert [local.weight for local in stated.inputs] == pytest.approx([0.25, 0.25, 0.5])
+
+
+def test_harm_is_not_excluded_where_hardly_any_class_is_described():
+    few = [rows[:19] for rows in (torch.nonzero(~HELD & (label == Y)).flatten() for label in range(10))]
+    much = torch.nonzero(~HELD & (Y < 2)).flatten()
+    sites = {}
+    for start, (name, rows) in enumerate({"two classes": much, "all": torch.cat(few)}.items()):
+        sites[name] = cs.describe(train(rows, start, steps=40), (X[rows], Y[rows]))
+    fusion = cs.fuse(sites)
+    assert fusion.verdict.harmless is None
+    assert fusion.verdict.criterion.startswith("disagreement")
+
+
+def test_harm_is_not_excluded_where_no_site_was_compared(described):
+    fusion = cs.fuse(described, target_widths={"0": 30})
+    assert fusion.verdict.harmless is None
+    assert fusion.groups == {"0": 30}
+
+
+def test_a_verdict_is_on_the_network_that_was_judged(fusion):
+    repaired = cs.repair(fusion, X[HELD][:100], kind="refit")
+    assert repaired.verdict.code == "converged"
+    assert repaired.verdict.harmless is None
+    assert "chosen" not in repaired.details
+
+
+def test_networks_that_end_in_a_softmax_are_asked_for_what_they_answer(nets, described, fusion):
+    soft = {name: nn.Sequential(*net, nn.Softmax(dim=1)).eval() for name, net in nets.items()}
+    of_soft = cs.fuse({name: cs.describe(net, (X[ROWS[name]], Y[ROWS[name]])) for name, net in soft.items()})
+    assert torch.allclose(of_soft.ensemble(X[:50]), fusion.ensemble(X[:50]), atol=1e-3)
+    assert accuracy(of_soft.model) > max(accuracy(net) for net in nets.values()) + 0.2
+
+
+def test_a_site_that_overstates_its_observations_does_not_decide_a_robust_fusion(described):
+    liar = cs.describe(make(), n_observations=10**9, example=X[:2])
+    fusion = cs.fuse({**described, "liar": liar}, robust="median")
+    assert [local.weight for local in fusion.inputs] == pytest.approx([0.25] * 4)
+
+
+def test_fisher_information_makes_one_candidate(nets, described):
+    known = {name: cs.fisher(net, X[ROWS[name]], "diagonal") for name, net in nets.items()}
+    fusion = cs.fuse(described, fishers=known, steps=0)
+    assert "fisher" in fusion.verdict.candidates
+    silent = cs.fuse(nets, fishers=known, example=X[:2])
+    assert "Fisher information was not used" in silent.verdict.text
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [(torch.full((40, 64), torch.nan), "NaN or infinite"), (torch.zeros(40, 5), "does not take an input such as")],
+)
+def test_inputs_that_do_not_fit_are_refused(nets, inputs, message):
+    with pytest.raises(cs.InputError, match=message):
+        cs.fuse(nets, example=X[:2], inputs=inputs)
+
+
+def test_inputs_may_be_numpy_arrays(nets):
+    fusion = cs.fuse(nets, example=X[:2], inputs=X[HELD][:200].numpy(), steps=0)
+    assert fusion.verdict.criterion == "disagreement with the sites' ensemble"
+
+
+def test_one_output_for_two_classes_is_not_compared():
+    rows = [~HELD & (Y < 2) & (torch.arange(len(X)) % 2 == part) for part in (0, 1)]
+    nets = []
+    for start in (0, 1):
+        torch.manual_seed(start)
+        nets.append(nn.Sequential(nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 1)).eval())
+    described = [cs.describe(net, (X[of_site], Y[of_site]), classes=2) for net, of_site in zip(nets, rows, strict=True)]
+    fusion = cs.fuse(described)
+    assert "1 numbers for 2 classes" in fusion.verdict.text
+    assert fusion.verdict.harmless is None

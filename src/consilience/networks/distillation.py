@@ -27,6 +27,7 @@ from consilience.checks import Array, is_count, is_number
 from consilience.core.progress import Progress, seeded, silent
 from consilience.errors import InputError, OptionError
 from consilience.networks.classes.heads import find_head
+from consilience.networks.classes.logits import as_logits
 from consilience.networks.module_inputs import refuse_unfit
 from consilience.networks.torch_modules import seeded_torch
 
@@ -289,7 +290,7 @@ class _Examples:
             losses = (answers - targets).square()
         else:
             targets = targets / targets.sum(dim=-1, keepdim=True)
-            losses = (torch.xlogy(targets, targets) - targets * answers.log_softmax(dim=-1)).sum(dim=-1)
+            losses = (torch.xlogy(targets, targets) - targets * as_logits(answers).log_softmax(dim=-1)).sum(dim=-1)
         return losses.reshape(len(rows), -1).mean(dim=1)
 
     def mean_loss(self, module: nn.Module, loss: Loss) -> float:

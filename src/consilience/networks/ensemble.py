@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.networks.classes.logit_adjustment import log_class_counts
+from consilience.networks.classes.logits import as_logits
 from consilience.networks.classes.shares import as_class_counts, class_shares, pooled_class_distribution
 from consilience.networks.classes.stationary import MIXING, site_posterior
 
@@ -119,7 +120,10 @@ class ModuleEnsemble(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return logits (..., C), or logarithms of mean probabilities."""
-        logits = torch.stack([member(*args, **kwargs) for member in self.members], dim=-1)  # (..., C, J)
+        outputs = [member(*args, **kwargs) for member in self.members]
+        if self.mean != "logits":
+            outputs = [as_logits(of_member) for of_member in outputs]
+        logits = torch.stack(outputs, dim=-1)  # (..., C, J)
         if self.mean == "stationary":
             return self._stationary(logits)
         weights = self.weights.to(logits.dtype)

@@ -96,7 +96,8 @@ def _prepare(
         method = FisherMerging()  # the product of the posteriors, which pooled data would give
     given = None if request.weights is None else as_weights(in_order(request.weights, names, "weights"), len(described))
     descriptions = tuple(network.description for network in described)
-    weights, are_stated = weights_of(given, descriptions)  # (J,)
+    trusted = descriptions if method.robust is None else (None,) * len(described)
+    weights, are_stated = weights_of(given, trusted)  # (J,)
     if method.keeps_models:
         method = _with_described_counts(method, descriptions)
         counts = ensemble_class_counts(method, len(described), None if request.weights is None else weights)

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from consilience.checks import Array
 
 STANDARD_ERRORS_OF_TIES = 1.0
@@ -80,11 +82,14 @@ class Scores:
         return site if excess <= STANDARD_ERRORS_OF_TIES * error + self.margin * means[site] else chosen
 
     def is_harmless(self, chosen: int) -> bool:
-        """Return whether every other site's own network is known to be worse than the chosen one."""
+        """Return whether every site's own network is known to be worse than the chosen one, or is the same."""
         for k in range(len(self.losses)):
-            if not self.is_site[k] or k == chosen:
+            is_same = np.array_equal(self.losses[k], self.losses[chosen]) and np.array_equal(
+                self.ties[k], self.ties[chosen]
+            )
+            if not self.is_site[k] or k == chosen or is_same:
                 continue
             excess, error = self.excess(k, chosen)
             if excess <= STANDARD_ERRORS_OF_HARM * error + self.margin * self.means[k]:
                 return False
-        return True
+        return any(self.is_site)  # nothing is known of sites that were not compared

@@ -84,8 +84,13 @@ class Comparison:
     def teacher(self) -> Teacher:
         """The ensemble of all sites."""
         sites = self.workshop.ordered
-        is_silent = all(description is None for description in sites.descriptions)
-        return Teacher(sites, self.on_held.shape[2] > 1 if is_silent else not sites.is_regression)
+        n_outputs = self.on_held.shape[2]
+        if sites.classes is not None and n_outputs != len(sites.classes):
+            raise UnsupportedError(f"the networks answer {n_outputs} numbers for {len(sites.classes)} classes")
+        # Of networks whose sites say nothing of labels, several outputs are taken to be classes.
+        return Teacher(
+            sites, n_outputs > 1 if sites.classes is None and not sites.is_regression else not sites.is_regression
+        )
 
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""
@@ -107,6 +112,7 @@ class Comparison:
             [candidate.site is not None for candidate in candidates],
             MARGIN if criterion.is_labelled else 0.0,
         )
+        self.workshop.progress(n_steps, n_steps)
         chosen = scores.choose()
         ensemble = self.teacher.answers(self.on_held)
         gap = None
@@ -120,7 +126,7 @@ class Comparison:
             float(criterion.losses(ensemble).mean()),
             gap,
             notes=(*self.inputs.notes, *self.notes),
-            can_compare_sites=self.inputs.can_compare_sites,
+            can_exclude_harm=self.inputs.can_compare_sites and self.inputs.stand_for_all,
         )
 
     def _averages(self) -> Iterator[Candidate]:
@@ -227,7 +233,7 @@ class Comparison:
         try:
             yield
         except (InputError, UnsupportedError) as error:
-            self.notes.append(f"{what} was left out: {error}")
+            self.notes.append(f"{what} was left out: {' '.join(str(error).split())}")
 
 
 def _with_labels(answers: Array, rows: Rows) -> Array:

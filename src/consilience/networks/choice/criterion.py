@@ -26,6 +26,8 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 
+_LARGEST = 1e12
+"""A squared gap counts as at most this, also where an answer is infinite. Chosen by hand."""
 _SMALLEST_PROBABILITY = 1e-12
 """Probabilities count as at least this in logarithms, which are then finite. Chosen by hand."""
 _IS_A_DISTRIBUTION = 1e-4
@@ -81,7 +83,7 @@ class ErrorOnLabels(Criterion):
 class Disagreement(Criterion):
     """The disagreement with an ensemble whose probabilities are `teacher` (n, C)."""
 
-    name: ClassVar[str] = "disagreement with the sites' ensemble on synthetic inputs"
+    name: ClassVar[str] = "disagreement with the sites' ensemble"
     teacher: Array
 
     def losses(self, outputs: Array) -> Array:
@@ -100,14 +102,15 @@ class Disagreement(Criterion):
 class SquaredGap(Criterion):
     """The squared distance from the sites' mean answer `teacher` (n, k), over that answer's variance."""
 
-    name: ClassVar[str] = "squared distance from the sites' mean answer on synthetic inputs, over its variance"
+    name: ClassVar[str] = "squared distance from the sites' mean answer, over its variance"
     teacher: Array
 
     def losses(self, outputs: Array) -> Array:
         """Return squared distances, in units of the variance of the teacher's answers."""
         scale = float(np.sum(self.teacher.var(axis=0)))
-        gaps: Array = np.square(outputs - self.teacher).sum(axis=1) / (scale if scale > 0 else 1.0)
-        return gaps
+        gaps = np.square(outputs - self.teacher).sum(axis=1) / (scale if scale > 0 else 1.0)
+        finite: Array = np.nan_to_num(gaps, nan=_LARGEST, posinf=_LARGEST)
+        return np.minimum(finite, _LARGEST)
 
     def ties(self, outputs: Array) -> Array:
         """Return the same: real numbers are never tied."""

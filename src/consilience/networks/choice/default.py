@@ -18,8 +18,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.core.progress import Progress
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import UnsupportedError
 from consilience.networks.choice.sites import Sites
+from consilience.networks.choice.verdict import DESCRIBE
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fuse_aligned import NetworkArguments
@@ -60,7 +61,7 @@ def fuse_by_default(
     matching_rng, input_rng, candidate_rng = rng.spawn(3)
     workshop = Workshop(models, sites, arguments, information, method, matching_rng, progress)
     if models.template is None:
-        return workshop.unseen("The networks came without a module")
+        return workshop.unseen("The networks came without a module", "give module=, a function that makes one")
     from consilience.networks.choice.compare import Comparison  # here, since it needs torch
     from consilience.networks.choice.inputs import choice_inputs
 
@@ -75,15 +76,15 @@ def fuse_by_default(
             progress,
         )
         if inputs is None:
-            silent = [name for name, said in zip(sites.names, sites.descriptions, strict=True) if said is None]
+            says = [said is not None and said.input_shape is not None for said in sites.descriptions]
+            silent = [name for name, one_says in zip(sites.names, says, strict=True) if not one_says]
             who = (
                 "No site described its inputs"
                 if len(silent) == len(sites.names)
                 else "Not every site described its inputs"
             )
-            return workshop.unseen(who)
+            return workshop.unseen(who, DESCRIBE)
         return workshop.finish(Comparison(workshop, inputs, candidate_rng, started).choose())
-    except (InputError, UnsupportedError) as error:
-        if arguments.inputs is not None:  # what the caller gave is at fault
-            raise
-        return workshop.unseen(f"Candidates cannot be compared ({error})")
+    except UnsupportedError as error:
+        reason = " ".join(str(error).split())
+        return workshop.unseen(f"Candidates cannot be compared ({reason})", "name a method, such as 'consensus'")

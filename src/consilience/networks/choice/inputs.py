@@ -22,9 +22,10 @@ from torch import Tensor, nn
 
 from consilience.checks import Labels
 from consilience.core.progress import Progress
-from consilience.errors import UnsupportedError
+from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
+from consilience.networks.module_inputs import refuse_unfit
 from consilience.networks.repair.partial_forward import as_batches, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
 from consilience.networks.synthetic.matched_images import matched_images
@@ -36,6 +37,11 @@ EARLY_PER_FIT = 0.25
 """Inputs that stop distillations, for each one that candidates are fitted on. Chosen by hand."""
 MAX_BYTES = 2**28
 """Bytes of one set of inputs at most: fewer of larger inputs are drawn. Chosen by hand, for memory."""
+MIN_DESCRIBED = 0.9
+"""Share of all observations that must be of classes whose moments their site says, for a choice by errors. Chosen by
+hand: all ensembles of experiments/network_battery that describe classes have 0.97 or more."""
+MIN_OWN = 0.5
+"""The same of every single site, for harm to be excluded. Chosen by hand."""
 _GIVEN_SHARES = (0.5, 0.1, 0.4)
 """Shares of given inputs to fit, to stop and to compare."""
 
@@ -61,6 +67,8 @@ class ChoiceInputs:
         The three sets.
     can_compare_sites : bool
         Whether they tell a site's own network from a fused one; images matched to statistics do not.
+    stand_for_all : bool
+        Whether every site's inputs are drawn as it describes them, every class among them.
     notes : tuple of str
         What is missing, in words.
     """
@@ -69,6 +77,7 @@ class ChoiceInputs:
     early: Rows
     held: Rows
     can_compare_sites: bool = True
+    stand_for_all: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -147,13 +156,19 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
 
     Raises
     ------
+    InputError
+        For inputs that are not finite, or that the networks do not take.
     UnsupportedError
         For inputs that are not tensors, or fewer than there are parts.
     """
+    given = torch.as_tensor(given) if isinstance(given, np.ndarray) else given
     batches = [batch[0] if isinstance(batch, (tuple, list)) else batch for batch in as_batches(given)]
     if not all(isinstance(batch, Tensor) for batch in batches):
         raise UnsupportedError("the inputs are not tensors")
     inputs = _beside(torch.cat(batches), module)
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        raise InputError("inputs", "have NaN or infinite values", "take them out")
+    refuse_unfit(module, (inputs[:2],), "inputs")
     order = torch.as_tensor(rng.permutation(len(inputs)))
     ends = np.floor(np.cumsum(_GIVEN_SHARES) * len(inputs)).astype(int)
     ends[-1] = len(inputs)
@@ -174,8 +189,9 @@ def _draw(
     entry_bytes = 8 if first.input_kind == "tokens" else 4
     most = max(1, MAX_BYTES // (entry_bytes * max(1, int(np.prod(first.input_shape)))))
     counts = [min(most, round(n_inputs * share)) for share in (1, EARLY_PER_FIT, HELD_PER_FIT)]
-    has_classes = any(description.class_moments for description in described)
-    is_labelled = has_classes and all(description.class_counts is not None for description in described)
+    shares = [described_share(description) for description in described]
+    observations = np.array([description.n_observations for description in described])
+    is_labelled = bool(shares @ observations >= MIN_DESCRIBED * observations.sum())
     says_inputs = [description.inputs is not None or description.tokens is not None for description in described]
     if not is_labelled and not all(says_inputs):
         return None
@@ -185,5 +201,16 @@ def _draw(
     ]
     rows = [Rows(_beside(draw.inputs, module), None if draw.labels is None else draw.labels.numpy()) for draw in draws]
     missing = draws[0].missing_classes
-    notes = (f"no site describes class {', '.join(missing)}, which no candidate was judged by",) if missing else ()
-    return ChoiceInputs(rows[0], rows[1], rows[2], notes=notes)
+    notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
+    little = [one.name for one, share in zip(described, shares, strict=True) if is_labelled and share < MIN_OWN]
+    if little:
+        notes.append(f"{', '.join(little)}: less than half of the observations are described by class")
+    return ChoiceInputs(rows[0], rows[1], rows[2], stand_for_all=not notes, notes=tuple(notes))
+
+
+def described_share(description: Description) -> float:
+    """Return the share of a site's observations that are of classes whose moments it says."""
+    if description.class_counts is None:
+        return 0.0
+    described = sum(float(description.class_counts[label]) for label in description.class_moments)
+    return described / description.n_observations

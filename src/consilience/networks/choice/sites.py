@@ -50,7 +50,10 @@ class Sites:
     @property
     def is_regression(self) -> bool:
         """Whether sites describe networks that do not classify."""
-        return self.classes is None and any(description is not None for description in self.descriptions)
+        says_labels = (
+            description is not None and description.input_shape is not None for description in self.descriptions
+        )
+        return self.classes is None and any(says_labels)
 
     @cached_property
     def class_counts(self) -> Array | None:
@@ -64,7 +67,9 @@ class Sites:
             if counts is None and weight > 0:
                 return None
             rows.append(None if counts is None else weight * counts / max(counts.sum(), 1.0))
-        n_classes = next(len(row) for row in rows if row is not None)
+        n_classes = next((len(row) for row in rows if row is not None), 0)
+        if not any(row is not None and row.any() for row in rows):  # every label was ignored
+            return None
         return np.array([np.zeros(n_classes) if row is None else row for row in rows])
 
     @property

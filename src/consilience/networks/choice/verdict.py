@@ -41,12 +41,12 @@ class Choice:
         Mean loss of the sites' ensemble.
     gap : float, optional
         Share of held-out inputs on which the chosen network and the ensemble disagree.
-    reason : str
-        Why nothing was compared; empty where it was.
+    reason, remedy : str
+        Why nothing was compared, and what to do; empty where it was.
     notes : tuple of str
         What was left out, and why.
-    can_compare_sites : bool
-        Whether the held-out inputs tell a site's own network from a fused one; images matched to statistics do not.
+    can_exclude_harm : bool
+        Whether the held-out inputs stand for those of all sites, with their classes.
     """
 
     candidates: tuple[Candidate, ...]
@@ -56,8 +56,9 @@ class Choice:
     teacher_score: float | None = None
     gap: float | None = None
     reason: str = ""
+    remedy: str = ""
     notes: tuple[str, ...] = ()
-    can_compare_sites: bool = True
+    can_exclude_harm: bool = True
 
     @property
     def taken(self) -> Candidate:
@@ -85,7 +86,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
                 [f"{choice.reason}, so no candidate was compared; taken: {choice.taken.name}.", _UNKNOWN, *notes]
             ),
             harmless=None,
-            remedy=DESCRIBE,
+            remedy=choice.remedy or None,
         )
     is_labelled = choice.criterion.is_labelled
     scores, taken = choice.scores, choice.taken
@@ -94,12 +95,12 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     site_scores = [score for score, is_site in zip(scores.means.tolist(), scores.is_site, strict=True) if is_site]
     of_sites = f" (best site {percent.format(min(site_scores))})" if site_scores else ""
     basis = f"by {choice.criterion.name}, among {len(choice.candidates)} candidates"
-    harmless = True if is_labelled and choice.can_compare_sites and scores.is_harmless(choice.chosen) else None
+    harmless = True if is_labelled and choice.can_exclude_harm and scores.is_harmless(choice.chosen) else None
     remedy = None
     if taken.site is not None:
         code = "site"
         name = sites.names[taken.site]
-        text = f"No fused network is better than that of {name}, which is returned unchanged: {own} {basis}{of_sites}."
+        text = f"No fused network is clearly better than that of {name}, which is returned unchanged: {own} {basis}."
     elif choice.gap is not None and choice.gap > MAX_GAP and not is_labelled:
         code = "keep_ensemble"
         text = (
@@ -110,7 +111,8 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         code = "labelled" if is_labelled else "chosen"
         text = f"Chosen: {taken.name}, with {own} {basis}{of_sites}."
     if harmless:
-        text += " It is better than every site's own network."
+        others = "other " if taken.site is not None else ""
+        text += f" On such inputs it is better than every {others}site's own network."
     else:
         text += f" {_UNKNOWN}"
         if not is_labelled and remedy is None:

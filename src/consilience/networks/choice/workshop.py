@@ -78,7 +78,9 @@ class Workshop:
     @cached_property
     def is_common_start(self) -> bool:
         """Whether the networks have one start, so that no unit needs to be matched."""
-        return self.has_equal_widths and have_common_start(self.models.networks, np.random.default_rng(0))
+        return self.has_equal_widths and have_common_start(
+            [self.models.networks[i] for i in self.order if self.sites.weights[i] > 0], np.random.default_rng(0)
+        )
 
     @cached_property
     def base(self) -> NetworkFusion:
@@ -102,7 +104,7 @@ class Workshop:
         from consilience.networks.classes.heads import centred_head, find_head  # here, since they need torch
 
         head = find_head(self.models.template, self.arguments.example)
-        if head is None:
+        if head is None or len(self.models.networks[0].working[f"{head}.weight" if head else "weight"]) < 2:
             return self.models
         names = [f"{head}.{name}" if head else name for name in ("weight", "bias")]
         networks = []
@@ -115,7 +117,8 @@ class Workshop:
     def averaged(self, method: NetworkMethod) -> NetworkFusion:
         """Return the average of the networks, their units aligned by a method."""
         fusion, _ = fuse_aligned(
-            self.centred,
+            # Information belongs to the parameters that it was computed at, to the last bit.
+            self.models if method.wants_information else self.centred,
             method,
             self.sites.weights,
             self.arguments,
@@ -136,18 +139,24 @@ class Workshop:
             for number, (name, module) in enumerate(zip(self.ordered.names, modules, strict=True))
         ]
 
-    def unseen(self, reason: str) -> NetworkFusion:
+    def unseen(self, reason: str, remedy: str) -> NetworkFusion:
         """Return a fusion where nothing tells what inputs are like, so that no candidate can be compared.
 
         With one start and sites of one distribution that is the average; where sites say counts of classes that differ,
         the network of the site that covers the classes best; where nobody says anything, the base.
         """
+        notes: tuple[str, ...] = ()
+        if self.information is not None:
+            notes = (
+                "Fisher information was not used, since nothing tells whether it helps: method='fisher' merges by it",
+            )
         counts = self.ordered.observed_counts
         is_safe = self.is_common_start and counts is not None and class_skew(counts) < MAX_SKEW_OF_AVERAGE
         candidates = [] if counts is None or is_safe else self.site_candidates()
         if counts is None or not candidates:
-            return self.finish(Choice((self.base_candidate,), 0, reason=reason))
-        return self.finish(Choice(tuple(candidates), int(np.argmax(class_coverage(counts))), reason=reason))
+            return self.finish(Choice((self.base_candidate,), 0, reason=reason, remedy=remedy, notes=notes))
+        covered = int(np.argmax(class_coverage(counts)))
+        return self.finish(Choice(tuple(candidates), covered, reason=reason, remedy=remedy, notes=notes))
 
     def finish(self, choice: Choice) -> NetworkFusion:
         """Return the fusion with the network that was taken."""
@@ -164,4 +173,6 @@ class Workshop:
         modules = {candidate.name: candidate.module for candidate in choice.candidates}
         classes = {} if self.sites.classes is None else {"classes": list(self.sites.classes)}
         details = {**fusion.details, **classes, "chosen": taken.name, "verdict": verdict.to_json()}
+        if choice.notes:
+            details["left_out"] = list(choice.notes)
         return replace(fusion, details=details, judgement=verdict, candidates=modules)

@@ -59,6 +59,8 @@ def unite_classes(networks: Sequence[DescribedNetwork], example: Any) -> list[De
     ]
     if problems:
         raise InputError(problems)
+    if example is None:
+        raise InputError("example", "needed to find the networks' heads", "give an input that they take")
     names = {
         name for network in networks if network.description is not None for name in network.description.classes or ()
     }

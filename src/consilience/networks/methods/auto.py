@@ -10,6 +10,9 @@ from consilience.checks import is_count, is_number
 from consilience.core.options import Requirement, renamed_options
 from consilience.networks.methods.consensus import Consensus
 
+MIN_INPUTS = 20
+"""Inputs that candidates are fitted on, at least: a quarter of them stops distillations. Chosen by hand."""
+
 
 @renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
@@ -53,7 +56,11 @@ class Auto(Consensus):
         is_bound = self.max_seconds is None or (is_number(self.max_seconds) and self.max_seconds > 0)
         yield from (
             ("steps", self.steps == 0 or is_count(self.steps), "a whole number that is not negative"),
-            ("n_inputs", is_count(self.n_inputs), "a positive integer"),
+            (
+                "n_inputs",
+                is_count(self.n_inputs) and self.n_inputs >= MIN_INPUTS,
+                f"an integer of {MIN_INPUTS} or more",
+            ),
             ("max_seconds", is_bound, "a positive number or None"),
         )
 
