@@ -9,6 +9,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import consilience as cs
+from consilience.networks.choice.sites import Sites
+from consilience.networks.choice.teacher import Teacher
 from consilience.networks.torch_modules import arrays_of_module
 
 X, Y = load_digits(return_X_y=True)
@@ -96,6 +98,17 @@ def test_the_ensemble_stays_at_hand(fusion, nets, tmp_path):
     cs.save(ensemble, tmp_path / "all")
     kept = cs.load(tmp_path / "all", module=make)
     assert torch.equal(kept(X[:20]), ensemble(X[:20]))
+
+
+def test_the_teacher_is_the_ensemble(fusion, nets):
+    sites = Sites(
+        tuple(nets),
+        np.array([local.weight for local in fusion.inputs]),
+        tuple(local.description for local in fusion.inputs),
+    )
+    outputs = np.stack([net(X[:60]).detach().double().numpy() for net in nets.values()])
+    teacher = Teacher(sites, True).answers(outputs)
+    assert np.allclose(teacher, fusion.ensemble(X[:60]).exp().detach().numpy(), atol=1e-4)
 
 
 def test_files_with_descriptions_beside_them_are_enough(nets, fusion, tmp_path):

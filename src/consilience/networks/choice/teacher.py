@@ -12,7 +12,7 @@ from consilience.networks.choice.criterion import as_probabilities
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.logit_adjustment import log_class_counts
 from consilience.networks.classes.shares import class_shares
-from consilience.networks.classes.stationary import stationary_posterior
+from consilience.networks.classes.stationary import MIXING, stationary_posterior
 
 _SMALLEST_PROBABILITY = 1e-12
 """Probabilities count as at least this in logarithms, which are then finite. Chosen by hand."""
@@ -54,6 +54,7 @@ class Teacher:
             torch.log_softmax(torch.as_tensor(logarithms), dim=2).exp(),
             torch.as_tensor(class_shares(counts, self.sites.weights)),
             torch.as_tensor(counts.sum(axis=0) / counts.sum()),
+            MIXING,
         ).numpy()
         return stationary
 
