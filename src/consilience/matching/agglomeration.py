@@ -83,10 +83,13 @@ def pair_gains(objective: ValuedObjective, groups: GroupSums, sites: NDArray[np.
     n_groups = len(groups.mass)
     values = objective.value(groups)
     gains = np.full((n_groups, n_groups), -np.inf)
-    firsts, seconds = np.triu_indices(n_groups, 1)
+    starts = np.arange(n_groups) * (2 * n_groups - np.arange(n_groups) - 1) // 2  # pairs whose first is a lower group
+    n_pairs = n_groups * (n_groups - 1) // 2
     chunk_rows = max(1, CHUNK_BYTES // (8 * groups.sums.shape[1]))
-    for start in range(0, len(firsts), chunk_rows):
-        a, b = firsts[start : start + chunk_rows], seconds[start : start + chunk_rows]
+    for start in range(0, n_pairs, chunk_rows):
+        pairs = np.arange(start, min(n_pairs, start + chunk_rows))
+        a = np.searchsorted(starts, pairs, side="right") - 1
+        b = pairs - starts[a] + a + 1
         is_allowed = ~(sites[a] & sites[b]).any(axis=1)
         a, b = a[is_allowed], b[is_allowed]
         joined = GroupSums(groups.sums[a] + groups.sums[b], groups.mass[a] + groups.mass[b])
