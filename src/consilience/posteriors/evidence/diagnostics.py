@@ -204,7 +204,8 @@ def match_of_size(
     if matching is None:
         return None
     labels = place_thin(ensemble, judged.expand(matching.labels, -1), judged.unit_of_row < 0)
-    if is_same_partition(labels, by_divergence):  # what could be placed would be in a group by divergence
+    # The losses of one partition differ by rounding, which is not worth the densities of very many components.
+    if len(labels) > MAX_SEARCHED_ROWS and is_same_partition(labels, by_divergence):
         return describe_matching(ensemble, judged, matching, labels, {})
     loss = virtual_loss_of(ensemble)
     if loss is not None:

@@ -171,6 +171,7 @@ class EvidenceSearch:
             path = agglomerate(objective, labels)
             labels = path.labels(path.best(self.max_groups))
         labels = ascend(objective, labels, np.random.default_rng(0), 1, self._openings)[0]
+        del objective  # its pieces may fill the memory
         prior = refit(np.bincount(labels))
         heterogeneity = self.problem.fit_heterogeneity(labels, pilot.heterogeneity, prior)
         return SearchedMatching(
@@ -237,7 +238,7 @@ class EvidenceSearch:
         if likelihoods is None:
             # Both priors start from the same h, and a level is one number for all pairs.
             flat = replace(objective, level=np.zeros_like(prior.level))
-            likelihoods = pair_gains(flat, flat.sums(every_row), site_bits(self._stack.owner, every_row, n_sites))
+            likelihoods = pair_gains(flat, flat.sums(every_row), site_bits(self._stack.owner, every_row))
         if self._keeps_pairs:
             self._pair_likelihoods[key] = likelihoods
             return agglomerate(objective, every_row, likelihoods + of_two)
