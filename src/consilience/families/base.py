@@ -52,6 +52,7 @@ the promised 1e-9, since the bound itself is rough."""
 
 _EPSILON = float(np.finfo(np.float64).eps)
 
+
 class Family(ABC):
     """A frozen value that knows its dimension and the geometry of its natural parameters."""
 
@@ -408,7 +409,7 @@ class FixedSide:
         if self.direction == "forward" and self.eta.nbytes > CHUNK_BYTES:
             # The factor is a difference, which takes less time to make anew than memory to keep.
             fixed, costs = self._fixed_heights, np.empty((len(eta), len(self.eta)))
-            for rows in row_chunks(*self.eta.shape):
+            for rows in row_chunks(len(self.eta), self.eta.shape[1]):
                 costs[:, rows] = moving_factor @ (self.eta[rows] - self.tangent.centre).T
         else:
             fixed_factor, fixed = self._fixed_factors

@@ -7,8 +7,10 @@ column has the bytes of the whole one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.checks import Array
 
@@ -33,9 +35,9 @@ def sum_of_rows(n_rows: int, width: int, terms: Callable[[slice], Array]) -> Arr
     return total
 
 
-def map_rows(n_rows: int, width: int, function: Callable[[slice], Array]) -> Array:
+def map_rows(n_rows: int, width: int, function: Callable[[slice], NDArray[Any]]) -> NDArray[Any]:
     """Return what a function of rows gives for all of them (n_rows, ...), computed for one chunk after another."""
-    result: Array | None = None
+    result: NDArray[Any] | None = None
     for rows in row_chunks(n_rows, width):
         part = function(rows)
         if len(part) == n_rows:

@@ -66,8 +66,8 @@ class PlainDiscounts:
     eta : Array of shape (L, P)
         The rows.
     moved : callable, optional
-        Takes some rows to the coordinates in which they are discounted. Very many rows are taken there each time, rather
-        than kept in both. Default: they are there.
+        Takes some rows to the coordinates in which they are discounted. Very many rows are taken there each time,
+        rather than kept in both. Default: they are there.
     """
 
     def __init__(self, family: EvidenceFamily, eta: Array, moved: Callable[[Array], Array] | None = None) -> None:
@@ -81,7 +81,7 @@ class PlainDiscounts:
 
     def _map(self, function: Callable[[Array], Array]) -> Array:
         """Return what a function of rows gives for all, one chunk after another."""
-        return map_rows(*self._eta.shape, lambda rows: function(self.part(rows)._eta))
+        return map_rows(len(self._eta), self._eta.shape[1], lambda rows: function(self.part(rows)._eta))
 
     def pieces(self, heterogeneity: Array) -> Array:
         """Return what each row says when discounted, less the flat limit (L, P)."""
@@ -152,7 +152,7 @@ class EvidenceFamily(Family):
 
         Its mean parameters are the mean of the rows' mean parameters: the reverse Kullback-Leibler barycenter.
         """
-        total = sum_of_rows(*eta.shape, lambda rows: self.mean_parameters(eta[rows]))
+        total = sum_of_rows(len(eta), eta.shape[1], lambda rows: self.mean_parameters(eta[rows]))
         return self.from_mean((total / len(eta))[None])[0]
 
     def without_prior(self, eta: Array, prior: Array) -> Array:
@@ -205,7 +205,7 @@ class PrecisionFamily(EvidenceFamily):
 
     def discounts(self, eta: Array) -> Discounts:
         """Return these rows under any discount, with the middle of their means at the origin."""
-        shift = -_medians(map_rows(*eta.shape, lambda rows: self.plug_in(eta[rows])[0]))
+        shift = -_medians(map_rows(len(eta), eta.shape[1], lambda rows: self.plug_in(eta[rows])[0]))
         return PlainDiscounts(self, eta, lambda rows: self.moved(rows, shift))
 
     def heterogeneity_unit(self, eta: Array) -> Array:
@@ -219,10 +219,12 @@ class PrecisionFamily(EvidenceFamily):
             widths = self.plug_in(eta[rows])[1]
             return widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)  # (n, D)
 
-        means = map_rows(*eta.shape, lambda rows: self.plug_in(eta[rows])[0])
+        means = map_rows(len(eta), eta.shape[1], lambda rows: self.plug_in(eta[rows])[0])
         deviations = _medians(means, _medians(means))
         del means  # so that means and variances are not there at once
-        spread = (_NORMAL_MEDIAN_DEVIATIONS * deviations) ** 2 + _medians(map_rows(*eta.shape, variances))
+        spread: Array = (_NORMAL_MEDIAN_DEVIATIONS * deviations) ** 2 + _medians(
+            map_rows(len(eta), eta.shape[1], variances)
+        )
         return np.exp(np.log(spread).mean(keepdims=True)) / LAW_VARIANCE_RATIO
 
 

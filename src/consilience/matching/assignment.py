@@ -45,7 +45,7 @@ def assign_blocks(costs: Array, offsets: Labels, prices: Array | None = None) ->
     def priced(rows: slice) -> Array:
         return costs[rows] if prices is None else costs[rows] + prices
 
-    cheapest = map_rows(*costs.shape, lambda rows: priced(rows).argmin(axis=1))  # (L,)
+    cheapest = map_rows(len(costs), costs.shape[1], lambda rows: priced(rows).argmin(axis=1))  # (L,)
     # Only blocks in which two rows want one column are assignment problems; the others are solved by the minima.
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     keys, counts = np.unique(owner * costs.shape[1] + cheapest, return_counts=True)

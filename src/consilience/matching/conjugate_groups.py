@@ -64,7 +64,8 @@ class ConjugateGroups:
         if sums.nbytes <= CHUNK_BYTES:  # nearly always, and this is called very often
             marginal = self.family.log_normalizer_of_sums(self.base + sums)
         else:
-            marginal = map_rows(*sums.shape, lambda rows: self.family.log_normalizer_of_sums(self.base + sums[rows]))
+            family, base = self.family, self.base
+            marginal = map_rows(len(sums), sums.shape[1], lambda rows: family.log_normalizer_of_sums(base + sums[rows]))
         marginal -= self._base_log_normalizer
         return marginal
 

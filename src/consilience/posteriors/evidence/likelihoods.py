@@ -75,7 +75,7 @@ def virtual_loss_of(ensemble: Ensemble, rows: Labels | None = None) -> VirtualLo
 
 def _densities(family: Family, natural: Array) -> tuple[Array, Array] | None:
     """Return the means and covariances (or variances) of rows (L, P), one chunk after another; None without."""
-    chunks = list(row_chunks(*natural.shape))
+    chunks = list(row_chunks(len(natural), natural.shape[1]))
     parts = family.plug_in(natural[chunks[0]]) if chunks else None
     if parts is None or len(chunks) == 1:
         return parts

@@ -329,7 +329,7 @@ def steady_order(natural: Array, owner: Labels) -> Labels:
     Bytes, which order an ensemble, change at random where a number changes in its last digit.
     """
     centre = natural.mean(axis=0)
-    scale = sum_of_rows(*natural.shape, lambda rows: np.abs(natural[rows] - centre)) / len(natural)
+    scale = sum_of_rows(len(natural), natural.shape[1], lambda rows: np.abs(natural[rows] - centre)) / len(natural)
     largest = np.maximum(natural.max(axis=0), -natural.min(axis=0))
     is_rounding = scale <= SMALLEST_SPREAD * largest  # columns that are alike order nothing
     direction = np.random.default_rng(0).standard_normal(natural.shape[1])

@@ -177,7 +177,7 @@ class VirtualLoss:
     def _moments_in_chunks(self, labels: Labels, n_groups: int) -> tuple[Array, Array, Array]:
         """Return ``_moments`` without arrays of all rows and groups, or of all rows once more."""
         is_in, dim = labels >= 0, self.means.shape[1]
-        mass = np.bincount(labels[is_in], weights=self._shares[is_in], minlength=n_groups)
+        mass: Array = np.bincount(labels[is_in], weights=self._shares[is_in], minlength=n_groups).astype(np.float64)
         scale = np.where(mass > 0, mass, 1.0)[:, None]
 
         def means_of(terms: Callable[[slice], Array], width: int) -> Array:

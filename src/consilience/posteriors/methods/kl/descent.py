@@ -166,9 +166,7 @@ def dissolve(
     return fit
 
 
-def _without_group(
-    costs: Array, group: int, offsets: Labels, strength: float, rng: np.random.Generator
-) -> Labels:
+def _without_group(costs: Array, group: int, offsets: Labels, strength: float, rng: np.random.Generator) -> Labels:
     """Return the matching to all groups but one, which are numbered without it; the costs are not copied for that."""
     own = costs[:, group].copy()
     costs[:, group] = np.inf
