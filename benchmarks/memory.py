@@ -1,8 +1,8 @@
 """Memory of one whole fusion of many sites, in a process of its own: ``python benchmarks/memory.py HOW GAUGE``.
 
-HOW is ``n_components`` or ``regularization``; GAUGE is ``resident`` (peak of the process above what it held with the
-input made, Linux only) or ``traced`` (peak of what Python and NumPy allocated meanwhile, the same on every run but
-slow). An optional third argument is another number of sites.
+HOW is ``n_components``, ``regularization`` or ``default``; GAUGE is ``resident`` (peak of the process above what it
+held with the input made, Linux only) or ``traced`` (peak of what Python and NumPy allocated meanwhile, the same on
+every run but slow). An optional third argument is another number of sites.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ from scale import LINEAR, PRICE, planted
 
 import consilience as cs
 
+OPTIONS = {
+    "n_components": {"n_components": LINEAR["groups"]},
+    "regularization": {"regularization": PRICE},
+    "default": {},
+}
+"""What is told of the number of components."""
+
 
 def status(field: str) -> int:
     """Return a field of the process's status in bytes."""
@@ -28,7 +35,7 @@ def main() -> None:
     """Print the peak as a multiple of the stacked input, L x P x 8 bytes."""
     how, gauge = sys.argv[1:3]
     sites = int(sys.argv[3]) if len(sys.argv) > 3 else LINEAR["sites"][-1]
-    options = {"n_components": LINEAR["groups"]} if how == "n_components" else {"regularization": PRICE}
+    options = OPTIONS[how]
     posteriors, _ = planted(sites, LINEAR["dim"], LINEAR["groups"])
     stacked = sum(posterior.natural.nbytes for posterior in posteriors)
     if gauge == "traced":

@@ -109,7 +109,7 @@ def run_linear() -> dict[str, Any]:
             row["seconds"][name] = [seconds(lambda: _iterations(problem, price))[0] for _ in range(repeats)]  # noqa: B023
         rows.append(row)
     slopes = _slopes(rows)
-    memory = {how: _memory(how) for how in ("n_components", "regularization")}
+    memory = {how: _memory(how) for how in ("n_components", "regularization", "default")}
     settings = {
         **LINEAR,
         "per_site": PER_SITE,

@@ -251,7 +251,7 @@ def test_the_evidence_never_falls_over_the_rounds_of_one_start(monkeypatch, leni
 def selection_of(sites):
     ensemble = Ensemble.of(sites)
     rows = likelihood_stack(ensemble)[1]
-    return Judged.single(ensemble).selection, virtual_loss_of(ensemble).of_rows(rows)
+    return Judged.single(ensemble).selection, virtual_loss_of(ensemble, rows)
 
 
 def doubtful_sites(name, seed):

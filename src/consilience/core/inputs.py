@@ -13,7 +13,7 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)  # there may be very many
 class NamedInput:
     """A model that was handed in.
 

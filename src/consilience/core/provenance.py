@@ -118,7 +118,7 @@ def read_inputs_of(
 def _storable(value: Any) -> Any:
     """Return JSON values of any depth with texts that any reader takes: file names may have bytes that are no text."""
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):
         return {_storable(key): _storable(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -28,6 +28,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels, as_rows, as_weights
 from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.families.chunks import CHUNK_BYTES, row_chunks
 
 if TYPE_CHECKING:
     from consilience.families.evidence import EvidenceFamily
@@ -50,9 +51,6 @@ _MAX_ROUNDING = 3e-10
 the promised 1e-9, since the bound itself is rough."""
 
 _EPSILON = float(np.finfo(np.float64).eps)
-
-_PAIR_BYTES = 2**26
-"""Memory of the natural parameters of pairs at a time, 64 MiB. Chosen by hand; it changes no result."""
 
 
 class Family(ABC):
@@ -336,16 +334,15 @@ class Tangent:
         It is many times faster, since no pair of matrices has to be factorised.
         """
         divergence = np.empty(len(eta))
-        step = max(1, _PAIR_BYTES // (8 * self.family.size))
-        for start in range(0, len(eta), step):
-            rows = eta[start : start + step]
+        for part in row_chunks(len(eta), self.family.size):
+            rows = eta[part]
             normalizer, slope = self.family.log_normalizer(rows), (rows - self.centre) @ self.centre_mean  # (step,)
             chunk = normalizer - self._centre_normalizer - slope
             # The difference has the rounding of its three terms: where it is far smaller than they are, it is noise.
             is_lost = chunk < _NEAR_ZERO * (np.abs(normalizer) + abs(self._centre_normalizer) + np.abs(slope))
             if np.any(is_lost):
                 chunk[is_lost] = self.kl_from_centre_by_pairs(rows[is_lost])
-            divergence[start : start + step] = chunk
+            divergence[part] = chunk
         return divergence
 
     def kl_factors(self, eta: Array, potential: Callable[[Array], Array], *, first: bool) -> tuple[Array, Array]:
@@ -395,6 +392,11 @@ class FixedSide:
         """Factor (n_fixed, P) and vector (n_fixed,) of the fixed side in ``costs``, see ``Tangent.kl_factors``."""
         return self.tangent.kl_factors(self.eta, self.tangent.kl_from_centre, first=self.direction == "reverse")
 
+    @cached_property
+    def _fixed_heights(self) -> Array:
+        """The vector of ``_fixed_factors`` alone (n_fixed,), of fixed second arguments."""
+        return self.tangent.kl_from_centre(self.eta)
+
     def costs(self, eta: Array) -> Array:
         """Return the divergences (n_moving, n_fixed), clipped at zero.
 
@@ -403,8 +405,15 @@ class FixedSide:
         moving_factor, moving = self.tangent.kl_factors(
             eta, self.tangent.kl_from_centre, first=self.direction == "forward"
         )
-        fixed_factor, fixed = self._fixed_factors
-        costs: Array = moving_factor @ fixed_factor.T  # (n_moving, n_fixed), updated in place: it may fill the memory
+        costs: Array  # (n_moving, n_fixed), updated in place: it may fill the memory
+        if self.direction == "forward" and self.eta.nbytes > CHUNK_BYTES:
+            # The factor is a difference, which takes less time to make anew than memory to keep.
+            fixed, costs = self._fixed_heights, np.empty((len(eta), len(self.eta)))
+            for rows in row_chunks(len(self.eta), self.eta.shape[1]):
+                costs[:, rows] = moving_factor @ (self.eta[rows] - self.tangent.centre).T
+        else:
+            fixed_factor, fixed = self._fixed_factors
+            costs = moving_factor @ fixed_factor.T
         np.negative(costs, out=costs)
         costs += moving[:, None]
         costs += fixed
@@ -455,9 +464,7 @@ class FixedSide:
             Divergences in nats.
         """
         divergences = np.empty(len(rows))
-        step = max(1, _PAIR_BYTES // (8 * self.family.size))
-        for start in range(0, len(rows), step):
-            chunk = slice(start, start + step)
+        for chunk in row_chunks(len(rows), self.family.size):
             moving, fixed = eta[rows[chunk]], self.eta[columns[chunk]]  # (step, P) each
             if self.direction == "forward":
                 divergences[chunk] = self.family.kl_pairs(moving, fixed)

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import betaln, gammaln
 
 from consilience.checks import Array
+from consilience.families.chunks import map_rows
 from consilience.families.linalg import cholesky, log_determinant
 
 
@@ -65,12 +66,24 @@ def _squared_distances(points: Array, centres: Array, scales: Array) -> tuple[Ar
     if scales.ndim == 3:
         factors = cholesky(scales, "scale matrix")
         roots, origin = np.linalg.inv(factors), centres.mean(axis=0)
-        # Points and centres are whitened apart, in half the time; about their common origin, so that few digits cancel.
-        whitened = roots @ (points - origin).T  # (n, D, N)
-        whitened -= roots @ (centres - origin)[:, :, None]
-        return np.einsum("ndN,ndN->nN", whitened, whitened)[None], log_determinant(factors)[None]
-    offsets = points.T - centres[:, :, None]  # (n, D, N)
-    n, n_blocks = scales.shape
+
+        def whitened_squares(rows: slice) -> Array:
+            # Points and centres are whitened apart, in half the time; about their common origin, so that few digits
+            # cancel.
+            whitened = roots[rows] @ (points - origin).T  # (k, D, N)
+            whitened -= roots[rows] @ (centres[rows] - origin)[:, :, None]
+            return np.einsum("ndN,ndN->nN", whitened, whitened)
+
+        return map_rows(len(centres), points.size, whitened_squares)[None], log_determinant(factors)[None]
+    n_blocks = scales.shape[1]
     block_dim = points.shape[1] // n_blocks
-    squares = np.square(offsets).reshape(n, n_blocks, block_dim, -1).sum(axis=2) / scales[:, :, None]  # (n, R, N)
+
+    def block_squares(rows: slice) -> Array:
+        offsets = points.T - centres[rows, :, None]  # (k, D, N)
+        np.square(offsets, out=offsets)
+        by_block = offsets.reshape(len(offsets), n_blocks, block_dim, -1).sum(axis=2)  # (k, R, N)
+        by_block /= scales[rows, :, None]
+        return by_block
+
+    squares = map_rows(len(centres), points.size, block_squares)  # (n, R, N)
     return np.moveaxis(squares, 1, 0), block_dim * np.log(scales).T

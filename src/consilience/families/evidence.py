@@ -15,12 +15,14 @@ as in a random-effects meta-analysis, where the variance of a copy is its own pl
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, Protocol, final
 
 import numpy as np
 
 from consilience.checks import Array
 from consilience.families.base import Family
+from consilience.families.chunks import map_rows, sum_of_rows
 
 POINT_VARIANCE_SHARE = 1e-6
 """Variance that a component without a width gets, as a share of the spread that it is compared with: so narrow that the
@@ -34,6 +36,11 @@ the heterogeneity start."""
 
 _NORMAL_MEDIAN_DEVIATIONS = 1.4826
 """Standard deviation of a normal law in median absolute deviations."""
+
+
+MAX_KEPT_ROWS = 6000
+"""Rows up to which what discounts are computed from is kept; of more it is computed each time, chunk by chunk. As many
+as take part in a search; of more its evidence is asked for a few times only."""
 
 
 class Discounts(Protocol):
@@ -58,23 +65,36 @@ class PlainDiscounts:
         The family.
     eta : Array of shape (L, P)
         The rows.
+    moved : callable, optional
+        Takes some rows to the coordinates in which they are discounted. Very many rows are taken there each time,
+        rather than kept in both. Default: they are there.
     """
 
-    def __init__(self, family: EvidenceFamily, eta: Array) -> None:
-        self._family, self._eta = family, eta
+    def __init__(self, family: EvidenceFamily, eta: Array, moved: Callable[[Array], Array] | None = None) -> None:
+        self._family, self._eta, self._moved = family, eta, moved
+        if moved is not None and len(eta) <= MAX_KEPT_ROWS:
+            self._eta, self._moved = moved(eta), None
+
+    def part(self, rows: slice) -> PlainDiscounts:
+        """Return the discounts of some of the rows."""
+        return PlainDiscounts(self._family, self._eta[rows] if self._moved is None else self._moved(self._eta[rows]))
+
+    def _map(self, function: Callable[[Array], Array]) -> Array:
+        """Return what a function of rows gives for all, one chunk after another."""
+        return map_rows(len(self._eta), self._eta.shape[1], lambda rows: function(self.part(rows)._eta))
 
     def pieces(self, heterogeneity: Array) -> Array:
         """Return what each row says when discounted, less the flat limit (L, P)."""
-        result: Array = self._family.discounted(self._eta, heterogeneity) - self._family.flat
-        return result
+        family = self._family
+        return self._map(lambda eta: family.discounted(eta, heterogeneity) - family.flat)
 
     def observed(self, heterogeneity: Array) -> Array:
         """Return what normalises each row, discounted, as a likelihood (L,)."""
-        return self._family.observed(self._eta, heterogeneity)
+        return self._map(lambda eta: self._family.observed(eta, heterogeneity))
 
     def law(self, heterogeneity: Array) -> Array:
         """Return the law (P,) that the discounted rows are drawn from."""
-        return self._family.law_of(self._family.discounted(self._eta, heterogeneity))
+        return self._family.law_of(self._map(lambda eta: self._family.discounted(eta, heterogeneity)))
 
 
 class EvidenceFamily(Family):
@@ -132,7 +152,8 @@ class EvidenceFamily(Family):
 
         Its mean parameters are the mean of the rows' mean parameters: the reverse Kullback-Leibler barycenter.
         """
-        return self.from_mean(self.mean_parameters(eta).mean(axis=0)[None])[0]
+        total = sum_of_rows(len(eta), eta.shape[1], lambda rows: self.mean_parameters(eta[rows]))
+        return self.from_mean((total / len(eta))[None])[0]
 
     def without_prior(self, eta: Array, prior: Array) -> Array:
         """Return what the data alone say: `eta` (n, P) less the priors (n, P) that went into them."""
@@ -184,7 +205,8 @@ class PrecisionFamily(EvidenceFamily):
 
     def discounts(self, eta: Array) -> Discounts:
         """Return these rows under any discount, with the middle of their means at the origin."""
-        return PlainDiscounts(self, self.moved(eta, -np.median(self.plug_in(eta)[0], axis=0)))
+        shift = -_medians(map_rows(len(eta), eta.shape[1], lambda rows: self.plug_in(eta[rows])[0]))
+        return PlainDiscounts(self, eta, lambda rows: self.moved(rows, shift))
 
     def heterogeneity_unit(self, eta: Array) -> Array:
         """Return a seventh of the variance of the middle half of all rows (1,): a guess of that within one component.
@@ -192,8 +214,22 @@ class PrecisionFamily(EvidenceFamily):
         Geometric mean over dimensions; by median absolute deviations, so that one site far from all others does not
         decide where all others are looked for.
         """
-        means, widths = self.plug_in(eta)
-        variances = widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)  # (n, D)
-        deviations = np.median(np.abs(means - np.median(means, axis=0)), axis=0)
-        spread = (_NORMAL_MEDIAN_DEVIATIONS * deviations) ** 2 + np.median(variances, axis=0)
+
+        def variances(rows: slice) -> Array:
+            widths = self.plug_in(eta[rows])[1]
+            return widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)  # (n, D)
+
+        means = map_rows(len(eta), eta.shape[1], lambda rows: self.plug_in(eta[rows])[0])
+        deviations = _medians(means, _medians(means))
+        del means  # so that means and variances are not there at once
+        spread: Array = (_NORMAL_MEDIAN_DEVIATIONS * deviations) ** 2 + _medians(
+            map_rows(len(eta), eta.shape[1], variances)
+        )
         return np.exp(np.log(spread).mean(keepdims=True)) / LAW_VARIANCE_RATIO
+
+
+def _medians(columns: Array, centres: Array | None = None) -> Array:
+    """Return the median of each column (D,), or of its distances from a centre, one column after another."""
+    if centres is None:
+        return np.array([np.median(column) for column in columns.T])
+    return np.array([np.median(np.abs(column - centre)) for column, centre in zip(columns.T, centres, strict=True)])

@@ -83,10 +83,13 @@ def pair_gains(objective: ValuedObjective, groups: GroupSums, sites: NDArray[np.
     n_groups = len(groups.mass)
     values = objective.value(groups)
     gains = np.full((n_groups, n_groups), -np.inf)
-    firsts, seconds = np.triu_indices(n_groups, 1)
+    starts = np.arange(n_groups) * (2 * n_groups - np.arange(n_groups) - 1) // 2  # pairs whose first is a lower group
+    n_pairs = n_groups * (n_groups - 1) // 2
     chunk_rows = max(1, CHUNK_BYTES // (8 * groups.sums.shape[1]))
-    for start in range(0, len(firsts), chunk_rows):
-        a, b = firsts[start : start + chunk_rows], seconds[start : start + chunk_rows]
+    for start in range(0, n_pairs, chunk_rows):
+        pairs = np.arange(start, min(n_pairs, start + chunk_rows))
+        a = np.searchsorted(starts, pairs, side="right") - 1
+        b = pairs - starts[a] + a + 1
         is_allowed = ~(sites[a] & sites[b]).any(axis=1)
         a, b = a[is_allowed], b[is_allowed]
         joined = GroupSums(groups.sums[a] + groups.sums[b], groups.mass[a] + groups.mass[b])
@@ -95,12 +98,13 @@ def pair_gains(objective: ValuedObjective, groups: GroupSums, sites: NDArray[np.
     return gains
 
 
-def site_bits(owner: Labels, labels: Labels, n_sites: int) -> NDArray[np.uint64]:
-    """Return which sites have a part in each group, one bit a site (G, words)."""
+def site_bits(owner: Labels, labels: Labels) -> NDArray[np.uint64]:
+    """Return which sites have a part in each group, one bit (G, words) for each site that has one in any."""
     n_groups = int(labels.max(initial=-1)) + 1
-    bits = np.zeros((n_groups, -(-n_sites // BITS_OF_ONE_WORD)), dtype=np.uint64)
     rows = np.flatnonzero(labels >= 0)
-    words, places = np.divmod(owner[rows], BITS_OF_ONE_WORD)
+    sites, numbers = np.unique(owner[rows], return_inverse=True)  # all others would make every comparison longer
+    bits = np.zeros((n_groups, -(-len(sites) // BITS_OF_ONE_WORD)), dtype=np.uint64)
+    words, places = np.divmod(numbers, BITS_OF_ONE_WORD)
     np.bitwise_or.at(bits, (labels[rows], words), np.left_shift(np.uint64(1), places.astype(np.uint64)))
     return bits
 
@@ -123,7 +127,7 @@ def agglomerate(objective: ValuedObjective, start: Labels, gains: Array | None =
     owner = np.repeat(np.arange(n_sites), np.diff(objective.offsets))
     groups = group_sums(objective.pieces, start, np.ones(len(start)), n_groups)
     sums, mass = groups.sums, groups.mass
-    sites = site_bits(owner, start, n_sites)
+    sites = site_bits(owner, start)
     values = objective.value(groups)
     gains = pair_gains(objective, groups, sites) if gains is None else gains
     best_partner = gains.argmax(axis=1)  # (G,): for every group the best other one, and what it gains

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from consilience.checks import Array, Labels
+from consilience.families.chunks import map_rows
 
 
 def assign_block(costs: Array) -> Labels:
@@ -23,19 +24,32 @@ def assign_block(costs: Array) -> Labels:
     return columns
 
 
-def assign_blocks(costs: Array, offsets: Labels) -> Labels:
+def assign_blocks(costs: Array, offsets: Labels, prices: Array | None = None) -> Labels:
     """Return optimal columns (L,) for every block of rows ``offsets[j]:offsets[j + 1]``, different inside a block.
+
+    Parameters
+    ----------
+    costs : Array of shape (L, G)
+        Costs of rows in columns.
+    offsets : Labels of shape (J + 1,)
+        Where each block starts, and the end.
+    prices : Array of shape (G,), optional
+        Added to the costs of every row. Default: nothing.
 
     Examples
     --------
     >>> assign_blocks(np.array([[0.0, 1.0], [0.1, 2.0], [3.0, 0.0]]), np.array([0, 2, 3]))
     array([1, 0, 1])
     """
-    cheapest = costs.argmin(axis=1)  # (L,)
+
+    def priced(rows: slice) -> Array:
+        return costs[rows] if prices is None else costs[rows] + prices
+
+    cheapest = map_rows(len(costs), costs.shape[1], lambda rows: priced(rows).argmin(axis=1))  # (L,)
     # Only blocks in which two rows want one column are assignment problems; the others are solved by the minima.
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     keys, counts = np.unique(owner * costs.shape[1] + cheapest, return_counts=True)
     for block in np.unique(keys[counts > 1] // costs.shape[1]):
         rows = slice(offsets[block], offsets[block + 1])
-        cheapest[rows] = linear_sum_assignment(costs[rows])[1]
+        cheapest[rows] = linear_sum_assignment(priced(rows))[1]
     return cheapest

@@ -17,6 +17,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families import Family
+from consilience.families.chunks import CHUNK_BYTES, map_rows
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import subtraction_gains
 
@@ -60,7 +61,11 @@ class ConjugateGroups:
 
     def _marginal(self, sums: Array) -> Array:
         """Return A(base + sums) - A(base) (n,)."""
-        marginal = self.family.log_normalizer_of_sums(self.base + sums)
+        if sums.nbytes <= CHUNK_BYTES:  # nearly always, and this is called very often
+            marginal = self.family.log_normalizer_of_sums(self.base + sums)
+        else:
+            family, base = self.family, self.base
+            marginal = map_rows(len(sums), sums.shape[1], lambda rows: family.log_normalizer_of_sums(base + sums[rows]))
         marginal -= self._base_log_normalizer
         return marginal
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.families.chunks import CHUNK_BYTES
 from consilience.matching.assignment import assign_block, assign_blocks
 
 CERTIFY_EVERY = 25
@@ -68,7 +69,7 @@ def descend_binary(
     users = _users(current, costs.shape[1])
     for _ in range(max_sweeps):  # all blocks at once, under a price that is an upper bound and exact where they are
         slope = np.where(users > 0, np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)), 1.0)
-        proposed = assign_blocks(costs + strength * slope, offsets)
+        proposed = assign_blocks(costs, offsets, strength * slope)
         if np.array_equal(proposed, current):
             break
         current, users = proposed, _users(proposed, costs.shape[1])
@@ -90,11 +91,23 @@ def _users(labels: Labels, n_columns: int) -> Array:
 
 
 def _improvable(costs: Array, offsets: Labels, strength: float, labels: Labels, users: Array) -> Labels:
-    """Return the blocks that are not at their optimum given the users of all others."""
-    sizes = np.diff(offsets)
-    owner = np.repeat(np.arange(len(sizes)), sizes)
+    """Return the blocks that are not at their optimum given the users of all others, some blocks after others."""
     join_price = strength * (np.sqrt(users + 1.0) - np.sqrt(users))
     stay_price = strength * (np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)))
+    found, first, n_blocks = [], 0, len(offsets) - 1
+    while first < n_blocks:
+        chunk_end = offsets[first] + CHUNK_BYTES // (8 * costs.shape[1])
+        end = max(first + 1, int(np.searchsorted(offsets, chunk_end, side="right")) - 1)
+        rows, own = slice(offsets[first], offsets[end]), offsets[first : end + 1] - offsets[first]
+        found.append(first + _improvable_of(costs[rows], own, labels[rows], join_price, stay_price))
+        first = end
+    return np.concatenate(found)
+
+
+def _improvable_of(costs: Array, offsets: Labels, labels: Labels, join_price: Array, stay_price: Array) -> Labels:
+    """Return the blocks, of some, that are not at their optimum under the prices (G,) of joining and of staying."""
+    sizes = np.diff(offsets)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
     # The users of a column outside a block are its users less the block's own row there, if any.
     priced = costs + join_price
     for position in range(int(sizes.max())):  # a block's own labels have one user fewer without it, in all of its rows

@@ -78,6 +78,24 @@ def membership_matrix(labels: Labels, weights: Array, n_groups: int) -> csr_arra
     return csr_array((weights[columns], columns, row_starts), shape=(n_groups, len(labels)))
 
 
+def carried_sums(sums: Array, parameters: Array, labels: Labels) -> Array:
+    """Return sums over groups (G, P) with those of more rows added, in the bytes of one sum over all rows in order.
+
+    Parameters
+    ----------
+    sums : Array of shape (G, P)
+        Sums over the rows before.
+    parameters : Array of shape (n, P)
+        What is added.
+    labels : Labels of shape (n,)
+        Group of each row; rows labelled -1 are left out.
+    """
+    n_groups = len(sums)
+    with_sums = np.concatenate([np.arange(n_groups), labels])  # the sum so far is the first member of its group
+    membership = membership_matrix(with_sums, np.ones(len(with_sums)), n_groups)
+    return np.asarray(membership @ np.concatenate([sums, parameters]))
+
+
 def plan_sums(parameters: Array, plan: Array, weights: Array) -> GroupSums:
     """Return the statistics of rows with a soft plan (L, G)."""
     weighted = plan * weights[:, None]

@@ -151,6 +151,9 @@ class Ensemble:
     @cached_property
     def natural(self) -> Array:
         """Natural parameters of all components (L, P)."""
+        return self._stacked()
+
+    def _stacked(self) -> Array:
         return np.concatenate([posterior.natural for posterior in self.posteriors])
 
     @cached_property
@@ -195,7 +198,9 @@ class Ensemble:
         """
         # Rows are compared as bytes: any order will do that depends on contents alone, and bytes never tie by rounding.
         columns = [column[:, None] for column in (self.column("counts"), self.column("weights")) if column is not None]
-        rows = np.ascontiguousarray(np.concatenate([self.natural, *columns], axis=1))
+        # Not kept where it was not asked for: the canonical order is what is worked on.
+        stacked = self.natural if "natural" in self.__dict__ else self._stacked()
+        rows = np.ascontiguousarray(np.concatenate([stacked, *columns], axis=1) if columns else stacked)
         row_keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
         rank = np.empty(len(row_keys), dtype=np.int64)
         rank[np.argsort(row_keys, kind="stable")] = np.arange(len(row_keys))
@@ -210,9 +215,12 @@ class Ensemble:
                 digest.update(name.encode() + attached.take(by_contents[start:end] - start).values.tobytes())
             digests.append(digest.digest())
         sites = sorted(range(self.n_sites), key=digests.__getitem__)
-        order = by_contents if relabel else np.arange(len(row_keys), dtype=np.int64)
+        del digests
+        order = by_contents if relabel else np.arange(len(rows), dtype=np.int64)
         origin = np.concatenate([order[self.offsets[site] : self.offsets[site + 1]] for site in sites])
-        natural, start, posteriors = self.natural[origin], 0, []
+        del rows, row_keys
+        natural, start, posteriors = stacked[origin], 0, []
+        del stacked
         for site in sites:  # the posteriors are views of one array, which the ensemble of them need not stack again
             positions = order[self.offsets[site] : self.offsets[site + 1]] - self.offsets[site]
             posteriors.append(self.posteriors[site].reordered(natural[start : start + len(positions)], positions))

@@ -22,7 +22,7 @@ from consilience.posteriors.methods.ensemble import NO_FILE
 from consilience.posteriors.posterior import Posterior
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)  # there may be very many
 class FusionInput:
     """A model that was fused; kept for the report, never saved.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,11 @@ Weights are the mean of a posterior whose prior counts as much as A observations
 part A / (N + A), which exceeds this only where the prior counts four times all data. Chosen by hand."""
 
 
-@dataclass(frozen=True)
+NO_ANCESTORS: Mapping[str, str] = MappingProxyType({})
+"""Of what was not fused from others."""
+
+
+@dataclass(frozen=True, slots=True)  # there may be very many
 class DescribedInput:
     """An input and the posterior that it was described as.
 
@@ -63,7 +68,7 @@ class DescribedInput:
     digest: str | None
     unusable: tuple[int, ...] = ()
     content: str = ""
-    ancestors: Mapping[str, str] = field(default_factory=dict)
+    ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
 
     def site_digests(self) -> dict[str, str]:
         """Return the names of the input and of all that it was fused from, by digests of contents and files."""
@@ -97,7 +102,7 @@ def describe_inputs(
     files = [named_input.file for named_input in inputs if named_input.file is not None]
     contents = iter(read_posteriors(files) if files else ())
     for position, named_input in enumerate(inputs):
-        is_read, unusable, ancestors = True, tuple[int, ...](), dict[str, str]()
+        is_read, unusable, ancestors = True, tuple[int, ...](), NO_ANCESTORS
         try:
             if named_input.file is not None:
                 content = next(contents)
@@ -126,7 +131,10 @@ def describe_inputs(
     posteriors, alignment, unaligned = align_vocabularies(
         [site.label for site in described], [site.posterior for site in described]
     )
-    described = [replace(site, posterior=posterior) for site, posterior in zip(described, posteriors, strict=True)]
+    described = [
+        site if site.posterior is posterior else replace(site, posterior=posterior)
+        for site, posterior in zip(described, posteriors, strict=True)
+    ]
     digests = [site.digest for site in described if site.digest is not None]
     if len(set(digests)) < len(digests):
         problems += files_given_twice(inputs)

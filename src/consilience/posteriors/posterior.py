@@ -178,7 +178,7 @@ def _first(names: Sequence[str], count: int = 5) -> str:
     return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)  # there may be very many
 class Posterior:
     """A mean-field posterior over the L components of one model: what a site sends, and what a fusion gives.
 
@@ -306,8 +306,10 @@ class Posterior:
         columns = {
             name: None if (values := getattr(self, name)) is None else values[order] for name in ("counts", "weights")
         }
-        attached = {name: attached.take(order) for name, attached in self.attached.items()}
-        for name, value in {"natural": natural, "attached": MappingProxyType(attached), **columns}.items():
+        attached = self.attached  # shared where there is nothing to put in order
+        if attached:
+            attached = MappingProxyType({name: array.take(order) for name, array in attached.items()})
+        for name, value in {"natural": natural, "attached": attached, **columns}.items():
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
             object.__setattr__(taken, name, value)

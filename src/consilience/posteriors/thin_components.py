@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,16 @@ def thin_components(posterior: Posterior, min_count: float) -> Labels:
 
 def remaining_components(posterior: Posterior, min_count: float) -> Labels:
     """Return which components have at least `min_count` effective observations, or do not say."""
-    return np.setdiff1d(np.arange(posterior.n_components), thin_components(posterior, min_count))
+    thin = thin_components(posterior, min_count)
+    return np.setdiff1d(np.arange(posterior.n_components), thin) if len(thin) else _all_rows(posterior.n_components)
+
+
+@cache
+def _all_rows(n_components: int) -> Labels:
+    """Return the numbers of all components, one array for all models of that size."""
+    rows = np.arange(n_components)
+    rows.setflags(write=False)
+    return rows
 
 
 def withheld_text(posterior: Posterior, min_count: float) -> str:
@@ -125,8 +135,8 @@ def left_out_record(
     records = [
         {"model": name, "component": int(component), "observations": float(posterior.counts[component])}
         for name, posterior, rows in zip(names, posteriors, remaining, strict=True)
+        if posterior.counts is not None and len(rows) < posterior.n_components
         for component in np.setdiff1d(np.arange(posterior.n_components), rows)
-        if posterior.counts is not None
     ]
     if not records:
         return {}

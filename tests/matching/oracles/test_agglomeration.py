@@ -136,7 +136,7 @@ def test_gains_of_pairs_are_symmetric_and_forbidden_where_a_site_is_in_both(n_si
     labels = np.concatenate([rng.choice(6, 2, replace=False) + 6 * (site % 3) for site in range(n_sites)])
     labels = np.unique(labels, return_inverse=True)[1]
     groups = group_sums(points.pieces, labels, np.ones(len(labels)), labels.max() + 1)
-    gains = pair_gains(points, groups, site_bits(points.owner, labels, n_sites))
+    gains = pair_gains(points, groups, site_bits(points.owner, labels))
     assert_array_equal(gains, gains.T)
     for a, b in itertools.product(range(labels.max() + 1), repeat=2):
         rows = [np.flatnonzero(labels == group) for group in (a, b)]

@@ -26,6 +26,7 @@ from consilience.posteriors.evidence.search import (
     FIRST_HETEROGENEITIES,
     MAX_SEARCHED_ROWS,
     SearchedMatching,
+    is_same_partition,
     shuffled,
     steady_order,
 )
@@ -76,12 +77,12 @@ class Judged:
 
         Of more than 6,000 components, of which a sample is searched, the virtual loss is that of a sample of the sites.
         """
-        loss = virtual_loss_of(ensemble)
+        rows = np.flatnonzero(unit_of_row >= 0)
+        if len(rows) > MAX_SEARCHED_ROWS:
+            rows = _rows_of_sample(ensemble, rows)
+        loss = virtual_loss_of(ensemble, rows)
         if loss is not None:
-            rows = np.flatnonzero(unit_of_row >= 0)
-            if len(rows) > MAX_SEARCHED_ROWS:
-                rows = _rows_of_sample(ensemble, rows)
-            loss = replace(loss.of_rows(rows), unit_of_row=unit_of_row[rows])
+            loss = replace(loss, unit_of_row=unit_of_row[rows])
         return cls(stack, unit_of_row, Selection(stack, loss, max_components, near))
 
     @classmethod
@@ -152,7 +153,7 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
     if selected.losses:
         number["virtual_loss"] = selected.losses
     labels = judged.expand(selected.matching.labels, -1)
-    loss = virtual_loss_of(ensemble)
+    loss = virtual_loss_of(ensemble) if np.any(labels < 0) else None  # nothing is left out, so nothing is placed
     if loss is not None:
         labels = place_thin_if_better(ensemble, labels, judged.unit_of_row < 0, loss)
         labels = labels if exclusive else place_strays(ensemble, labels, judged.unit_of_row < 0, loss)
@@ -203,12 +204,16 @@ def match_of_size(
     if matching is None:
         return None
     labels = place_thin(ensemble, judged.expand(matching.labels, -1), judged.unit_of_row < 0)
+    # The losses of one partition differ by rounding, which is not worth the densities of very many components.
+    if len(labels) > MAX_SEARCHED_ROWS and is_same_partition(labels, by_divergence):
+        return describe_matching(ensemble, judged, matching, labels, {})
     loss = virtual_loss_of(ensemble)
     if loss is not None:
         labels = labels if exclusive else place_strays(ensemble, labels, judged.unit_of_row < 0, loss)
         difference, error = mean_and_error(loss.differences(labels, by_divergence))
         if difference > N_ERRORS * error:
             return None
+    del loss  # it may fill the memory
     return describe_matching(ensemble, judged, matching, labels, {})
 
 

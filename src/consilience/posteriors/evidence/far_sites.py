@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.families.chunks import map_rows
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.posteriors.ensemble import Stack
 
@@ -69,9 +70,14 @@ def _site_distances(stack: Stack, labels: Labels) -> Array:
     """Return d_j of each site (J,); NaN where nothing is shared."""
     sums: GroupSums = group_sums(stack.natural, labels, np.ones(len(labels)), int(labels.max()) + 1)
     shared = np.flatnonzero((labels >= 0) & (sums.mass[labels] > 1))
-    other_means = sums.sums[labels[shared]] - stack.natural[shared]  # (n, P): leave one out
-    other_means /= (sums.mass[labels[shared]] - 1.0)[:, None]
-    divergences = stack.family.kl_pairs(other_means, stack.natural[shared])
+
+    def divergences_of(chunk: slice) -> Array:
+        rows = shared[chunk]
+        other_means = sums.sums[labels[rows]] - stack.natural[rows]  # (n, P): leave one out
+        other_means /= (sums.mass[labels[rows]] - 1.0)[:, None]
+        return stack.family.kl_pairs(other_means, stack.natural[rows])
+
+    divergences = map_rows(len(shared), stack.family.size, divergences_of) if len(shared) else np.zeros(0)
     owner, n_sites = stack.owner[shared], stack.n_sites
     n_shared = np.bincount(owner, minlength=n_sites)
     distances: Array = np.bincount(owner, weights=divergences, minlength=n_sites) / np.where(n_shared, n_shared, np.nan)

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.families.base import Family
+from consilience.families.chunks import row_chunks
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.search import steady_order
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss
@@ -48,17 +50,41 @@ def _without_priors(stack: Stack, site_priors: Array) -> tuple[Stack, NDArray[np
     return replace(stack, natural=without_prior), is_judged
 
 
-def virtual_loss_of(ensemble: Ensemble) -> VirtualLoss | None:
-    """Return the virtual losses of matchings of all components (L,); None for families without densities of data.
+def virtual_loss_of(ensemble: Ensemble, rows: Labels | None = None) -> VirtualLoss | None:
+    """Return the virtual losses of matchings of components; None for families without densities of data.
 
     Components count by ``observation_weights``, and are drawn from in an order that tiny changes do not change.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        The models, L components in all.
+    rows : Labels of shape (n,), optional
+        The components of which they are, ascending. Default: all.
     """
-    densities = ensemble.family.plug_in(ensemble.natural)
+    chosen = slice(None) if rows is None else rows
+    densities = _densities(ensemble.family, ensemble.natural[chosen])
     if densities is None:
         return None
     order = steady_order(ensemble.natural, ensemble.owner)
-    weights, describes_data = observation_weights(ensemble), ensemble.family.describes_data
+    if rows is not None:
+        order = np.argsort(np.argsort(order)[rows])
+    weights, describes_data = observation_weights(ensemble)[chosen], ensemble.family.describes_data
     return VirtualLoss(*densities, weights, describes_data=describes_data, order=order)
+
+
+def _densities(family: Family, natural: Array) -> tuple[Array, Array] | None:
+    """Return the means and covariances (or variances) of rows (L, P), one chunk after another; None without."""
+    chunks = list(row_chunks(len(natural), natural.shape[1]))
+    parts = family.plug_in(natural[chunks[0]]) if chunks else None
+    if parts is None or len(chunks) == 1:
+        return parts
+    means, covariances = (np.empty((len(natural), *part.shape[1:])) for part in parts)
+    for rows in chunks:
+        parts = family.plug_in(natural[rows])
+        assert parts is not None  # noqa: S101  (the first rows had them)
+        means[rows], covariances[rows] = parts
+    return means, covariances
 
 
 def observation_weights(ensemble: Ensemble) -> Array:

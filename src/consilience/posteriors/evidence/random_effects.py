@@ -22,9 +22,10 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.families.evidence import Discounts
+from consilience.families.chunks import row_chunks
+from consilience.families.evidence import MAX_KEPT_ROWS, Discounts, PlainDiscounts
 from consilience.matching.conjugate_groups import ConjugateGroups
-from consilience.matching.groups import membership_matrix
+from consilience.matching.groups import GroupSums, carried_sums, membership_matrix
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.matching_prior import MatchingPrior
 
@@ -63,19 +64,33 @@ class RandomEffects:
         return self.stack.family.heterogeneity_unit(self.stack.natural)
 
     def _discounted(self, heterogeneity: Array) -> tuple[Array, Array, Array]:
-        """Return weighted pieces (L, P), the base law (P,) and weighted normalisers (L,); the last h is kept."""
+        """Return weighted pieces (L, P), the base law (P,) and weighted normalisers (L,).
+
+        Those of the last h are kept, but for very many rows.
+        """
         key = heterogeneity.tobytes()
         if self._at is None or self._at[0] != key:
+            law = self.discounts.law(heterogeneity)
             pieces, observed = self.discounts.pieces(heterogeneity), self.discounts.observed(heterogeneity)
             if self._are_weighted:
                 pieces, observed = pieces * self.stack.row_weights[:, None], observed * self.stack.row_weights
-            self._at = (key, pieces, self.discounts.law(heterogeneity), observed)
+            if len(pieces) > MAX_KEPT_ROWS:
+                return pieces, law, observed
+            self._at = (key, pieces, law, observed)
         return self._at[1:]
 
     def groups(self, heterogeneity: Array, prior: MatchingPrior) -> ConjugateGroups:
         """Return what groups are worth at one heterogeneity, the normalisers and the prior's constant not counted."""
-        pieces, base, _ = self._discounted(heterogeneity)
+        pieces, base, _ = self._discounted(heterogeneity)  # (L, P)
         return ConjugateGroups(self.stack.family, base, pieces, self.stack.offsets, prior.level)
+
+    def total(self, labels: Labels, heterogeneity: Array, prior: MatchingPrior) -> float:
+        """Return ``groups(heterogeneity, prior).total(labels)``, for which the pieces need not be there at once."""
+        n_groups = int(labels.max()) + 1
+        sums, base, _ = self._sums_of_groups(labels, n_groups)(heterogeneity)
+        mass = np.bincount(labels[labels >= 0], minlength=n_groups).astype(np.float64)
+        groups = ConjugateGroups(self.stack.family, base, sums[:0], self.stack.offsets, prior.level)
+        return float(groups.value(GroupSums(sums, mass)).sum())
 
     def evidence(self, labels: Labels, heterogeneity: Array, prior: MatchingPrior) -> float:
         """Return F of a matching with consecutive labels; rows labelled -1 are left out of it."""
@@ -84,18 +99,39 @@ class RandomEffects:
     def _evidence_of(self, labels: Labels, prior: MatchingPrior) -> Callable[[Array], float]:
         """Return F of a matching as a function of h."""
         n_groups, family, is_in = int(labels.max(initial=-1)) + 1, self.stack.family, labels >= 0
-        membership = membership_matrix(labels, np.ones(len(labels)), n_groups)
+        sums_of = self._sums_of_groups(labels, n_groups)
         log_prior = prior.total(np.bincount(labels[is_in], minlength=n_groups))
 
         def evidence(heterogeneity: Array) -> float:
-            pieces, base, observed = self._discounted(heterogeneity)
-            marginal = family.log_normalizer_of_sums(
-                np.concatenate([base[None], base + membership @ pieces])
-            )  # (1 + G,)
+            sums, base, observed = sums_of(heterogeneity)
+            marginal = family.log_normalizer_of_sums(np.concatenate([base[None], base + sums]))  # (1 + G,)
             likelihood = float(marginal[1:].sum()) - n_groups * float(marginal[0])
             return likelihood - float(observed[is_in].sum()) + log_prior
 
         return evidence
+
+    def _sums_of_groups(self, labels: Labels, n_groups: int) -> Callable[[Array], tuple[Array, Array, Array]]:
+        """Return, as a function of h, the pieces' sums over groups (G, P), the base law and the normalisers (L,)."""
+        discounts, weights = self.discounts, self.stack.row_weights
+        if len(labels) <= MAX_KEPT_ROWS or not isinstance(discounts, PlainDiscounts):
+            membership = membership_matrix(labels, np.ones(len(labels)), n_groups)
+
+            def sums_at_once(heterogeneity: Array) -> tuple[Array, Array, Array]:
+                pieces, base, observed = self._discounted(heterogeneity)
+                return np.asarray(membership @ pieces), base, observed
+
+            return sums_at_once
+
+        def sums_in_chunks(heterogeneity: Array) -> tuple[Array, Array, Array]:
+            base, observed = discounts.law(heterogeneity), np.empty(len(labels))
+            sums = np.zeros((n_groups, len(base)))
+            for rows in row_chunks(len(labels), len(base)):
+                part = discounts.part(rows)
+                sums = carried_sums(sums, weights[rows, None] * part.pieces(heterogeneity), labels[rows])
+                observed[rows] = weights[rows] * part.observed(heterogeneity)
+            return sums, base, observed
+
+        return sums_in_chunks
 
     def fit_heterogeneity(self, labels: Labels, start: Array, prior: MatchingPrior) -> Array:
         """Return h (B,) of the greatest evidence of a matching, by coordinate search on log h from a start.

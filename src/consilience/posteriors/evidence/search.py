@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.families.chunks import sum_of_rows
 from consilience.matching.agglomeration import MIN_RELATIVE_GAIN, AgglomerationPath, agglomerate, pair_gains, site_bits
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.site_by_site import ascend, grow
@@ -101,6 +102,7 @@ class EvidenceSearch:
     def __init__(self, stack: Stack, max_groups: int | None = None, start: Array | None = None) -> None:
         self.problem, self.max_groups, self._start = RandomEffects(stack), max_groups, start
         self._pair_likelihoods: dict[bytes, Array] = {}
+        self._keeps_pairs = True  # for the search under the other prior
         self._paths: tuple[SearchedMatching, list[AgglomerationPath]] | None = None
 
     @property
@@ -157,7 +159,10 @@ class EvidenceSearch:
         is_pilot[small[:n_pilots]] = True
         rows = np.flatnonzero(is_pilot[stack.owner])
         # All sites keep their places, so that a group of the sample is rare or common as it is among all.
-        pilot = EvidenceSearch(stack.take(rows), self.max_groups, self._start)._best(first, refit)
+        search = EvidenceSearch(stack.take(rows), self.max_groups, self._start)
+        search._keeps_pairs = False  # it is asked once
+        pilot = search._best(first, refit)
+        del search
         labels = np.full(len(stack.natural), -1, dtype=np.int64)
         labels[rows] = pilot.labels
         objective = self.problem.groups(pilot.heterogeneity, pilot.prior)
@@ -166,6 +171,7 @@ class EvidenceSearch:
             path = agglomerate(objective, labels)
             labels = path.labels(path.best(self.max_groups))
         labels = ascend(objective, labels, np.random.default_rng(0), 1, self._openings)[0]
+        del objective  # its pieces may fill the memory
         prior = refit(np.bincount(labels))
         heterogeneity = self.problem.fit_heterogeneity(labels, pilot.heterogeneity, prior)
         return SearchedMatching(
@@ -226,16 +232,18 @@ class EvidenceSearch:
 
     def full_path(self, objective: ConjugateGroups, heterogeneity: Array, prior: MatchingPrior) -> AgglomerationPath:
         """Return the agglomeration from every component by itself."""
-        key = heterogeneity.tobytes()
-        if key not in self._pair_likelihoods:
+        key, every_row, n_sites = heterogeneity.tobytes(), np.arange(len(self._stack.natural)), self._stack.n_sites
+        of_two = prior.level[2] - 2.0 * prior.level[1] if n_sites > 1 else 0.0
+        likelihoods = self._pair_likelihoods.get(key)
+        if likelihoods is None:
             # Both priors start from the same h, and a level is one number for all pairs.
             flat = replace(objective, level=np.zeros_like(prior.level))
-            every_row = np.arange(len(self._stack.natural))
-            bits = site_bits(self._stack.owner, every_row, self._stack.n_sites)
-            self._pair_likelihoods = {**self._pair_likelihoods, key: pair_gains(flat, flat.sums(every_row), bits)}
-        n_sites = self._stack.n_sites
-        of_two = prior.level[2] - 2.0 * prior.level[1] if n_sites > 1 else 0.0
-        return agglomerate(objective, np.arange(len(self._stack.natural)), self._pair_likelihoods[key] + of_two)
+            likelihoods = pair_gains(flat, flat.sums(every_row), site_bits(self._stack.owner, every_row))
+        if self._keeps_pairs:
+            self._pair_likelihoods[key] = likelihoods
+            return agglomerate(objective, every_row, likelihoods + of_two)
+        likelihoods += of_two
+        return agglomerate(objective, every_row, likelihoods)
 
     def paths(self, matching: SearchedMatching) -> list[AgglomerationPath]:
         """Return the agglomerations from the groups of a matching, and from every component of them by itself.
@@ -271,7 +279,7 @@ class EvidenceSearch:
 
     def _better_on_paths(self, matching: SearchedMatching) -> Labels | None:
         """Return the best matching on the paths of one, within the limit; None where none exceeds it."""
-        total = self.problem.groups(matching.heterogeneity, matching.prior).total(matching.labels)
+        total = self.problem.total(matching.labels, matching.heterogeneity, matching.prior)
         lowest, better = total + MIN_RELATIVE_GAIN * (1.0 + abs(total)), None
         for path in self.paths(matching):
             step = path.best(self.max_groups)
@@ -320,8 +328,10 @@ def steady_order(natural: Array, owner: Labels) -> Labels:
     Rows are ordered by one fixed linear form of their natural parameters, sites by the sum of those of their rows.
     Bytes, which order an ensemble, change at random where a number changes in its last digit.
     """
-    scale = np.abs(natural - natural.mean(axis=0)).mean(axis=0)
-    is_rounding = scale <= SMALLEST_SPREAD * np.abs(natural).max(axis=0)  # columns that are alike order nothing
+    centre = natural.mean(axis=0)
+    scale = sum_of_rows(len(natural), natural.shape[1], lambda rows: np.abs(natural[rows] - centre)) / len(natural)
+    largest = np.maximum(natural.max(axis=0), -natural.min(axis=0))
+    is_rounding = scale <= SMALLEST_SPREAD * largest  # columns that are alike order nothing
     direction = np.random.default_rng(0).standard_normal(natural.shape[1])
     keys = natural @ np.where(is_rounding, 0.0, direction / np.where(is_rounding, 1.0, scale))
     site_keys = np.bincount(owner, weights=keys)

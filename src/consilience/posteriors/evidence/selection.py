@@ -142,8 +142,8 @@ class Selection:
         """
         matching = self._in_order(self.selected.matching)
         by_number = {matching.n_groups: matching.evidence}
-        objective = self._search.problem.groups(matching.heterogeneity, matching.prior)
-        offset = matching.evidence - objective.total(matching.labels)
+        total = self._search.problem.total(matching.labels, matching.heterogeneity, matching.prior)
+        offset = matching.evidence - total
         for path in self._search.paths(matching):
             for n_groups, total in zip(path.n_groups.tolist(), (path.totals + offset).tolist(), strict=True):
                 if self._search.max_groups is None or n_groups <= self._search.max_groups:

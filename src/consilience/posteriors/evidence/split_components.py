@@ -79,7 +79,7 @@ def merge_split_components(stack: Stack) -> MergedComponents | None:
             if int(stack.owner[into]) in merged_into:
                 continue
             merged_into[int(stack.owner[into])] = into
-            units[units == other] = into
+            units[other] = into
             pieces[into] += pieces[other]
             natural[into] += natural[other] - family.flat
             alive[other] = False
@@ -87,6 +87,8 @@ def merge_split_components(stack: Stack) -> MergedComponents | None:
         first, second = first[again], second[again]
     if alive.all():
         return None
+    while not np.array_equal(units, units[units]):  # what a component became may have become part of another one
+        units = units[units]
     rows = np.flatnonzero(alive)
     kept = stack.take(rows)
     merged = Stack(family, natural[rows], kept.offsets, kept.row_weights)

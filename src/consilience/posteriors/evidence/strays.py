@@ -108,9 +108,12 @@ def _rare_failures(search: EvidenceSearch, matching: SearchedMatching, limit: in
     """Return rows of small groups that are better explained as rare failures: whole groups, up to so many rows."""
     n_sites = int(np.count_nonzero(search.problem.stack.sizes))
     sizes = np.bincount(matching.labels[matching.labels >= 0])
+    suspects = np.flatnonzero(sizes <= max(MAX_SUSPECT_MEMBERS, MAX_SUSPECT_SHARE * n_sites))
+    if not suspects.size:
+        return suspects
     explanations = _Explanations.of(search, matching)
     failures: list[int] = []
-    for group in np.flatnonzero(sizes <= max(MAX_SUSPECT_MEMBERS, MAX_SUSPECT_SHARE * n_sites)).tolist():
+    for group in suspects.tolist():
         # Only larger groups explain a smaller one: else two small groups would explain each other away.
         others = np.flatnonzero(sizes > sizes[group])
         rows = np.flatnonzero(matching.labels == group)

@@ -9,7 +9,8 @@ is estimated from draws of c, the same for all matchings, so that their differen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -17,7 +18,10 @@ import numpy as np
 from scipy.special import logsumexp
 
 from consilience.checks import Array, Labels
+from consilience.families.chunks import CHUNK_BYTES as PART_BYTES
+from consilience.families.chunks import row_chunks
 from consilience.families.densities import log_gaussians
+from consilience.matching.groups import carried_sums
 
 N_DRAWS = 2000
 """Draws of the concatenation: standard errors of 0.004 nats where the loss is small, 0.03 where it is 1."""
@@ -26,7 +30,9 @@ N_FIRST_DRAWS = 250
 N_FURTHER_DRAWS = 10_000
 """Draws where a choice would be within its standard error."""
 CHUNK_BYTES = 2**26
-"""Memory of densities that are held at once: 64 MiB, chosen by hand."""
+"""Memory of whitened differences that would be held at once: 64 MiB, chosen by hand."""
+MAX_DENSE_ROWS = 6000
+"""Components up to which moments are products with a dense matrix of rows and groups: as many as are searched."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +65,6 @@ class VirtualLoss:
     describes_data: bool = True
     order: Labels | None = None
 
-    def of_rows(self, rows: Labels) -> VirtualLoss:
-        """Return the losses of matchings of some components, against those alone."""
-        order = None if self.order is None else np.argsort(np.argsort(self.order)[rows])
-        means, covariances, weights = self.means[rows], self.covariances[rows], self.weights[rows]
-        return replace(self, means=means, covariances=covariances, weights=weights, order=order)
-
     @cached_property
     def _centre(self) -> Array:
         """Mean of the means (D,), taken off everywhere, so that densities lose no digits far from the origin."""
@@ -89,12 +89,13 @@ class VirtualLoss:
         order = np.arange(len(self._shares)) if self.order is None else self.order
         places = np.searchsorted(np.cumsum(self._shares[order]), rng.random(self.n_draws), side="right")
         rows = order[np.minimum(places, len(order) - 1)]
-        noise = rng.standard_normal((self.n_draws, self._centred_means.shape[1]))
+        noise = rng.standard_normal((self.n_draws, self.means.shape[1]))
+        centred = self.means[rows] - self._centre
         if self.covariances.ndim == 2:
-            return rows, self._centred_means[rows] + noise * np.sqrt(self.covariances[rows])
+            return rows, centred + noise * np.sqrt(self.covariances[rows])
         used, which = np.unique(rows, return_inverse=True)
         factors = np.linalg.cholesky(self.covariances[used])
-        return rows, self._centred_means[rows] + np.einsum("nij,nj->ni", factors[which], noise)
+        return rows, centred + np.einsum("nij,nj->ni", factors[which], noise)
 
     @property
     def rows_of_draws(self) -> Labels:
@@ -153,6 +154,8 @@ class VirtualLoss:
     def _moments(self, labels: Labels) -> tuple[Array, Array, Array]:
         """Return means (G, D), covariances and masses (G,) of the groups of a matching (L,)."""
         n_groups = int(labels.max()) + 1
+        if len(labels) > MAX_DENSE_ROWS:
+            return self._moments_in_chunks(labels, n_groups)
         rows = np.flatnonzero(labels >= 0)
         shares = np.zeros((n_groups, len(labels)))
         shares[labels[rows], rows] = self._shares[rows]
@@ -170,6 +173,29 @@ class VirtualLoss:
             spread[rows] += deviations[:, :, None] * deviations[:, None, :]
             covariances = (shares @ spread.reshape(len(labels), -1)).reshape(-1, dim, dim)
         return means, covariances, mass
+
+    def _moments_in_chunks(self, labels: Labels, n_groups: int) -> tuple[Array, Array, Array]:
+        """Return ``_moments`` without arrays of all rows and groups, or of all rows once more."""
+        is_in, dim = labels >= 0, self.means.shape[1]
+        mass: Array = np.bincount(labels[is_in], weights=self._shares[is_in], minlength=n_groups).astype(np.float64)
+        scale = np.where(mass > 0, mass, 1.0)[:, None]
+
+        def means_of(terms: Callable[[slice], Array], width: int) -> Array:
+            sums = np.zeros((n_groups, width))
+            for rows in row_chunks(len(labels), width):
+                sums = carried_sums(sums, self._shares[rows, None] * terms(rows), labels[rows])
+            return sums / scale
+
+        means = means_of(lambda rows: self.means[rows] - self._centre, dim)
+
+        def squares(rows: slice) -> Array:
+            deviations = self.means[rows] - self._centre - means[labels[rows]]  # those of -1 are in no sum
+            if self.covariances.ndim == 2:
+                return self.covariances[rows] + deviations**2
+            return (self.covariances[rows] + deviations[:, :, None] * deviations[:, None, :]).reshape(-1, dim * dim)
+
+        covariances = means_of(squares, dim ** (self.covariances.ndim - 1))
+        return means, covariances.reshape(-1, *self.covariances.shape[1:]), mass
 
     def of_mixture(self, means: Array, covariances: Array, weights: Array) -> Array:
         """Return log c - log f of every draw (n,) for a mixture f of components as this one's, with weights (G,)."""
@@ -204,7 +230,10 @@ def mean_and_error(values: Array) -> tuple[float, float]:
 def _log_density(points: Array, means: Array, covariances: Array, weights: Array) -> Array:
     """Return the log density (n,) of a mixture of Gaussians."""
     log_weights = np.log(np.maximum(weights, np.finfo(np.float64).tiny))
+    # Matrices are factorised once for each chunk.
     n_rows = max(1, CHUNK_BYTES // (8 * len(means) * points.shape[1]))
+    if covariances.ndim == 2:
+        n_rows = max(1, PART_BYTES // (8 * len(means)))
     chunks = (points[start : start + n_rows] for start in range(0, len(points), n_rows))
     return np.concatenate(
         [logsumexp(log_gaussians(chunk, means, covariances) + log_weights, axis=1) for chunk in chunks]

@@ -102,15 +102,16 @@ def _alternate(
         proposal = descend_binary(costs, offsets, strength, labels, rng, MAX_SWEEPS)
         new_centres = problem.barycenters(proposal, n_groups, centres)
         new_centres = _reseed_unused(problem, new_centres, proposal, costs)
-        new_costs = problem.costs(new_centres)
-        value = matched_cost(new_costs, proposal) + strength * binary_penalty(proposal, n_groups)
+        del costs  # they may fill the memory, and no others are there at once
+        costs = problem.costs(new_centres)
+        value = matched_cost(costs, proposal) + strength * binary_penalty(proposal, n_groups)
         # Both half steps are exact descents, so a rise is rounding (or a Renyi average that has not moved): stop there.
         if labels is not None and value > lowest:
             converged = True
             break
         is_unchanged = labels is not None and np.array_equal(proposal, labels)
         is_small_gain = lowest - value <= tolerance * abs(lowest) if np.isfinite(lowest) else False
-        labels, centres, costs, lowest = proposal, new_centres, new_costs, value
+        labels, centres, lowest = proposal, new_centres, value
         values.append(value)
         if is_unchanged or is_small_gain:
             converged = True
@@ -149,19 +150,30 @@ def dissolve(
         costs = problem.costs(fit.centres)
         for group in np.argsort(np.bincount(fit.labels), kind="stable"):
             others = np.arange(fit.n_groups) != group
-            trial = descend_binary(costs[:, others], problem.ensemble.offsets, strength, None, rng, DISSOLVE_SWEEPS)
+            trial = _without_group(costs, int(group), problem.ensemble.offsets, strength, rng)
             trial_labels, averages = compact(problem, trial)
             value = objective(problem, averages, trial_labels, strength)
             if value < fit.objective:
                 smaller = KLFit(
                     trial, problem.barycenters(trial, fit.n_groups - 1, fit.centres[others]), value, (), True
                 )
+                del costs
                 fit = _alternate(
                     problem, smaller.centres, strength, trial, rng, max_iterations, tolerance, (*fit.history, value)
                 )
                 improved = True
                 break
     return fit
+
+
+def _without_group(costs: Array, group: int, offsets: Labels, strength: float, rng: np.random.Generator) -> Labels:
+    """Return the matching to all groups but one, which are numbered without it; the costs are not copied for that."""
+    own = costs[:, group].copy()
+    costs[:, group] = np.inf
+    labels = descend_binary(costs, offsets, strength, None, rng, DISSOLVE_SWEEPS)
+    costs[:, group] = own
+    labels[labels > group] -= 1
+    return labels
 
 
 def fit_clusters(problem: KLProblem, centres: Array, max_iterations: int) -> KLFit:

@@ -271,10 +271,11 @@ class KLFusion(Method):
         search under the rule of one per site can. Its seeds are drawn from the components in an order that tiny changes
         do not change.
         """
-        loss, family = virtual_loss_of(ensemble), ensemble.family
-        is_small = len(ensemble.natural) <= MAX_CLUSTERED_ROWS
-        if loss is None or not loss.describes_data or not is_small or self._is_exclusive(ensemble):
+        family, is_small = ensemble.family, len(ensemble.natural) <= MAX_CLUSTERED_ROWS
+        if not family.describes_data or not is_small or self._is_exclusive(ensemble):
             return selected
+        loss = virtual_loss_of(ensemble)
+        assert loss is not None  # noqa: S101  (families that describe data have densities; narrows the type)
         assert isinstance(family, EvidenceFamily)  # noqa: S101  (families that describe data are; narrows the type)
         n_groups = int(selected.labels.max()) + 1
         order = steady_order(ensemble.natural, ensemble.owner)
