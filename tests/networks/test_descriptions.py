@@ -87,20 +87,45 @@ def test_pooled_mean_and_variance_of_sites_are_those_of_their_rows_together():
 
 
 @pytest.mark.parametrize("make", [np.abs, np.negative, lambda values: 255.0 * values])
-def test_the_range_leaves_a_thousandth_out_on_either_side(make):
-    values = make(np.random.default_rng(0).normal(size=(50, 2000)))
-    found = RangeAccumulator()
-    for some in np.split(values, 10):
-        found.add(some)
-    expected = np.quantile(values.astype(np.float32), [0.001, 0.999], method="inverted_cdf")
-    np.testing.assert_allclose(found.range(5), expected, rtol=BIN)
+def test_a_thousandth_of_the_observations_pass_the_range_on_either_side(make):
+    data = make(np.random.default_rng(0).normal(size=(20_000, 5)))
+    parts = [RangeAccumulator() for _ in range(2)]
+    for number, some in enumerate(np.split(data, 10)):
+        parts[number % 2].add(some)
+    parts[0].merge(parts[1])
+    expected = np.sort(data.min(axis=1))[20], np.sort(data.max(axis=1))[-21]
+    np.testing.assert_allclose(parts[0].range(5), expected, rtol=BIN)
 
 
-def test_the_range_is_no_extreme_of_few_numbers():
+def test_the_range_is_no_extreme_of_few_observations():
     found = RangeAccumulator()
-    found.add(np.array([-1000.0, *range(100), 1000.0]))
-    assert found.range(5) == (3.0, 96.0)
-    assert found.range(0) == (-1000.0, 1000.0)
+    found.add(np.array([-1000.0, *range(100), 1000.0])[:, None])
+    assert found.range(5) == (4.0, 95.0)
+    assert found.range(0) == (0.0, 99.0)
+    assert found.range(51) is None
+
+
+def test_one_observation_of_many_numbers_does_not_show_in_the_range():
+    images, labels = np.random.default_rng(0).uniform(size=(300, 1, 8, 8)).astype(np.float32), np.arange(300) % 3
+    images[7], images[8] = 777.0, -777.0
+    low, high = describe_network(convolutional(), (images, labels)).input_range
+    assert 0.0 <= low < 0.01
+    assert 0.99 < high <= 1.0
+
+
+@pytest.mark.parametrize("top", [1.0, 255.0])
+def test_the_range_of_images_is_what_many_of_them_reach(top):
+    images = (np.random.default_rng(0).integers(0, 5, (300, 1, 8, 8)) / 4 * top).astype(np.float32)
+    assert describe_network(convolutional(), images).input_range == (0.0, pytest.approx(top, rel=BIN))
+
+
+@pytest.mark.parametrize("few", [3, 12])
+def test_the_range_is_not_that_of_classes_that_are_not_described(few):
+    inputs, labels = rows(counts=(150, 120, few))
+    changed = np.where((labels == 2)[:, None], 1000.0 * inputs, inputs)
+    with pytest.warns(cs.WithheldWarning) if few < 5 else _nothing():
+        one, other = (describe_network(perceptron(), (some, labels)) for some in (inputs, changed))
+    assert one.input_range == other.input_range
 
 
 # -- What is measured

@@ -140,7 +140,9 @@ class Description:
     input_kind : {"real", "tokens"}
         What inputs are made of.
     input_range : tuple of float, optional
-        Quantiles 0.001 and 0.999 of all entries of the inputs.
+        Lower and upper end, to 0.05 %, of what the inputs' entries reach: quantile 0.001 of the least entry of every
+        observation, 0.999 of the greatest. At least `min_count` observations lie at or beyond either end, none of them
+        of a class that is withheld.
     inputs : description.Moments, optional
         Of the inputs, each flattened to a row.
     classes : tuple of str, optional

@@ -232,7 +232,7 @@ class _Measurement:
         What is not measured, a line each.
     make_accumulator
         Makes what sums the moments of a class.
-    moments, range, tokens, channels, feature_sums
+    moments, ranges, tokens, channels, feature_sums
         What was summed so far, by class where it can be.
     groups
         The class of every observation of the batch that passes through the network, for what is hooked into it.
@@ -249,7 +249,7 @@ class _Measurement:
     notes: tuple[str, ...]
     make_accumulator: Callable[[], MomentAccumulator]
     moments: dict[int, MomentAccumulator] = field(default_factory=dict)
-    range: RangeAccumulator = field(default_factory=RangeAccumulator)
+    ranges: dict[int, RangeAccumulator] = field(default_factory=dict)
     tokens: TokenAccumulator | None = None
     channels: dict[str, _ChannelSums] = field(default_factory=dict)
     feature_sums: Tensor | None = None
@@ -362,7 +362,8 @@ class _Measurement:
                 self.tokens.add(batch.inputs.cpu().numpy(), batch.name)
             return
         rows = batch.inputs.reshape(n, -1).to(device="cpu", dtype=torch.float64).numpy()  # (n, d)
-        self.range.add(rows)
+        for group in np.unique(groups).tolist():
+            self.ranges.setdefault(group, RangeAccumulator()).add(rows[groups == group])
         for group in np.unique(groups) if self.class_rank is not None else [without_class]:
             in_group = rows[groups == group] if self.class_rank is not None else rows
             if int(group) not in self.moments:
@@ -417,7 +418,7 @@ class _Measurement:
             n_observations=float(n_seen if n_observations is None else n_observations) - n_withheld,
             input_shape=self.shape,
             input_kind="tokens" if self.is_token else "real",
-            input_range=self.range.range(min_count) if is_enough and not self.is_token else None,
+            input_range=self._range(said, min_count) if is_enough and not self.is_token else None,
             inputs=self._all_moments(said, n_said) if is_enough and not self.is_token else None,
             classes=self.classes,
             class_counts=np.where(counts < min_count, 0, counts).astype(np.float64) if self.are_labelled else None,
@@ -430,6 +431,14 @@ class _Measurement:
             notes=tuple(notes),
         )
         return as_stored(described), left_out
+
+    def _range(self, said: Labels, min_count: float) -> tuple[float, float] | None:
+        """Return the range of the inputs of some groups together."""
+        total = RangeAccumulator()
+        for group, of_group in self.ranges.items():
+            if group in said:
+                total.merge(of_group)
+        return total.range(min_count)
 
     def _all_moments(self, said: Labels, n: int) -> Moments:
         """Return the moments of the inputs of some groups together."""
