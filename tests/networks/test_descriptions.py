@@ -410,6 +410,30 @@ def test_the_weights_are_loaded_as_before(tmp_path):
     net.load_state_dict(load_file(tmp_path / "site.safetensors"), strict=True)
 
 
+def test_a_description_of_the_network_before_is_removed(tmp_path):
+    path, net = tmp_path / "site.safetensors", perceptron()
+    cs.save(net, path, data=rows())
+    before = description_path(path).read_bytes()
+    cs.save(net, path)  # the same weights: it still is of them
+    assert description_path(path).read_bytes() == before
+    cs.save(perceptron(1), path)
+    assert not description_path(path).exists()
+    cs.save(net, path, data=rows())
+    cs.fuse([net, perceptron(1)], "average").save(path)
+    assert not description_path(path).exists()
+    description_path(path).write_text("notes of somebody")
+    cs.save(net, path)
+    assert description_path(path).read_text() == "notes of somebody"
+
+
+def test_a_description_of_tied_weights_stays_beside_them(tmp_path):
+    path, net = tmp_path / "site.safetensors", perceptron(d=8, classes=8)
+    net[2].weight = net[0].weight
+    cs.save(net, path, n_observations=50)
+    cs.save(cs.describe(net, n_observations=50).module, path)
+    assert description_path(path).is_file()
+
+
 def broken(path, change):
     """Write a description in which something is changed, past its own checks."""
     description = cs.describe(perceptron(), rows(), classes=CLASSES).description
@@ -603,7 +627,9 @@ def test_a_description_is_bound_to_its_weights(tmp_path):
     cs.save(b, tmp_path / "b.safetensors")
     a.module[0].bias += 1.0  # training goes on
     assert text in cs.check([a, b])[0]
+    before = (tmp_path / "a.description.safetensors").read_bytes()
     cs.save(a.module, tmp_path / "a.safetensors", symmetry=a.symmetry)
+    (tmp_path / "a.description.safetensors").write_bytes(before)  # as where another program wrote the weights
     (problem,) = cs.check([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
     assert text in problem
     (tmp_path / "a.description.safetensors").unlink()
