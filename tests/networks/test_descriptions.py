@@ -215,6 +215,18 @@ def test_inputs_alone_are_described_without_classes():
     assert targets.classes is targets.class_counts is None
 
 
+def test_classes_held_as_real_numbers_are_asked_for():
+    net, (inputs, labels) = perceptron(), rows()
+    for held in (torch.tensor(labels).float(), labels[:, None].astype(np.float64)):
+        with pytest.warns(cs.WithheldWarning, match=r"labels are real numbers.*give integers.* or classes=3$"):
+            assert describe_network(net, (inputs, held)).class_counts is None
+        assert describe_network(net, (inputs, held), classes=3).class_counts.tolist() == [150, 120, 90]
+    measured = labels.astype(np.float64)
+    measured[-1] = 0.5  # one that is no class, in the last batch of all
+    describe_network(net, [(inputs[:200], measured[:200]), (inputs[200:], measured[200:])])
+    describe_network(perceptron(classes=1), (inputs, labels.astype(np.float64)))
+
+
 def test_two_classes_of_one_output_are_counted_where_they_are_stated():
     net, (inputs, labels) = perceptron(classes=1), rows(counts=(150, 120))
     assert describe_network(net, (inputs, labels), classes=2).class_counts.tolist() == [150, 120]

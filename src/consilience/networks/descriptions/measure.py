@@ -39,6 +39,7 @@ from consilience.networks.descriptions.observations import (
     Batch,
     batches_of_data,
     class_names,
+    could_be_classes,
     numbers_of_classes,
     reads_tokens,
     token_table,
@@ -238,6 +239,8 @@ class _Measurement:
         The class of every observation of the batch that passes through the network, for what is hooked into it.
     n_channel_sums
         Sums of channels in memory.
+    n_unnamed
+        Outputs, where labels are held as real numbers and all so far could be numbers of classes; else 0.
     """
 
     classes: tuple[str, ...] | None
@@ -255,6 +258,7 @@ class _Measurement:
     feature_sums: Tensor | None = None
     groups: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     n_channel_sums: int = 0
+    n_unnamed: int = 0
 
     @classmethod
     def start(
@@ -293,6 +297,7 @@ class _Measurement:
             counts=np.zeros(n_classes + 1, dtype=np.int64),
             notes=("labels not counted: the network has one output; classes=2 counts them",) * are_uncounted,
             make_accumulator=lambda: MomentAccumulator(d, sketch_rank),
+            n_unnamed=n_outputs if are_real and names is None and n_outputs is not None and n_outputs > 1 else 0,
         )
         if is_token and len(shape) == 1:
             table = token_table(module)
@@ -348,6 +353,8 @@ class _Measurement:
     def add(self, module: nn.Module, batch: Batch) -> None:
         """Add observations."""
         n = len(batch.inputs)
+        if self.n_unnamed and not could_be_classes(batch.labels, self.n_unnamed):
+            self.n_unnamed = 0
         without_class = len(self.counts) - 1
         groups = np.full(n, without_class)
         if self.are_labelled and self.classes is not None:
@@ -384,6 +391,11 @@ class _Measurement:
         left_out: list[str] = []
         notes = list(self.notes)
         names = () if self.classes is None else self.classes
+        if self.n_unnamed:
+            left_out.append(
+                "labels are real numbers, so that no classes are described; where they are classes, give integers, "
+                f"such as y.astype(int), or classes={self.n_unnamed}"
+            )
         if len(withheld):
             listed = named([names[number] for number in withheld])
             left_out.append(
