@@ -60,11 +60,37 @@ def test_inspect_says_what_a_description_tells_of_people(data, command):
     assert "withheld:    of fewer than 5 observations: 1, 2" in lines
     people = lines[lines.index("What this file tells about people: ") :]
     assert [line.partition(":")[0] for line in people[1:]] == [
-        "counts", "mean input", "mean by class", "membership", "channels", "differences", "protection",
+        "counts", "mean input", "range", "mean by class", "features", "membership", "channels", "differences",
+        "protection",
     ]  # fmt: skip
     document = json.loads(command("inspect", "--json", DESCRIBED[0]).out)
     assert document["header"]["n_observations"] == 198
     assert document["bytes"]["moments of the inputs"] == 4 * 6 * 8
+
+
+def told(command, file):
+    """Return what a description tells about people, by what it is called."""
+    lines = command("inspect", file).out.splitlines()
+    people = lines[lines.index("What this file tells about people: ") + 1 :]
+    return {name: text.strip() for name, _, text in (line.partition(":") for line in people)}
+
+
+def test_inspect_says_that_a_mean_without_classes_tells_who_was_in_it(data, command):
+    np.savez("targets.npz", x=np.random.default_rng(0).normal(size=(200, 6)))
+    assert command("describe", SITES[0], *MODULE, "--data", "targets.npz").code == 0
+    people = told(command, DESCRIBED[0])
+    assert list(people) == ["counts", "mean input", "range", "membership", "channels", "differences", "protection"]
+    assert people["range"].endswith("of the observations, and 5 at least")
+    cs.save(cs.Description("0" * 64, 200), "number.safetensors")
+    assert list(told(command, "number.safetensors")) == ["counts", "differences", "protection"]
+
+
+def test_inspect_says_that_nothing_is_withheld(data, command):
+    assert command("describe", SITES[0], *MODULE, "--data", "0.npz", "--min-count", "0").code == 0
+    people = told(command, DESCRIBED[0])
+    assert people["counts"] == "how many observations of each class the site has, however few"
+    assert people["range"].endswith("outermost 0.1 % of the observations")
+    assert people["protection"].startswith("no class is withheld for being small; no noise")
 
 
 def test_a_description_is_no_network(data, command):

@@ -183,17 +183,18 @@ class Networks(Kind):
             return
         if stated:
             model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
-        if isinstance(model, Network) and model.description is not None:
-            write_description(description_path(path), model.description)
+        description = model.description if isinstance(model, Network) else None
         if isinstance(model, Network) and model.is_untraced:
             model = model.module  # nothing says which axes move, and under the module's names tied weights stay
         if isinstance(model, Network):
             write_network(path, model.arrays, model.symmetry)
-            return
-        arrays = arrays_of_module(model)
-        if symmetry is not None:  # which refuses arrays that it does not fit
-            arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
-        write_network(path, arrays, symmetry)
+        else:
+            arrays = arrays_of_module(model)
+            if symmetry is not None:  # which refuses arrays that it does not fit
+                arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
+            write_network(path, arrays, symmetry)
+        if description is not None:  # after the weights, which remove that of others
+            write_description(description_path(path), description)
 
     def describe(self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any) -> Network:
         """Return a network with its symmetry and its description; see `Kind.describe`."""

@@ -1,13 +1,14 @@
 """What a site says of its network beside the weights: counts and moments, no observation.
 
 A description belongs to the network whose parameters have its digest. Every statement but the number of observations
-may be missing; each unlocks a step of fusion:
+may be missing; what each is for:
 
     counts by class          weights of sites, the ensemble that is exact under label shift, rows of the head by class
     moments of the inputs    synthetic inputs of the right scale, on which layers are refitted and candidates compared
     moments by class         labelled synthetic inputs: candidates are judged by their error
-    channel statistics       images for networks without batch normalisation
+    channel statistics       images for networks without batch normalisation, by ``matched_images``; not by default
     token counts             synthetic texts
+    features by class        nothing yet
 """
 
 from __future__ import annotations
@@ -140,7 +141,9 @@ class Description:
     input_kind : {"real", "tokens"}
         What inputs are made of.
     input_range : tuple of float, optional
-        Quantiles 0.001 and 0.999 of all entries of the inputs.
+        Lower and upper end, to 0.05 %, of what the inputs' entries reach: quantile 0.001 of the least entry of every
+        observation, 0.999 of the greatest. At least `min_count` observations lie at or beyond either end, none of them
+        of a class that is withheld.
     inputs : description.Moments, optional
         Of the inputs, each flattened to a row.
     classes : tuple of str, optional

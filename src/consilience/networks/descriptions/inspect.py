@@ -16,6 +16,7 @@ def inspect_description(file: SafetensorsFile) -> Inspection:
     header = read_description_header(file)
     shapes = dict(file.header().shapes)
     sizes = _sizes(shapes)
+    people = people_rows(header, has_features="class_features" in shapes)
     rows = [
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
@@ -23,14 +24,14 @@ def inspect_description(file: SafetensorsFile) -> Inspection:
         *_statement_rows(header, shapes),
         ("sizes", ", ".join(f"{what} {size:,} bytes" for what, size in sizes.items()) or "no arrays"),
         *[("note", note) for note in header.notes],
-        *people_rows(header),
+        *people,
     ]
     document = {
         "kind": "description",
         "header": header.model_dump(),
         "shapes": {name: list(shape) for name, shape in shapes.items()},
         "bytes": sizes,
-        "people": [text for _, text in people_rows(header)],
+        "people": [text for _, text in people],
     }
     return Inspection(document, rows)
 
@@ -95,17 +96,21 @@ def _statement_rows(header: DescriptionHeader, shapes: dict[str, tuple[int, ...]
     return rows
 
 
-def people_rows(header: DescriptionHeader) -> list[Row]:
+def people_rows(header: DescriptionHeader, *, has_features: bool) -> list[Row]:
     """Return what a description tells about people, in plain words."""
+    withholds = header.min_count > 0
     least = f"fewer than {header.min_count:g}"
     rows = [("What this file tells about people", "")]
     if header.class_counts is not None:
-        withheld = f"; of classes of {least} only that they exist" if header.min_count > 0 else "; of each class"
+        withheld = f"; of classes of {least} only that they exist" if withholds else ", however few"
         rows.append(("counts", f"how many observations of each class the site has{withheld}"))
     elif header.n_observations:
         rows.append(("counts", "how many observations the site has"))
     if header.inputs_n_observations is not None:
         rows.append(("mean input", "what the site's inputs look like on average, and how they vary"))
+    if header.input_range is not None:
+        beyond = f", and {header.min_count:g} at least" if withholds else ""
+        rows.append(("range", f"how far inputs reach, but for the outermost 0.1 % of the observations{beyond}"))
     if header.class_numbers:
         few = min(header.class_n_observations)
         rows.append(
@@ -114,6 +119,9 @@ def people_rows(header: DescriptionHeader) -> list[Row]:
                 f"what inputs of each class look like on average: of images, a mean image; of {few:g} at least",
             )
         )
+    if has_features:
+        rows.append(("features", "what the network's last layer reads of each class on average"))
+    if header.inputs_n_observations is not None or header.class_numbers or has_features:
         rows.append(
             (
                 "membership",
@@ -125,10 +133,6 @@ def people_rows(header: DescriptionHeader) -> list[Row]:
     if header.channels:
         rows.append(("channels", "how the network answers on average; nothing of a single input"))
     rows.append(("differences", "two descriptions of one site betray who was added between them: send one per model"))
-    rows.append(
-        (
-            "protection",
-            f"statistics of {least} observations are withheld; no noise is added, so no formal privacy is given",
-        )
-    )
+    kept = f"statistics of {least} observations are withheld" if withholds else "no class is withheld for being small"
+    rows.append(("protection", f"{kept}; no noise is added, so no formal privacy is given"))
     return rows

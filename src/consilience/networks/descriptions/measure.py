@@ -39,6 +39,7 @@ from consilience.networks.descriptions.observations import (
     Batch,
     batches_of_data,
     class_names,
+    could_be_classes,
     numbers_of_classes,
     reads_tokens,
     token_table,
@@ -232,12 +233,14 @@ class _Measurement:
         What is not measured, a line each.
     make_accumulator
         Makes what sums the moments of a class.
-    moments, range, tokens, channels, feature_sums
+    moments, ranges, tokens, channels, feature_sums
         What was summed so far, by class where it can be.
     groups
         The class of every observation of the batch that passes through the network, for what is hooked into it.
     n_channel_sums
         Sums of channels in memory.
+    n_unnamed
+        Outputs, where labels are held as real numbers and all so far could be numbers of classes; else 0.
     """
 
     classes: tuple[str, ...] | None
@@ -249,12 +252,13 @@ class _Measurement:
     notes: tuple[str, ...]
     make_accumulator: Callable[[], MomentAccumulator]
     moments: dict[int, MomentAccumulator] = field(default_factory=dict)
-    range: RangeAccumulator = field(default_factory=RangeAccumulator)
+    ranges: dict[int, RangeAccumulator] = field(default_factory=dict)
     tokens: TokenAccumulator | None = None
     channels: dict[str, _ChannelSums] = field(default_factory=dict)
     feature_sums: Tensor | None = None
     groups: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     n_channel_sums: int = 0
+    n_unnamed: int = 0
 
     @classmethod
     def start(
@@ -293,6 +297,7 @@ class _Measurement:
             counts=np.zeros(n_classes + 1, dtype=np.int64),
             notes=("labels not counted: the network has one output; classes=2 counts them",) * are_uncounted,
             make_accumulator=lambda: MomentAccumulator(d, sketch_rank),
+            n_unnamed=n_outputs if are_real and names is None and n_outputs is not None and n_outputs > 1 else 0,
         )
         if is_token and len(shape) == 1:
             table = token_table(module)
@@ -348,6 +353,8 @@ class _Measurement:
     def add(self, module: nn.Module, batch: Batch) -> None:
         """Add observations."""
         n = len(batch.inputs)
+        if self.n_unnamed and not could_be_classes(batch.labels, self.n_unnamed):
+            self.n_unnamed = 0
         without_class = len(self.counts) - 1
         groups = np.full(n, without_class)
         if self.are_labelled and self.classes is not None:
@@ -362,7 +369,8 @@ class _Measurement:
                 self.tokens.add(batch.inputs.cpu().numpy(), batch.name)
             return
         rows = batch.inputs.reshape(n, -1).to(device="cpu", dtype=torch.float64).numpy()  # (n, d)
-        self.range.add(rows)
+        for group in np.unique(groups).tolist():
+            self.ranges.setdefault(group, RangeAccumulator()).add(rows[groups == group])
         for group in np.unique(groups) if self.class_rank is not None else [without_class]:
             in_group = rows[groups == group] if self.class_rank is not None else rows
             if int(group) not in self.moments:
@@ -383,6 +391,11 @@ class _Measurement:
         left_out: list[str] = []
         notes = list(self.notes)
         names = () if self.classes is None else self.classes
+        if self.n_unnamed:
+            left_out.append(
+                "labels are real numbers, so that no classes are described; where they are classes, give integers, "
+                f"such as y.astype(int), or classes={self.n_unnamed}"
+            )
         if len(withheld):
             listed = named([names[number] for number in withheld])
             left_out.append(
@@ -417,7 +430,7 @@ class _Measurement:
             n_observations=float(n_seen if n_observations is None else n_observations) - n_withheld,
             input_shape=self.shape,
             input_kind="tokens" if self.is_token else "real",
-            input_range=self.range.range(min_count) if is_enough and not self.is_token else None,
+            input_range=self._range(said, min_count) if is_enough and not self.is_token else None,
             inputs=self._all_moments(said, n_said) if is_enough and not self.is_token else None,
             classes=self.classes,
             class_counts=np.where(counts < min_count, 0, counts).astype(np.float64) if self.are_labelled else None,
@@ -430,6 +443,14 @@ class _Measurement:
             notes=tuple(notes),
         )
         return as_stored(described), left_out
+
+    def _range(self, said: Labels, min_count: float) -> tuple[float, float] | None:
+        """Return the range of the inputs of some groups together."""
+        total = RangeAccumulator()
+        for group, of_group in self.ranges.items():
+            if group in said:
+                total.merge(of_group)
+        return total.range(min_count)
 
     def _all_moments(self, said: Labels, n: int) -> Moments:
         """Return the moments of the inputs of some groups together."""

@@ -229,6 +229,13 @@ def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> t
     return names
 
 
+def could_be_classes(labels: Any, n_outputs: int) -> bool:
+    """Return whether labels (n,) or (n, 1) are whole numbers as those of classes would be, counted from 0 or from 1."""
+    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    is_number = (values == np.round(values)) & (values >= 0) & (values <= n_outputs)
+    return values.size == len(values) and bool((is_number | (values == IGNORED_LABEL)).all())
+
+
 def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels:
     """Return the number of the class of every observation (n,), -1 where it has none.
 

@@ -1,46 +1,76 @@
-"""Quantiles of numbers that arrive in blocks, from a histogram of their leading bits.
+"""Quantiles of the least and the greatest number of every observation, from a histogram of their leading bits.
 
-A float32 read as a whole number grows with the number (its exponent stands before its mantissa), so the leading 20 bits
-(sign, exponent, 11 of the mantissa) are bins whose edges differ by 2^-11 of their value: a quantile is found to 0.05 %,
-in any order of the blocks, and is not a number of the data.
+One observation may have any number of numbers, so quantiles count observations. A float32 read as a whole number grows
+with the number (its exponent stands before its mantissa), so the leading 20 bits (sign, exponent, 11 of the mantissa)
+are bins whose edges differ by 2^-11 of their value: a quantile is found to 0.05 %, in any order of the blocks, and is
+not a number of the data.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
-from consilience.checks import Labels
+from consilience.checks import Array, Labels
 
 TAIL = 0.001
-"""Share of the numbers outside the range, on either side."""
+"""Share of the observations that have a number outside the range, on either side."""
 
 _SIGN = np.uint32(0x80000000)
 _DROPPED_BITS = np.uint32(12)
-_N_BINS = 1 << 20
 
 
 class RangeAccumulator:
-    """Range of numbers that arrive in blocks."""
+    """Range of observations that arrive in blocks; accumulators of several groups may be merged."""
 
     def __init__(self) -> None:
-        """Start without numbers."""
-        self.counts: Labels = np.zeros(_N_BINS, dtype=np.int64)
+        """Start without observations."""
+        # Observations by the bin of their least and of their greatest number: only bins that occur, as every class has
+        # an accumulator of its own.
+        self.least: Counter[int] = Counter()
+        self.greatest: Counter[int] = Counter()
 
-    def add(self, values: Any) -> None:
-        """Add an array of real numbers."""
-        bits = np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint32)
-        # Negative numbers are stored by magnitude: with all bits flipped they grow too, and lie below the others.
-        ordered = np.where(bits & _SIGN, ~bits, bits | _SIGN)
-        self.counts += np.bincount(ordered >> _DROPPED_BITS, minlength=_N_BINS)
+    def add(self, rows: Any) -> None:
+        """Add observations (n, d) of real numbers."""
+        rows = np.asarray(rows)
+        self.least.update(_bins(rows.min(axis=1)).tolist())
+        self.greatest.update(_bins(rows.max(axis=1)).tolist())
 
-    def range(self, min_count: float) -> tuple[float, float]:
-        """Return numbers outside of which a share `TAIL` lies on either side, and `min_count` numbers at least."""
-        outside = max(TAIL * int(self.counts.sum()), min_count, 1.0)
-        low = int(np.searchsorted(np.cumsum(self.counts), outside))
-        high = _N_BINS - 1 - int(np.searchsorted(np.cumsum(self.counts[::-1]), outside))
-        return _edge(min(low, high)), _edge(max(low, high))
+    def merge(self, other: RangeAccumulator) -> None:
+        """Add the observations of another accumulator."""
+        self.least.update(other.least)
+        self.greatest.update(other.greatest)
+
+    def range(self, min_count: float) -> tuple[float, float] | None:
+        """Return numbers that a share `TAIL` of the observations, `min_count` at least, pass on either side.
+
+        An observation passes the lower one when its least number is as low or lower, the upper one when its greatest is
+        as high or higher. None where so many are half of all.
+        """
+        n = self.least.total()
+        n_beyond = math.ceil(max(TAIL * n, min_count))
+        if 2 * n_beyond >= n:
+            return None
+        low, high = _bin_after(self.least, n_beyond), _bin_after(self.greatest, n - 1 - n_beyond)
+        return _edge(low), _edge(high)
+
+
+def _bins(values: Array) -> Labels:
+    """Return the bins of numbers (n,), which grow with them."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    # Negative numbers are stored by magnitude: with all bits flipped they grow too, and lie below the others.
+    ordered = np.where(bits & _SIGN, ~bits, bits | _SIGN)
+    return (ordered >> _DROPPED_BITS).astype(np.int64)
+
+
+def _bin_after(counts: Counter[int], n: int) -> int:
+    """Return the bin of the observation that `n` others come before, in the order of the bins."""
+    bins = sorted(counts)
+    place = np.searchsorted(np.cumsum([counts[number] for number in bins]), n, side="right")
+    return bins[int(place)]
 
 
 def _edge(number: int) -> float:
