@@ -749,3 +749,17 @@ def test_statements_that_contradict_each_other_are_refused(changed, message):
     description = describe_network(perceptron(), rows())
     with pytest.raises(InputError, match=message):
         replace(description, **changed)
+
+
+def test_sums_that_do_not_tell_classes_apart_leave_the_site_whole_or_not_at_all(monkeypatch):
+    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_CLASS_ENTRIES", 1)
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.tensor([0] * 150 + [1] * 120 + [2] * 3)
+    inputs = torch.randn(len(labels), 4, generator=generator)
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    with pytest.warns(cs.WithheldWarning, match="too large to leave some out"):
+        withheld = cs.describe(net, (inputs, labels), classes=3).description
+    assert withheld.inputs is None
+    assert withheld.class_counts.tolist() == [150, 120, 0]
+    whole = cs.describe(net, (inputs[:270], labels[:270]), classes=3).description
+    assert whole.inputs.n_observations == 270

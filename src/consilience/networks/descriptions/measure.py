@@ -413,8 +413,17 @@ class _Measurement:
         if self.are_labelled and not is_remainder_said(counts, int(self.counts[-1]), min_count):
             said = np.setdiff1d(np.flatnonzero(self.counts[:-1]), undescribed)
         n_said = int(self.counts[said].sum())
+        # Sums that do not tell classes apart, for want of memory, leave the site whole or not at all.
+        is_all = len(np.setdiff1d(np.flatnonzero(self.counts), said)) == 0
+        has_moments = n_said >= MIN_OBSERVATIONS and not self.is_token and (is_all or self.class_rank is not None)
         if is_enough := n_said >= MIN_OBSERVATIONS:
-            channels = {path: sums.statistics(said) for path, sums in self.channels.items()}
+            channels = {
+                path: sums.statistics(said) for path, sums in self.channels.items() if is_all or len(sums.counts) > 1
+            }
+            if not is_all and self.class_rank is None and not self.is_token:
+                left_out.append(
+                    "classes are too many and inputs too large to leave some out of the moments of all inputs"
+                )
         else:
             channels = {}
             left_out.append(
@@ -431,7 +440,7 @@ class _Measurement:
             input_shape=self.shape,
             input_kind="tokens" if self.is_token else "real",
             input_range=self._range(said, min_count) if is_enough and not self.is_token else None,
-            inputs=self._all_moments(said, n_said) if is_enough and not self.is_token else None,
+            inputs=self._all_moments(said, n_said) if has_moments else None,
             classes=self.classes,
             class_counts=np.where(counts < min_count, 0, counts).astype(np.float64) if self.are_labelled else None,
             withheld=tuple(names[number] for number in withheld),
