@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def network_summary(
             f" -> {sum(groups[name] for name in outer_groups)} units (method {method})"
         ]
         lines += _quality_table(fusion, is_comparable)
-    if fusion.history.size:
+    if fusion.history.size and math.isfinite(fusion.objective):
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
     lines += more
     if fusion.details["proved"]:

@@ -94,22 +94,20 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     own = percent.format(scores.means[choice.chosen])
     site_scores = [score for score, is_site in zip(scores.means.tolist(), scores.is_site, strict=True) if is_site]
     of_sites = f" (best site {percent.format(min(site_scores))})" if site_scores else ""
-    basis = f"by {choice.criterion.name}, among {len(choice.candidates)} candidates"
+    found = f"{own} {choice.criterion.name}{of_sites}, among {len(choice.candidates)} candidates"
     harmless = True if is_labelled and choice.can_exclude_harm and scores.is_harmless(choice.chosen) else None
     remedy = None
     if taken.site is not None:
         code = "site"
         name = sites.names[taken.site]
-        text = f"No fused network is clearly better than that of {name}, which is returned unchanged: {own} {basis}."
+        text = f"No fused network is clearly better than that of {name}, which is returned unchanged: {found}."
     elif choice.gap is not None and choice.gap > MAX_GAP and not is_labelled:
         code = "keep_ensemble"
-        text = (
-            f"No single network comes near the sites' ensemble; the nearest, {taken.name}, has {own} {basis}{of_sites}."
-        )
+        text = f"No single network comes near the sites' ensemble; the nearest, {taken.name}, has {found}."
         remedy = "keep fusion.ensemble, or let every site describe its network with the moments of its classes"
     else:
         code = "labelled" if is_labelled else "chosen"
-        text = f"Chosen: {taken.name}, with {own} {basis}{of_sites}."
+        text = f"Chosen: {taken.name}, with {found}."
     if harmless:
         others = "other " if taken.site is not None else ""
         text += f" On such inputs it is better than every {others}site's own network."

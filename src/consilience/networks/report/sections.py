@@ -89,7 +89,7 @@ def what_was_chosen(content: NetworkContent) -> Section | None:
         f"The {shorten(verdict.criterion)}: smaller is better. It is computed without labels from what the sites say "
         "of their data, and orders networks better than it tells their accuracy."
     )
-    table = Table("Candidates", tuple(reversed(verdict.losses)), columns, "network", caption, "narrow")
+    table = Table("Candidates", verdict.losses, columns, "network", caption, "narrow")
     return Section("candidates", "What was chosen among", [table])
 
 

@@ -124,7 +124,8 @@ def verdict_of(value: object) -> VerdictSummary | None:
         return None
     remedy, criterion = (entry if isinstance(entry := value.get(key), str) else "" for key in ("remedy", "criterion"))
     losses = tuple(reversed(numbers_by_name(value.get("candidates"))))
-    return VerdictSummary(text, remedy, value.get("code") in ("fine", Status.CONVERGED.name.lower()), losses, criterion)
+    is_fine = value.get("code") in ("fine", Status.CONVERGED.name.lower()) or value.get("harmless") is True
+    return VerdictSummary(text, remedy, is_fine and not remedy, losses, criterion)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def status(findings: Findings) -> Paragraph:
     name = markup("<strong>{}.</strong>", shorten(findings.status.replace("_", " ").capitalize(), 80))
     remedy = f"{findings.remedy.capitalize()}." if findings.remedy and findings.remedy != findings.status else ""
     ending = ""
-    if findings.history:
+    if findings.history and findings.objective is not None and math.isfinite(findings.objective):
         steps = format_count(len(findings.history), "step")
         ending = f"The objective ended at {format_value(findings.objective)} after {steps}."
     return (
