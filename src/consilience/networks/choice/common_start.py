@@ -32,11 +32,11 @@ def have_common_start(networks: Sequence[Network], rng: np.random.Generator) -> 
     Parameters
     ----------
     networks : sequence of Network
-        Two or more, of the same widths.
+        Of the same widths; one alone has a common start.
     rng : numpy.random.Generator
         Draws the random orders of units.
     """
-    if not networks[0].symmetry.groups:
+    if len(networks) < 2 or not networks[0].symmetry.groups:
         return True
     moving = [
         key
