@@ -12,10 +12,8 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from battery.metrics import VIRTUAL_DRAWS, bench
 from battery.perturb import perturbed
 from battery.summary import perturbation_text, text
 from record import as_text, remembered, versions
+from time_limit import GaveUpError, limited
 
 from consilience.errors import ConsilienceError
 
@@ -56,24 +55,6 @@ def unit() -> float:
             matrix @ matrix
         times.append(time.process_time() - start)
     return float(np.median(times))
-
-
-class GaveUpError(Exception):
-    """A method took too long."""
-
-
-def limited(work: Callable[[], Any], seconds: int) -> Any:
-    """Return what `work` does, or raise after so many seconds of wall-clock time."""
-
-    def stop(*_: Any) -> None:
-        raise GaveUpError
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        return work()
-    finally:
-        signal.alarm(0)
 
 
 def score(cell: Cell, name: str, limit: int = GIVE_UP) -> dict[str, Any]:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from network_battery.default import DEFAULTS
 from network_battery.scores import scores, site_accuracies
 from network_battery.summary import text
 from record import as_text, remembered, versions
+from time_limit import GaveUpError, limited
 
 from consilience.errors import ConsilienceError
 
@@ -42,24 +41,6 @@ CHOSEN = {
     "default before": "the default at commit 639850d: consensus, equal weights, refit on made-up inputs",
     "seconds": "processor time on one thread",
 }
-
-
-class GaveUpError(Exception):
-    """A method took too long."""
-
-
-def limited(work: Callable[[], Any], seconds: int) -> Any:
-    """Return what `work` does, or raise after so many seconds of wall-clock time."""
-
-    def stop(*_: Any) -> None:
-        raise GaveUpError
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        return work()
-    finally:
-        signal.alarm(0)
 
 
 def score(cell: training.Cell, name: str, limit: int) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ import consilience as cs
 from consilience.networks.classes.logit_adjustment import log_class_counts, restore_prior
 from consilience.networks.classes.shares import (
     class_coverage,
-    class_distributions,
     class_shares,
     class_skew,
     classes_of_one_site,
@@ -77,10 +76,7 @@ def test_a_class_that_nobody_holds_is_shared_by_observations_and_named():
     np.testing.assert_allclose(class_shares(counts, [100, 300])[:, 2], [0.25, 0.75])
 
 
-def test_distributions_sum_to_one_and_none_is_zero_at_a_site():
-    distributions = class_distributions(SKEWED)
-    np.testing.assert_allclose(distributions.sum(axis=1), 1.0, rtol=ROUNDING)
-    np.testing.assert_allclose(distributions[0], (SKEWED[0] + 0.5) / (43 + 2))
+def test_the_pooled_distribution_is_that_of_all_observations():
     np.testing.assert_allclose(pooled_class_distribution(SKEWED), SKEWED.sum(0) / SKEWED.sum())
 
 

@@ -19,9 +19,10 @@ import numpy as np
 from consilience.checks import Array
 
 STANDARD_ERRORS_OF_TIES = 1.0
-"""Candidates within so many standard errors of the best are not told apart."""
+"""Candidates within so many standard errors of the best are not told apart. Chosen by hand, before the battery."""
 STANDARD_ERRORS_OF_HARM = 2.0
-"""Standard errors by which every site's own network must be worse, for the choice to be known as harmless."""
+"""Standard errors by which every site's own network must be worse, for the choice to be known as harmless: a 95 %
+interval."""
 MARGIN = 0.125
 """Share of a site's own error, on inputs drawn with their classes, that must be gained beyond standard errors. Where
 sites have all classes, networks distilled on drawn inputs gained 12 to 15 % on others of their kind and nothing on real
@@ -66,11 +67,8 @@ class Scores:
         """Return the number of the candidate to take."""
         means = self.means
         best = min(range(len(means)), key=lambda k: (means[k], self.ties[k].mean()))
-        tied = []
-        for k in range(len(means)):
-            excess, error = self.excess(k, best)
-            if excess <= STANDARD_ERRORS_OF_TIES * error:
-                tied.append(k)
+        excesses = [self.excess(k, best) for k in range(len(means))]
+        tied = [k for k, (excess, error) in enumerate(excesses) if excess <= STANDARD_ERRORS_OF_TIES * error]
         chosen = min(tied, key=lambda k: (self.efforts[k], means[k], self.ties[k].mean()))
         sites = [k for k in range(len(means)) if self.is_site[k]]
         if not sites:

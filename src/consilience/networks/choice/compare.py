@@ -23,7 +23,7 @@ from consilience.networks.choice.inputs import ChoiceInputs, Rows
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
-from consilience.networks.classes.heads import class_heads, find_head, refit_head
+from consilience.networks.classes.heads import class_heads, refit_head
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.distillation import distill
 from consilience.networks.methods.fisher.merging import FisherMerging
@@ -31,8 +31,6 @@ from consilience.networks.repair_fusion import refit_fusion
 
 N_DISTILLED = 2
 """Candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
-_N_PROBES = 4
-"""Inputs that a head is found by. Chosen by hand."""
 LABEL_WEIGHT = 0.5
 """Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
 values."""
@@ -88,9 +86,8 @@ class Comparison:
         if sites.classes is not None and n_outputs != len(sites.classes):
             raise UnsupportedError(f"the networks answer {n_outputs} numbers for {len(sites.classes)} classes")
         # Of networks whose sites say nothing of labels, several outputs are taken to be classes.
-        return Teacher(
-            sites, n_outputs > 1 if sites.classes is None and not sites.is_regression else not sites.is_regression
-        )
+        are_classes = sites.classes is not None or n_outputs > 1
+        return Teacher(sites, are_classes and not sites.is_regression)
 
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""
@@ -151,7 +148,7 @@ class Comparison:
         UnsupportedError
             For networks that do not end in a linear layer.
         """
-        head = find_head(module, self.inputs.early.inputs[:_N_PROBES])
+        head = self.workshop.head
         if head is None:
             raise UnsupportedError("the networks do not end in a linear layer")
         order = self.workshop.order

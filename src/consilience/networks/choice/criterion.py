@@ -25,24 +25,10 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.networks.classes.probabilities import SMALLEST_PROBABILITY, as_probabilities
 
 _LARGEST = 1e12
 """A squared gap counts as at most this, also where an answer is infinite. Chosen by hand."""
-_SMALLEST_PROBABILITY = 1e-12
-"""Probabilities count as at least this in logarithms, which are then finite. Chosen by hand."""
-_IS_A_DISTRIBUTION = 1e-4
-"""Rows that sum to one within this are probabilities already, in single precision. Chosen by hand."""
-
-
-def as_probabilities(outputs: Array) -> Array:
-    """Return outputs (n, C) as class probabilities: the softmax, or as they are where they are a distribution."""
-    sums = outputs.sum(axis=1)
-    if (outputs >= 0).all() and np.allclose(sums, 1.0, atol=_IS_A_DISTRIBUTION):
-        normalised: Array = outputs / sums[:, None]
-        return normalised
-    shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    probabilities: Array = shifted / shifted.sum(axis=1, keepdims=True)
-    return probabilities
 
 
 class Criterion(ABC):
@@ -75,7 +61,7 @@ class ErrorOnLabels(Criterion):
     def ties(self, outputs: Array) -> Array:
         """Return the cross-entropy with the class."""
         of_labels = as_probabilities(outputs)[np.arange(len(self.labels)), self.labels]
-        surprisal: Array = -np.log(np.maximum(of_labels, _SMALLEST_PROBABILITY))
+        surprisal: Array = -np.log(np.maximum(of_labels, SMALLEST_PROBABILITY))
         return surprisal
 
 
@@ -92,8 +78,8 @@ class Disagreement(Criterion):
 
     def ties(self, outputs: Array) -> Array:
         """Return KL(teacher || candidate)."""
-        teacher = np.maximum(self.teacher, _SMALLEST_PROBABILITY)
-        answered = np.maximum(as_probabilities(outputs), _SMALLEST_PROBABILITY)
+        teacher = np.maximum(self.teacher, SMALLEST_PROBABILITY)
+        answered = np.maximum(as_probabilities(outputs), SMALLEST_PROBABILITY)
         divergence: Array = np.sum(self.teacher * (np.log(teacher) - np.log(answered)), axis=1)
         return divergence
 

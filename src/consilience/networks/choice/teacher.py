@@ -8,14 +8,11 @@ import numpy as np
 import torch
 
 from consilience.checks import Array
-from consilience.networks.choice.criterion import as_probabilities
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.logit_adjustment import log_class_counts
+from consilience.networks.classes.probabilities import SMALLEST_PROBABILITY, as_probabilities
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.classes.stationary import MIXING, stationary_posterior
-
-_SMALLEST_PROBABILITY = 1e-12
-"""Probabilities count as at least this in logarithms, which are then finite. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +45,7 @@ class Teacher:
             weighted: Array = np.einsum("j,jnc->nc", self.sites.weights, probabilities)
             return weighted
         removed = [d is not None and d.class_prior == "removed" for d in self.sites.descriptions]
-        logarithms = np.log(np.maximum(probabilities, _SMALLEST_PROBABILITY))
+        logarithms = np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
         logarithms += np.where(removed, 1.0, 0.0)[:, None, None] * log_class_counts(counts)[:, None]
         stationary: Array = stationary_posterior(
             torch.log_softmax(torch.as_tensor(logarithms), dim=2).exp(),
@@ -63,7 +60,7 @@ class Teacher:
         if not self.classifies:
             return self.answers(outputs)
         logarithms = np.stack(
-            [np.log(np.maximum(as_probabilities(of_site), _SMALLEST_PROBABILITY)) for of_site in outputs]
+            [np.log(np.maximum(as_probabilities(of_site), SMALLEST_PROBABILITY)) for of_site in outputs]
         )
         centred = logarithms - logarithms.mean(axis=2, keepdims=True)
         counts = self.sites.class_counts

@@ -10,7 +10,7 @@ from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import Scores
 from consilience.networks.choice.criterion import Criterion, SquaredGap
 from consilience.networks.choice.sites import Sites
-from consilience.networks.classes.shares import class_skew, classes_of_one_site
+from consilience.networks.classes.shares import class_skew, classes_of_one_site, unseen_classes
 
 MAX_GAP = 0.25
 """Disagreement with the ensemble above which the verdict advises to keep the ensemble. The largest losses against the
@@ -135,20 +135,24 @@ def _notes(choice: Choice, sites: Sites) -> list[str]:
     notes = []
     if not sites.are_weights_stated:
         notes.append("All networks count alike, since not every site says its number of observations.")
-    counts = sites.class_counts
-    skew = 0.0 if counts is None else class_skew(counts)
-    if counts is not None and sites.classes is not None and skew > MAX_SKEW:
-        held = _named([sites.classes[number] for number in classes_of_one_site(counts)])
-        alone = f"; {held} held by one site only" if held else ""
-        notes.append(f"Sites share {1 - skew:.0%} of their class distribution{alone}.")
+    counts, classes = sites.class_counts, sites.classes
+    if counts is not None and classes is not None:
+        # Of a class that a site withholds nobody knows whether it is the only one.
+        withheld = {name for one in sites.descriptions if one is not None for name in one.withheld}
+        alone, unseen = (
+            [classes[number] for number in numbers if classes[number] not in withheld]
+            for numbers in (classes_of_one_site(counts), unseen_classes(counts))
+        )
+        if (skew := class_skew(counts)) > MAX_SKEW:
+            of_one = f"; {_named(alone)} {'is' if len(alone) == 1 else 'are'} held by one site only" if alone else ""
+            notes.append(f"Sites share {1 - skew:.0%} of their class distribution{of_one}.")
+        if unseen:
+            notes.append(f"No site saw {_named(unseen)}.")
     return [*notes, *(f"{note}." for note in choice.notes)]
 
 
 def _named(classes: Sequence[str]) -> str:
     """Return the first names of classes and how many more there are."""
-    if not classes:
-        return ""
     more = f" and {len(classes) - MAX_NAMED} more" if len(classes) > MAX_NAMED else ""
-    are = "is" if len(classes) == 1 else "are"
     noun = "class" if len(classes) == 1 else "classes"
-    return f"{noun} {', '.join(classes[:MAX_NAMED])}{more} {are}"
+    return f"{noun} {', '.join(classes[:MAX_NAMED])}{more}"

@@ -94,19 +94,28 @@ class Workshop:
         return Candidate(name, effort, self.base.model, self.base)
 
     @cached_property
+    def head(self) -> str | None:
+        """Path of the linear layer whose outputs are the networks'; None where there is none, or nothing to ask."""
+        if self.models.template is None or self.arguments.example is None:
+            return None
+        from consilience.networks.classes.heads import find_head  # here, since it needs torch
+
+        return find_head(self.models.template, self.arguments.example)
+
+    @cached_property
     def centred(self) -> NetworksWithSymmetry:
         """The networks with the mean over classes taken from the rows of their heads, which changes no probability.
 
         Only classifiers that are described as such are centred: what else reads an output may see the difference.
         """
-        if self.models.template is None or self.sites.classes is None or self.arguments.example is None:
+        head = self.head
+        if head is None or self.sites.classes is None:
             return self.models
-        from consilience.networks.classes.heads import centred_head, find_head  # here, since they need torch
+        from consilience.networks.classes.heads import centred_head  # here, since it needs torch
 
-        head = find_head(self.models.template, self.arguments.example)
-        if head is None or len(self.models.networks[0].working[f"{head}.weight" if head else "weight"]) < 2:
-            return self.models
         names = [f"{head}.{name}" if head else name for name in ("weight", "bias")]
+        if len(self.models.networks[0].working[names[0]]) < 2:  # one output, of which the mean is all
+            return self.models
         networks = []
         for network in self.models.networks:
             weight, bias = centred_head(network.working[names[0]], network.working.get(names[1]))

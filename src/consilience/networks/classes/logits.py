@@ -5,11 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-IS_A_DISTRIBUTION = 1e-4
-"""Rows that are not negative and sum to one within this are probabilities already, in single precision. Chosen by
-hand."""
-SMALLEST_PROBABILITY = 1e-12
-"""Probabilities count as at least this in logarithms, which are then finite. Chosen by hand."""
+from consilience.networks.classes.probabilities import IS_A_DISTRIBUTION, SMALLEST_PROBABILITY
 
 
 def as_logits(outputs: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 With n_jc observations of class c at site j, n_j at site j and N at all sites:
 
     w_jc = n_jc / sum_i n_ic             share of site j in class c: p(j | c);  n_j / N for a class that nobody holds
-    pi_jc = (n_jc + 1/2) / (n_j + C/2)   class distribution of site j, smoothed
     pi_c = sum_j n_jc / N                pooled class distribution
 
 Label shift: the sites' inputs of a class have one distribution, and only the frequencies of classes differ.
@@ -16,9 +15,6 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array
 from consilience.errors import InputError
-
-CLASS_SMOOTHING = 0.5
-"""Observations added to every count before logarithms are taken: Jeffreys' prior of a multinomial."""
 
 COVERAGE_COUNT = 30.0
 """Observations of a class at which a site covers half of it. Chosen on 26 settings of 14 x 14 and 16 x 16 images, where
@@ -92,16 +88,6 @@ def unseen_classes(counts: ArrayLike) -> list[int]:
 def classes_of_one_site(counts: ArrayLike) -> list[int]:
     """Return the numbers of the classes that exactly one site holds."""
     return [int(number) for number in np.flatnonzero((as_class_counts(counts) > 0).sum(axis=0) == 1)]
-
-
-def class_distributions(counts: ArrayLike) -> Array:
-    """Return the class distribution of every site, smoothed: pi_jc (J, C); rows sum to 1.
-
-    A site's observations are taken to be the sum of its counts: labels that it ignores or withholds are of no class.
-    """
-    rows = as_class_counts(counts) + CLASS_SMOOTHING
-    distributions: Array = rows / rows.sum(axis=1, keepdims=True)
-    return distributions
 
 
 def pooled_class_distribution(counts: ArrayLike) -> Array:
