@@ -60,3 +60,17 @@ def test_criteria_are_errors_disagreements_and_squared_gaps():
     gap = SquaredGap(outputs)
     assert gap.losses(outputs).sum() == 0
     assert gap.losses(outputs + 1).sum() == pytest.approx(3 * 2 / outputs.var(axis=0).sum())
+
+
+def test_what_may_not_be_returned_is_compared_only():
+    rng = np.random.default_rng(2)
+    site, wide = ((rng.random(2000) < rate).astype(float) for rate in (0.1, 0.3))
+    both = Scores(np.stack([site, wide]), np.stack([site, wide]), [0, 1], [True, False], 0.0, [False, True])
+    assert both.choose() == 1
+    assert both.is_harmful(1)
+    assert not both.is_harmless(1)
+    near = wide.copy()
+    near[np.flatnonzero(wide)[0]] = 0.0
+    level = Scores(np.stack([near, wide]), np.stack([near, wide]), [0, 1], [True, False], 0.0, [False, True])
+    assert not level.is_harmful(1)
+    assert not level.is_harmless(1)

@@ -5,10 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from sklearn.datasets import load_digits
 from torch import nn
 
 import consilience as cs
+from consilience.cli.commands import cli
+from consilience.core.status import Status
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.torch_modules import arrays_of_module
@@ -229,6 +232,8 @@ def test_regressions_are_compared_with_the_mean_answer():
 def test_a_bound_on_time_says_what_it_left_out(described):
     fusion = cs.fuse(described, max_seconds=1e-9)
     assert "was left out: 1e-09 seconds had passed" in fusion.verdict.text
+    assert fusion.status is Status.CUT_SHORT
+    assert fusion.provenance["result"]["status"] == "cut_short"
     assert not [name for name in fusion.verdict.candidates if name.startswith("distill")]
 
 
@@ -257,10 +262,11 @@ def test_harm_is_not_excluded_where_hardly_any_class_is_described():
     assert fusion.verdict.criterion.startswith("disagreement")
 
 
-def test_harm_is_not_excluded_where_no_site_was_compared(described):
+def test_sites_are_compared_with_a_network_of_another_width(described):
     fusion = cs.fuse(described, target_widths={"0": 30})
-    assert fusion.verdict.harmless is None
+    assert fusion.verdict.harmless is True
     assert fusion.groups == {"0": 30}
+    assert not [name for name in fusion.candidates if name.startswith("site:")]
 
 
 def test_a_verdict_is_on_the_network_that_was_judged(fusion):
@@ -305,13 +311,94 @@ def test_inputs_may_be_numpy_arrays(nets):
     assert fusion.verdict.criterion == "disagreement with the sites' ensemble"
 
 
-def test_one_output_for_two_classes_is_not_compared():
-    rows = [~HELD & (Y < 2) & (torch.arange(len(X)) % 2 == part) for part in (0, 1)]
+def two_class_nets(final):
     nets = []
-    for start in (0, 1):
-        torch.manual_seed(start)
-        nets.append(nn.Sequential(nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 1)).eval())
-    described = [cs.describe(net, (X[of_site], Y[of_site]), classes=2) for net, of_site in zip(nets, rows, strict=True)]
-    fusion = cs.fuse(described)
-    assert "1 numbers for 2 classes" in fusion.verdict.text
+    for start, kept in enumerate((0.1, 0.9)):  # one site has few of the first class, the other few of the second
+        rows = torch.nonzero(~HELD & (Y < 2)).flatten()
+        draws = torch.rand(len(rows), generator=torch.Generator().manual_seed(start))
+        rows = rows[draws < torch.where(Y[rows] == 0, kept, 1 - kept)]
+        with torch.random.fork_rng():
+            torch.manual_seed(start)
+            net = nn.Sequential(nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 1))
+        optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+        for _ in range(40):
+            optimizer.zero_grad()
+            logits = net(X[rows]).squeeze(1) if start else net(X[rows])[:, 0]
+            nn.functional.binary_cross_entropy_with_logits(logits, (Y[rows] == 1).float()).backward()
+            optimizer.step()
+        net = nn.Sequential(*net, *final).eval()
+        nets.append(cs.describe(net, (X[rows], Y[rows]), classes=2))
+    return nets
+
+
+@pytest.mark.parametrize(("final", "middle"), [((), 0.0), ((nn.Sigmoid(),), 0.5)])
+def test_one_output_tells_two_classes_apart(final, middle, tmp_path):
+    nets = two_class_nets(final)
+    fusion = cs.fuse(nets)
+    assert fusion.verdict.criterion.startswith("error on inputs drawn")
+    assert fusion.details["one_output"] == ("probabilities" if final else "logits")
+    test = HELD & (Y < 2)
+    with torch.no_grad():
+        answers = fusion.model(X[test])
+        of_both = fusion.ensemble(X[test])
+    assert answers.shape == (int(test.sum()), 1)
+    assert float(((answers[:, 0] > middle) == (Y[test] == 1)).double().mean()) > 0.97
+    assert float((of_both.argmax(1) == Y[test]).double().mean()) > 0.97
+    assert any(name.startswith("distill") for name in fusion.candidates)
+    assert ("refit_head" in fusion.candidates) == (not final)
+    cs.save(fusion.ensemble, tmp_path / "kept")
+    make_one = nn.Sequential(nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 1), *final)
+    kept = cs.load(tmp_path / "kept", module=make_one)
+    assert torch.equal(kept(X[test]), fusion.ensemble(X[test]))
+
+
+def test_one_number_that_is_no_probability_is_not_compared():
+    nets = two_class_nets((nn.Tanh(),))
+    fusion = cs.fuse(nets)
+    assert "neither log odds nor a probability" in fusion.verdict.text
     assert fusion.verdict.harmless is None
+
+
+def test_observations_alone_choose_the_site_of_most(nets):
+    sites = {
+        name: cs.describe(net, n_observations=n, example=X[:2])
+        for (name, net), n in zip(nets.items(), (10, 30, 20), strict=True)
+    }
+    fusion = cs.fuse(sites)
+    assert fusion.details["chosen"] == "site:oslo"
+    assert same_bytes(fusion.model, nets["oslo"])
+    assert fusion.verdict.harmless is None
+    assert cs.fuse(sites, weights=[1, 1, 1]).details["chosen"] == "matched"
+    assert cs.fuse(sites, n_observations="equal").details["chosen"] == "matched"
+    by_name = cs.fuse(nets, example=X[:2], n_observations={"lund": 50, "oslo": 30, "turku": 20})
+    assert by_name.details["chosen"] == "site:lund"
+    assert [local.weight for local in by_name.inputs] == pytest.approx([0.5, 0.3, 0.2])
+
+
+def test_numbers_of_observations_must_be_one_for_each_network(nets):
+    with pytest.raises(cs.OptionError, match="expected 3 numbers, one for each"):
+        cs.fuse(nets, example=X[:2], n_observations=[1, 2])
+
+
+def test_a_network_of_another_width_that_is_worse_than_a_site_is_told(nets, tmp_path):
+    strong = train(~HELD, 0, steps=120)
+    weak = next(iter(nets.values()))
+    sites = {
+        "strong": cs.describe(strong, (X[~HELD], Y[~HELD])),
+        "weak": cs.describe(weak, (X[ROWS["lund"]], Y[ROWS["lund"]])),
+    }
+    fusion = cs.fuse(sites, target_widths={"0": 25}, steps=0, refit=False, weights=[1, 9])
+    assert fusion.verdict.harmless is False
+    assert fusion.verdict.code == "harm"
+    assert not [name for name in fusion.candidates if name.startswith("site:")]
+    assert [name for name in fusion.verdict.candidates if name.startswith("site:")]
+    with pytest.warns(cs.HarmWarning, match="worse than a site's own network"):
+        assert fusion.model
+    with pytest.warns(cs.HarmWarning, match="take the network of that site"):
+        fusion.save(tmp_path / "fused.safetensors")
+
+
+def test_a_fused_file_says_its_verdict(fusion, tmp_path):
+    fusion.save(tmp_path / "fused.safetensors")
+    result = CliRunner().invoke(cli, ["inspect", str(tmp_path / "fused.safetensors")])
+    assert fusion.verdict.text.split(".")[0] in " ".join(result.output.split())

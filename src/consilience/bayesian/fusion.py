@@ -56,7 +56,7 @@ class BayesianFusion(NetworkFusion):
         """
         if self.keeps_models:
             raise InputError(path, f"{NO_FILE}")
-        write_bayesian_network(Path(path), self.model, provenance=dict(self.provenance))
+        write_bayesian_network(Path(path), self.model, provenance=self.record)
 
     def report(self, path: str | Path, **shown: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.

@@ -86,6 +86,11 @@ class Fusion(ABC):
             remedy="; ".join(remedies) or None,
         )
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """The provenance with the verdict, as every saved file carries it."""
+        return {**self.provenance, "verdict": self.verdict.to_json()}
+
     def open_problems(self) -> Mapping[str, str]:
         """Return what is still wrong with the fused model, each with its remedy."""
         return {}

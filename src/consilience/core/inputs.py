@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from consilience.checks import Array
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, open_files
+
+EQUAL = "equal"
+"""The value of ``n_observations`` that says that all models count alike."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)  # there may be very many
@@ -147,6 +153,34 @@ def in_order(values: Any, names: Sequence[str], what: str) -> Any:
     if odd := [str(name) for name in values if name not in names]:
         raise OptionError(what, f"{', '.join(odd)} is no model here; the models are {', '.join(names)}")
     return [values[name] for name in names]
+
+
+def stated_numbers(n_observations: Any, names: Sequence[str]) -> list[float] | None:
+    """Return one positive number for each model, in their order; None where nothing, or ``"equal"``, was said.
+
+    Raises
+    ------
+    OptionError
+        For anything but one finite positive number for each model, and names of no model.
+    """
+    if n_observations is None or (isinstance(n_observations, str) and n_observations == EQUAL):
+        return None
+    if isinstance(n_observations, str):
+        raise OptionError("n_observations", f"expected numbers or 'equal', found {n_observations!r}")
+    values = in_order(n_observations, names, "n_observations")
+    try:
+        numbers: Array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise OptionError(
+            "n_observations", f"expected {len(names)} numbers, one for each, found {values!r:.80}"
+        ) from None
+    if numbers.shape != (len(names),):
+        raise OptionError("n_observations", f"expected {len(names)} numbers, one for each, found shape {numbers.shape}")
+    if not np.all(np.isfinite(numbers) & (numbers > 0)):
+        raise OptionError(
+            "n_observations", f"must be finite and positive, not zero or negative, found {numbers.tolist()}"
+        )
+    return [float(number) for number in numbers]
 
 
 def too_few_models(count: int) -> list[Problem]:

@@ -30,6 +30,9 @@ def provenance_rows(made: dict[str, Any]) -> list[Row]:
     result = made.get("result")
     if isinstance(result, dict) and result.get("repaired"):
         rows.append(("repaired", str(result["repaired"])))
+    verdict = made.get("verdict")
+    if isinstance(verdict, dict) and verdict.get("text"):
+        rows.append(("verdict", str(verdict["text"])))
     inputs = made.get("inputs")
     records = [one for one in inputs if isinstance(one, dict)] if isinstance(inputs, list) else []
     return rows + [

@@ -18,6 +18,7 @@ class Status(Enum):
         "or give within_variance with optimize=False"
     )
     AT_CAPACITY = "every one of max_components is in use, so the true number may be larger; raise max_components"
+    CUT_SHORT = "stopped by max_seconds before every candidate was made; raise max_seconds"
 
     @property
     def remedy(self) -> str | None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.networks.classes.logit_adjustment import log_class_counts
-from consilience.networks.classes.logits import as_logits
+from consilience.networks.classes.logits import OneOutput, as_logits, two_class_logits
 from consilience.networks.classes.shares import as_class_counts, class_shares, pooled_class_distribution
 from consilience.networks.classes.stationary import MIXING, site_posterior
 
@@ -54,6 +54,9 @@ class ModuleEnsemble(nn.Module):
         Names of the classes, in the order of the outputs.
     names : sequence of str, optional
         Names of the members. Default: "member 0" and so on.
+    one_output : {"logits", "probabilities"}, optional
+        Of members that tell two classes apart by one output, whether it is the log odds of the second class or its
+        probability; the ensemble has two outputs. Default: members have an output for every class.
 
     Raises
     ------
@@ -86,12 +89,14 @@ class ModuleEnsemble(nn.Module):
         class_prior: Sequence[ClassPrior] | None = None,
         classes: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
+        one_output: OneOutput | None = None,
     ) -> None:
         super().__init__()
         n_members = len(modules)
         self.members = nn.ModuleList(modules)
         self.register_buffer("weights", torch.as_tensor(weights), persistent=False)
         self.mean: Mean = mean
+        self.one_output = one_output
         self.names = tuple(f"member {j}" for j in range(n_members)) if names is None else tuple(names)
         self.classes = None if classes is None else tuple(classes)
         self.class_prior: tuple[ClassPrior, ...] = tuple(class_prior or ["own"] * n_members)
@@ -121,7 +126,9 @@ class ModuleEnsemble(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return logits (..., C), or logarithms of mean probabilities."""
         outputs = [member(*args, **kwargs) for member in self.members]
-        if self.mean != "logits":
+        if self.one_output is not None:
+            outputs = [two_class_logits(of_member, self.one_output) for of_member in outputs]
+        elif self.mean != "logits":
             outputs = [as_logits(of_member) for of_member in outputs]
         logits = torch.stack(outputs, dim=-1)  # (..., C, J)
         if self.mean == "stationary":

@@ -59,6 +59,7 @@ class _EnsembleDocument(StrictModel):
     class_counts: Chunked[list[list[float]]] | None
     n_observations: Chunked[list[float]] | None
     class_prior: Chunked[list[Literal["own", "removed"]]]
+    one_output: Literal["logits", "probabilities"] | None = None
 
 
 def is_ensemble(model: object) -> bool:
@@ -109,6 +110,8 @@ def write_ensemble(folder: Path, ensemble: ModuleEnsemble) -> None:
             "n_observations": None if ensemble.n_observations is None else ensemble.n_observations.tolist(),
             "class_prior": list(ensemble.class_prior),
         }
+        if ensemble.one_output is not None:
+            document["one_output"] = ensemble.one_output
         write_bytes(partial / DOCUMENT, f"{json.dumps(document, allow_nan=False, indent=1)}\n".encode())
 
 
@@ -153,6 +156,7 @@ def read_ensemble(
             class_prior=document.class_prior,
             classes=document.classes,
             names=names,
+            one_output=document.one_output,
         ).eval()
     except InputError as error:
         raise FileFormatError([_not_valid(folder / DOCUMENT, problem) for problem in error.problems]) from error

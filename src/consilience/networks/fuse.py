@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, as_weights
-from consilience.core.inputs import NamedInput, in_order
+from consilience.core.inputs import NamedInput, in_order, stated_numbers
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.choice.default import fuse_by_default
-from consilience.networks.choice.sites import Sites, weights_of
+from consilience.networks.choice.sites import Sites, stated_observations
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.description import Description
@@ -50,8 +50,6 @@ def prepare_networks(request: Request) -> Prepared:
     The networks are put in an order by their contents before they are matched, so that the order in which they arrive
     changes nothing.
     """
-    if request.n_observations is not None:
-        raise OptionError("n_observations", "for statistical models; networks are weighed by weights=")
     arguments, options = split_arguments(request.options)
     networks, information_files, description_files = split_companions(request.inputs, FISHER_FORMAT, DESCRIPTION_FORMAT)
     method = make_network_method(request.method, options)
@@ -97,10 +95,17 @@ def _prepare(
     given = None if request.weights is None else as_weights(in_order(request.weights, names, "weights"), len(described))
     descriptions = tuple(network.description for network in described)
     trusted = descriptions if method.robust is None else (None,) * len(described)
-    weights, are_stated = weights_of(given, trusted)  # (J,)
+    numbers = stated_numbers(request.n_observations, names)
+    count_alike = request.n_observations is not None and numbers is None
+    observations = None if given is not None or count_alike else stated_observations(numbers, trusted)
+    stated = observations if given is None else given
+    weights = np.ones(len(described)) if stated is None else stated
+    weights = weights / weights.sum()  # (J,)
+    are_stated = stated is not None or count_alike
     if method.keeps_models:
         method = _with_described_counts(method, descriptions)
-        counts = ensemble_class_counts(method, len(described), None if request.weights is None else weights)
+        asked = request.weights is not None or request.n_observations is not None
+        counts = ensemble_class_counts(method, len(described), weights if asked else None)
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
     proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
     models = _with_symmetry(described, information, method, arguments, example, proof_rng)
@@ -109,7 +114,7 @@ def _prepare(
 
     def fuse() -> NetworkFusion:
         if isinstance(method, Auto):
-            sites = Sites(tuple(names), weights, descriptions, are_stated)
+            sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
             stated = replace(arguments, example=example)
             fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
             return replace(fusion, provenance=network_provenance(fusion, method, request.seed))

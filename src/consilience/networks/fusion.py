@@ -104,7 +104,11 @@ class NetworkFusion(Fusion):
 
     @cached_property
     def model(self) -> Any:
-        """The fused module, in evaluation mode; for files without a module, the fused arrays by name."""
+        """The fused module, in evaluation mode; for files without a module, the fused arrays by name.
+
+        Warns (`HarmWarning`) where a site's own network is known to be better.
+        """
+        self.verdict.warn(stacklevel=5)  # past what caches the property
         if self._rebuild is None:
             return dict(self.network.arrays)
         return self._rebuild(self.network)
@@ -143,9 +147,11 @@ class NetworkFusion(Fusion):
                 class_prior=priors,
                 classes=sites.classes,
                 names=sites.names,
+                one_output=self.details.get("one_output"),
             ).eval()
         mean: Literal["logits", "probabilities"] = "logits" if sites.is_regression else "probabilities"
-        return ModuleEnsemble(modules, sites.weights, mean, names=sites.names).eval()
+        one_output = self.details.get("one_output")
+        return ModuleEnsemble(modules, sites.weights, mean, names=sites.names, one_output=one_output).eval()
 
     @property
     def groups(self) -> dict[str, int]:
@@ -224,11 +230,12 @@ class NetworkFusion(Fusion):
         InputError
             When the path cannot be written, or the fused model is an ensemble.
         """
+        self.verdict.warn()
         if self.keeps_models:
             raise InputError(
                 path, "an ensemble is its members", "write them with consilience.save(fusion.model, folder)"
             )
-        write_network(Path(path), self.network.arrays, self.network.symmetry, dict(self.provenance))
+        write_network(Path(path), self.network.arrays, self.network.symmetry, self.record)
 
     def report(self, path: str | Path, **shown: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.

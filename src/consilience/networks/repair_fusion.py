@@ -105,14 +105,13 @@ def replace_module(fusion: NetworkFusion, module: nn.Module, description: str) -
     network = Network({**before, **arrays}, fusion.network.symmetry, fusion.network.name)
     repaired = description if fusion.repaired is None else f"{fusion.repaired}; {description}"
     result = {**fusion.provenance.get("result", {}), "repaired": repaired}
-    for of_choice in ("chosen", "verdict"):  # a verdict is on the network that was judged
-        result.pop(of_choice, None)
+    result.pop("chosen", None)  # a choice is of the network that was judged
     return replace(
         fusion,
         network=network,
         repaired=repaired,
         provenance={**fusion.provenance, "result": result},
-        details={key: value for key, value in fusion.details.items() if key not in ("chosen", "verdict")},
+        details={key: value for key, value in fusion.details.items() if key != "chosen"},
         judgement=None,
     )
 

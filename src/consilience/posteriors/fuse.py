@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, is_number
-from consilience.core.inputs import in_order
+from consilience.core.inputs import EQUAL, in_order, stated_numbers
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
@@ -26,7 +26,6 @@ from consilience.posteriors.labels import group_by_label, has_labels, with_label
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
-from consilience.posteriors.observation_counts import EQUAL, stated_numbers
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of, adapter_of_source, rebuild
 from consilience.posteriors.scaling import without_pipeline

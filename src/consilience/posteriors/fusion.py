@@ -108,11 +108,6 @@ class PosteriorFusion(Fusion):
         """
         return super().verdict if self._judge is None else self._judge(self.posterior, self.details, self.status)
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """The provenance with the verdict, as every saved file carries it."""
-        return {**self.provenance, "verdict": self.verdict.to_json()}
-
     def intervals(self, level: float = 0.9) -> Intervals:
         """Return credible intervals of the components' means, a row for each component and feature.
 

@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
+from consilience.core.inputs import EQUAL, NamedInput, files_given_twice, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import read_posteriors
 from consilience.posteriors.labels import has_labels, label_problems
 from consilience.posteriors.observation_counts import (
-    EQUAL,
     is_stated,
     require_same_as_recorded,
-    stated_numbers,
     unknown_number,
 )
 from consilience.posteriors.posterior import Features, Posterior

@@ -33,6 +33,8 @@ def inspect_posterior(file: SafetensorsFile) -> Inspection:
     if header.provenance:
         made = header.provenance
         rows.append(("fused by", f"{made.method} {made.options} seed {made.seed}"))
+        if made.verdict and made.verdict.get("text"):
+            rows.append(("verdict", str(made.verdict["text"])))
         average = (made.result or {}).get("average")
         if isinstance(average, Mapping):
             reason = f": {average['reason']}" if average.get("reason") else ""

@@ -7,21 +7,16 @@ describes or saves its model, whoever fuses states it, or all models are said to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.inputs import in_order
 from consilience.errors import InputError, OptionError, Problem
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Posterior
-
-EQUAL = "equal"
-"""The value of ``n_observations`` that says that all models count alike."""
 
 RECORDED_ROUNDING = 0.05
 """Relative difference from what a model records up to which a stated number is the same. Wide, since withheld
@@ -94,34 +89,6 @@ def require_same_as_recorded(
             f"is {n_observations:g}, but the model records {recorded:g} observations",
             "leave it out, or give what the model was fitted to",
         )
-
-
-def stated_numbers(n_observations: Any, names: Sequence[str]) -> list[float] | None:
-    """Return one positive number for each model, in their order; None where nothing, or ``"equal"``, was said.
-
-    Raises
-    ------
-    OptionError
-        For anything but one finite positive number for each model, and names of no model.
-    """
-    if n_observations is None or (isinstance(n_observations, str) and n_observations == EQUAL):
-        return None
-    if isinstance(n_observations, str):
-        raise OptionError("n_observations", f"expected numbers or 'equal', found {n_observations!r}")
-    values = in_order(n_observations, names, "n_observations")
-    try:
-        numbers: Array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise OptionError(
-            "n_observations", f"expected {len(names)} numbers, one for each, found {values!r:.80}"
-        ) from None
-    if numbers.shape != (len(names),):
-        raise OptionError("n_observations", f"expected {len(names)} numbers, one for each, found shape {numbers.shape}")
-    if not np.all(np.isfinite(numbers) & (numbers > 0)):
-        raise OptionError(
-            "n_observations", f"must be finite and positive, not zero or negative, found {numbers.tolist()}"
-        )
-    return [float(number) for number in numbers]
 
 
 def unknown_number(label: str | Path, kind: str) -> Problem:

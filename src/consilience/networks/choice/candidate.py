@@ -41,6 +41,8 @@ class Candidate:
         How it was made of `base`; empty where it is the average itself.
     site : int, optional
         The number of the site whose network it is.
+    is_eligible : bool
+        Whether it may be returned: a site's own network may not where another width is asked for.
     """
 
     name: str
@@ -49,3 +51,4 @@ class Candidate:
     base: NetworkFusion
     made: str = ""
     site: int | None = None
+    is_eligible: bool = True

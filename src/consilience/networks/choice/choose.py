@@ -44,6 +44,8 @@ class Scores:
         Whether it is a site's own network.
     margin : float, optional
         Share of a site's loss by which a choice must be better than it. Default: 0.
+    is_eligible : sequence of bool, optional
+        Whether it may be chosen; others are compared only. Default: all may.
     """
 
     losses: Array
@@ -51,6 +53,7 @@ class Scores:
     efforts: Sequence[int]
     is_site: Sequence[bool]
     margin: float = 0.0
+    is_eligible: Sequence[bool] | None = None
 
     @property
     def means(self) -> Array:
@@ -66,11 +69,12 @@ class Scores:
     def choose(self) -> int:
         """Return the number of the candidate to take."""
         means = self.means
-        best = min(range(len(means)), key=lambda k: (means[k], self.ties[k].mean()))
-        excesses = [self.excess(k, best) for k in range(len(means))]
-        tied = [k for k, (excess, error) in enumerate(excesses) if excess <= STANDARD_ERRORS_OF_TIES * error]
+        eligible = [k for k in range(len(means)) if self.is_eligible is None or self.is_eligible[k]]
+        best = min(eligible, key=lambda k: (means[k], self.ties[k].mean()))
+        excesses = {k: self.excess(k, best) for k in eligible}
+        tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_TIES * error]
         chosen = min(tied, key=lambda k: (self.efforts[k], means[k], self.ties[k].mean()))
-        sites = [k for k in range(len(means)) if self.is_site[k]]
+        sites = [k for k in eligible if self.is_site[k]]
         if not sites:
             return chosen
         site = min(sites, key=lambda k: (means[k], self.ties[k].mean()))
@@ -91,3 +95,9 @@ class Scores:
             if excess <= STANDARD_ERRORS_OF_HARM * error + self.margin * self.means[k]:
                 return False
         return any(self.is_site)  # nothing is known of sites that were not compared
+
+    def is_harmful(self, chosen: int) -> bool:
+        """Return whether a site's own network is known to be better than the chosen one."""
+        sites = [k for k in range(len(self.losses)) if self.is_site[k] and k != chosen]
+        excesses = [self.excess(chosen, k) for k in sites]
+        return any(excess > STANDARD_ERRORS_OF_HARM * error for excess, error in excesses)

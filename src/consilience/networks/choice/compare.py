@@ -24,6 +24,7 @@ from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.heads import class_heads, refit_head
+from consilience.networks.classes.logits import OneOutput, TwoClasses
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.distillation import distill
 from consilience.networks.methods.fisher.merging import FisherMerging
@@ -34,6 +35,7 @@ N_DISTILLED = 2
 LABEL_WEIGHT = 0.5
 """Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
 values."""
+_TIME_IS_UP = "seconds had passed"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +78,36 @@ class Comparison:
         return self._site_outputs(self.inputs.held)
 
     def _site_outputs(self, rows: Rows) -> Array:
-        return np.stack([outputs_of(module, rows.inputs) for module in self.workshop.modules])
+        return np.stack([self._outputs(module, rows) for module in self.workshop.modules])
+
+    def _outputs(self, module: nn.Module, rows: Rows) -> Array:
+        """Return what a network answers on inputs (n, k), of two classes always two numbers."""
+        return outputs_of(self._as_classifier(module), rows.inputs)
+
+    def _as_classifier(self, module: nn.Module) -> nn.Module:
+        """Return the network, one of one output for two classes as one of two outputs."""
+        return module if self.one_output is None else TwoClasses(module, self.one_output)
+
+    @cached_property
+    def one_output(self) -> OneOutput | None:
+        """What networks of one output for two classes return; None for all others.
+
+        Raises
+        ------
+        UnsupportedError
+            Where it is neither the log odds of a linear layer nor a probability.
+        """
+        classes = self.workshop.sites.classes
+        if classes is None or len(classes) != 2:
+            return None
+        answers = np.concatenate([outputs_of(module, self.inputs.held.inputs) for module in self.workshop.modules])
+        if answers.shape[1] != 1:
+            return None
+        if self.workshop.head is not None:
+            return "logits"
+        if ((answers >= 0) & (answers <= 1)).all():
+            return "probabilities"
+        raise UnsupportedError("the networks answer 1 number for 2 classes, neither log odds nor a probability")
 
     @cached_property
     def teacher(self) -> Teacher:
@@ -101,20 +132,26 @@ class Comparison:
                 self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
         held = self.inputs.held
         criterion = self._criterion(held, self.on_held)
-        outputs = [*self.on_held[:n_sites], *(outputs_of(c.module, held.inputs) for c in candidates[n_sites:])]
+        losses, ties, answers = [], [], []
+        for candidate in candidates:  # one at a time: outputs may be many
+            outputs = self._outputs(candidate.module, held) if candidate.site is None else self.on_held[candidate.site]
+            losses.append(criterion.losses(outputs))
+            ties.append(criterion.ties(outputs))
+            answers.append(outputs.argmax(axis=1))
         scores = Scores(
-            np.stack([criterion.losses(of_candidate) for of_candidate in outputs]),
-            np.stack([criterion.ties(of_candidate) for of_candidate in outputs]),
+            np.stack(losses),
+            np.stack(ties),
             [candidate.effort for candidate in candidates],
             [candidate.site is not None for candidate in candidates],
             MARGIN if criterion.is_labelled else 0.0,
+            [candidate.is_eligible for candidate in candidates],
         )
         self.workshop.progress(n_steps, n_steps)
         chosen = scores.choose()
         ensemble = self.teacher.answers(self.on_held)
         gap = None
         if self.teacher.classifies:
-            gap = float(np.mean(outputs[chosen].argmax(axis=1) != ensemble.argmax(axis=1)))
+            gap = float(np.mean(answers[chosen] != ensemble.argmax(axis=1)))
         return Choice(
             tuple(candidates),
             chosen,
@@ -124,6 +161,8 @@ class Comparison:
             gap,
             notes=(*self.inputs.notes, *self.notes),
             can_exclude_harm=self.inputs.can_compare_sites and self.inputs.stand_for_all,
+            one_output=self.one_output,
+            is_cut_short=any(note.endswith(_TIME_IS_UP) for note in self.notes),
         )
 
     def _averages(self) -> Iterator[Candidate]:
@@ -169,7 +208,11 @@ class Comparison:
             return
         yield Candidate("refit", Effort.REFITTED, fusion.model, base, fusion.repaired)
         with self._or_noted("refit_head"):
-            module = refit_head(fusion.model, inputs, torch.as_tensor(self.teacher.head_targets(self.on_fit)))
+            targets = self.teacher.head_targets(self.on_fit)
+            if self.one_output is not None:
+                targets = targets[:, 1:] - targets[:, :1]  # log odds
+            is_softmax = self.teacher.classifies and self.one_output is None
+            module = refit_head(fusion.model, inputs, torch.as_tensor(targets), is_softmax=is_softmax)
             made = f"{fusion.repaired}; head fitted to the sites' ensemble"
             yield Candidate("refit_head", Effort.REFITTED_HEAD, module, base, made)
 
@@ -183,7 +226,7 @@ class Comparison:
             return
         fit, early = self.inputs.fit, self.inputs.early
         criterion = self._criterion(early, self.on_early)
-        losses = [float(criterion.losses(outputs_of(c.module, early.inputs)).mean()) for c in fused]
+        losses = [float(criterion.losses(self._outputs(c.module, early)).mean()) for c in fused]
         targets = _with_labels(self.teacher.answers(self.on_fit), fit)
         early_targets = _with_labels(self.teacher.answers(self.on_early), early)
         for number, stream in zip(
@@ -195,7 +238,7 @@ class Comparison:
                 continue
             with self._or_noted(name):
                 distilled = distill(
-                    start.module,
+                    self._as_classifier(start.module),
                     fit.inputs,
                     torch.as_tensor(targets),
                     early.inputs,
@@ -207,7 +250,8 @@ class Comparison:
                 if not distilled.best_step:  # nothing was gained
                     continue
                 made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
-                yield Candidate(name, Effort.DISTILLED, distilled.module, start.base, "; ".join(filter(None, made)))
+                module = distilled.module.network if isinstance(distilled.module, TwoClasses) else distilled.module
+                yield Candidate(name, Effort.DISTILLED, module, start.base, "; ".join(filter(None, made)))
 
     def _criterion(self, rows: Rows, outputs: Array) -> Criterion:
         """Return what candidates are compared by on inputs, for the sites' outputs (J, n, k) on them."""
@@ -221,7 +265,7 @@ class Comparison:
         most = self.workshop.method.max_seconds
         if most is None or time.monotonic() - self.started < most:
             return False
-        self.notes.append(f"{what} was left out: {most:g} seconds had passed")
+        self.notes.append(f"{what} was left out: {most:g} {_TIME_IS_UP}")
         return True
 
     @contextmanager

@@ -26,12 +26,15 @@ class Sites:
         What each says of its network.
     are_weights_stated : bool
         Whether the caller, or every site, said what a network counts; else they count alike.
+    n_observations : array of shape (J,), optional
+        Observations of every site; None where one is silent, or the caller gave other weights.
     """
 
     names: tuple[str, ...]
     weights: Array
     descriptions: tuple[Description | None, ...]
     are_weights_stated: bool = True
+    n_observations: Array | None = None
 
     @cached_property
     def described(self) -> tuple[Description, ...] | None:
@@ -81,19 +84,10 @@ class Sites:
         return counts
 
 
-def weights_of(given: Array | None, descriptions: Sequence[Description | None]) -> tuple[Array, bool]:
-    """Return weights (J,) that sum to one, and whether somebody stated them.
-
-    Parameters
-    ----------
-    given : array of shape (J,), optional
-        Weights that the caller gave; they come first.
-    descriptions : sequence of (Description or None)
-        Their numbers of observations are the weights, where every site says its own.
-    """
+def stated_observations(given: Sequence[float] | None, descriptions: Sequence[Description | None]) -> Array | None:
+    """Return the observations (J,) of every site, as the caller or every site says; None where nobody does."""
     if given is not None:
-        return given / given.sum(), True
-    if all(description is not None for description in descriptions):
-        observations = np.array([d.n_observations for d in descriptions if d is not None])
-        return observations / observations.sum(), True
-    return np.full(len(descriptions), 1.0 / len(descriptions)), False
+        return np.asarray(given, dtype=np.float64)
+    if any(description is None for description in descriptions):
+        return None
+    return np.array([d.n_observations for d in descriptions if d is not None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from consilience.core.verdict import Verdict
 from consilience.networks.choice.candidate import Candidate
@@ -47,6 +48,10 @@ class Choice:
         What was left out, and why.
     can_exclude_harm : bool
         Whether the held-out inputs stand for those of all sites, with their classes.
+    is_cut_short : bool
+        Whether candidates were left out since time was up.
+    one_output : {"logits", "probabilities"}, optional
+        What networks of one output for two classes return; None for all others.
     """
 
     candidates: tuple[Candidate, ...]
@@ -59,6 +64,8 @@ class Choice:
     remedy: str = ""
     notes: tuple[str, ...] = ()
     can_exclude_harm: bool = True
+    is_cut_short: bool = False
+    one_output: Literal["logits", "probabilities"] | None = None
 
     @property
     def taken(self) -> Candidate:
@@ -95,9 +102,14 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     site_scores = [score for score, is_site in zip(scores.means.tolist(), scores.is_site, strict=True) if is_site]
     of_sites = f" (best site {percent.format(min(site_scores))})" if site_scores else ""
     found = f"{own} {choice.criterion.name}{of_sites}, among {len(choice.candidates)} candidates"
-    harmless = True if is_labelled and choice.can_exclude_harm and scores.is_harmless(choice.chosen) else None
+    harmless = _harmless(choice, scores) if is_labelled and choice.can_exclude_harm else None
     remedy = None
-    if taken.site is not None:
+    if harmless is False:
+        code = "harm"
+        text = f"The best of {len(choice.candidates)} candidates that may be returned, {taken.name}, is worse than a "
+        text += f"site's own network: {own} {choice.criterion.name}{of_sites}."
+        remedy = "take the network of that site, or keep fusion.ensemble"
+    elif taken.site is not None:
         code = "site"
         name = sites.names[taken.site]
         text = f"No fused network is clearly better than that of {name}, which is returned unchanged: {found}."
@@ -111,7 +123,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     if harmless:
         others = "other " if taken.site is not None else ""
         text += f" On such inputs it is better than every {others}site's own network."
-    else:
+    elif harmless is None:
         text += f" {_UNKNOWN}"
         if not is_labelled and remedy is None:
             remedy = DESCRIBE
@@ -125,6 +137,13 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         loss=loss,
         remedy=remedy,
     )
+
+
+def _harmless(choice: Choice, scores: Scores) -> bool | None:
+    """Return whether the chosen network is known to be no worse than every site's, or worse than one; else None."""
+    if scores.is_harmful(choice.chosen):
+        return False
+    return scores.is_harmless(choice.chosen) or None
 
 
 _UNKNOWN = "Whether it is no worse than the best site is not known."

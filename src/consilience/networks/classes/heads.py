@@ -166,12 +166,18 @@ def class_heads(networks: Sequence[Mapping[str, AnyArray]], head: str, shares: A
 
 
 def refit_head(
-    module: _Module, inputs: Any, targets: Tensor, ridge: float = HEAD_RIDGE, *, head: str | None = None
+    module: _Module,
+    inputs: Any,
+    targets: Tensor,
+    ridge: float = HEAD_RIDGE,
+    *,
+    head: str | None = None,
+    is_softmax: bool = True,
 ) -> _Module:
     """Return a copy of a network whose head is the ridge regression of target logits on its own last features.
 
-    The minimiser of mean |W h + b - y|^2 + ridge * mean_i E[h_i^2] * |W - W_0|^2, with W_0 the centred rows as they
-    were; all other layers stay. Targets are centred: their mean over classes is subtracted.
+    The minimiser of mean |W h + b - y|^2 + ridge * mean_i E[h_i^2] * |W - W_0|^2, with W_0 the rows as they were; all
+    other layers stay. Under a softmax, targets and rows are centred first: their mean over classes is subtracted.
 
     Parameters
     ----------
@@ -185,6 +191,9 @@ def refit_head(
         Strength of the shrinkage towards the rows as they were. Default: 0.001.
     head : str, optional
         Path of the head. Default: the one that `find_head` finds.
+    is_softmax : bool, optional
+        Whether a constant added to all outputs of an input changes nothing: not so for regressions and for the log
+        odds of two classes. Default: True.
 
     Raises
     ------
@@ -211,8 +220,10 @@ def refit_head(
     wanted = targets.detach().to("cpu", torch.float64).reshape(-1, n_classes)
     if not bool(torch.isfinite(wanted).all()):
         raise InputError("targets", "have NaN or infinite values", "give logits, not logarithms of zero")
-    wanted = wanted - wanted.mean(dim=1, keepdim=True)
-    initial, _ = centred_head(layer.weight.detach().to("cpu", torch.float64))
+    initial = layer.weight.detach().to("cpu", torch.float64)
+    if is_softmax:
+        wanted = wanted - wanted.mean(dim=1, keepdim=True)
+        initial, _ = centred_head(initial)
     h_mean, y_mean = features.mean(dim=0), wanted.mean(dim=0)
     h = features - h_mean
     moments = RegressionMoments(h_mean, y_mean, h.T @ h / len(h), (wanted - y_mean).T @ h / len(h))

@@ -1,9 +1,15 @@
-"""Logits of whatever a classifier returns: logits as they are, probabilities as their logarithms."""
+"""Logits of whatever a classifier returns: logits as they are, probabilities as their logarithms.
+
+A network of one output tells two classes apart by z or p = 1 / (1 + exp(-z)), the log odds or the probability of the
+second class; its logits are (0, z).
+"""
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from consilience.networks.classes.probabilities import IS_A_DISTRIBUTION, SMALLEST_PROBABILITY
 
@@ -20,3 +26,42 @@ def as_logits(outputs: Tensor) -> Tensor:
         is_distribution = outputs.shape[-1] > 1 and bool((outputs >= 0).all())
         is_distribution = is_distribution and bool(((outputs.sum(dim=-1) - 1).abs() <= IS_A_DISTRIBUTION).all())
     return outputs.clamp(min=SMALLEST_PROBABILITY).log() if is_distribution else outputs
+
+
+OneOutput = Literal["logits", "probabilities"]
+"""What a network of one output for two classes returns: log odds of the second class, or its probability."""
+
+
+def two_class_logits(outputs: Tensor, one_output: OneOutput) -> Tensor:
+    """Return outputs (n,) or (..., 1) as logits of two classes (..., 2).
+
+    Examples
+    --------
+    >>> two_class_logits(torch.tensor([[0.75]]), "probabilities").softmax(-1)
+    tensor([[0.2500, 0.7500]])
+    """
+    z = outputs[:, None] if outputs.ndim == 1 else outputs
+    if one_output == "probabilities":
+        z = z.clamp(min=SMALLEST_PROBABILITY).log() - (1 - z).clamp(min=SMALLEST_PROBABILITY).log()
+    return torch.cat([torch.zeros_like(z), z], dim=-1)
+
+
+class TwoClasses(nn.Module):
+    """A network of one output as one of the logits of two classes.
+
+    Parameters
+    ----------
+    network : Module
+        The network.
+    one_output : {"logits", "probabilities"}
+        What it returns of the second class.
+    """
+
+    def __init__(self, network: nn.Module, one_output: OneOutput) -> None:
+        super().__init__()
+        self.network = network
+        self.one_output: OneOutput = one_output
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return logits (..., 2)."""
+        return two_class_logits(self.network(*args, **kwargs), self.one_output)

@@ -68,6 +68,7 @@ class _Provenance(BaseModel):
     inputs: Annotated[list[_InputRecord], Field(min_length=1)]
     result: dict[str, Any]
     versions: dict[str, str]
+    verdict: dict[str, Any] | None = None
 
 
 def network_content_of_files(
@@ -138,7 +139,7 @@ def network_content_of_files(
         parameters=total_size(_own_arrays(file)),
         findings=findings,
         network_findings=network_findings,
-        verdict=verdict_of(provenance.result.get("verdict")),
+        verdict=verdict_of(provenance.verdict),
         unrelated_distance=unrelated_distance_of(weights),
         is_from_file=True,
         layers=layers,

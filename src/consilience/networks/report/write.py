@@ -79,6 +79,10 @@ class FusedNetworks(Protocol):
         """Method, options, seed, result and versions."""
 
     @property
+    def record(self) -> Mapping[str, Any]:
+        """The provenance with the verdict."""
+
+    @property
     def inputs(self) -> Sequence[FusedInput]:
         """The networks that went in."""
 
@@ -134,7 +138,7 @@ def network_content_of(
     scores: Mapping[str, Mapping[str, float]] | None = None,
 ) -> NetworkContent:
     """Return what the report shows of a fusion; parameters as for `write_network_page`."""
-    provenance = fusion.provenance
+    provenance = fusion.record
     names = short_names([fused_input.name for fused_input in fusion.inputs])
     weights = [float(fused_input.weight) for fused_input in fusion.inputs]
     findings, network_findings = findings_of_networks(
@@ -163,7 +167,7 @@ def network_content_of(
         parameters=total_size(fusion.network.arrays),
         findings=findings,
         network_findings=network_findings,
-        verdict=verdict_of(provenance["result"].get("verdict")),
+        verdict=verdict_of(provenance["verdict"]),
         unrelated_distance=unrelated_distance_of(weights),
         side_by_side=fusion.keeps_models,
         layers=layers_of(networks, np.array(weights), fusion.transports) if has_matching else (),

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, as_weights, is_count
+from consilience.core.inputs import EQUAL
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import file_digest, make_provenance
@@ -38,7 +39,7 @@ from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import DescribedInput, ancestors_of, counted_twice
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.observation_counts import EQUAL, unknown_number
+from consilience.posteriors.observation_counts import unknown_number
 from consilience.posteriors.rebuild import adapter_of_source, rebuild
 from consilience.posteriors.robust.minority import GroupHolders
 from consilience.posteriors.sharded.gathered import gather
