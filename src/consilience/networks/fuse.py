@@ -99,7 +99,7 @@ def _prepare(
     trusted = descriptions if method.robust is None else (None,) * len(described)
     weights, are_stated = weights_of(given, trusted)  # (J,)
     if method.keeps_models:
-        method = _with_described_counts(method, descriptions)
+        method = with_described_counts(method, descriptions)
         counts = ensemble_class_counts(method, len(described), None if request.weights is None else weights)
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
     proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
@@ -190,7 +190,7 @@ def ensemble_class_counts(method: NetworkMethod, n_models: int, weights: Array |
     return method.site_class_counts(n_models, weights)
 
 
-def _with_described_counts(method: NetworkMethod, descriptions: Sequence[Description | None]) -> NetworkMethod:
+def with_described_counts(method: NetworkMethod, descriptions: Sequence[Description | None]) -> NetworkMethod:
     """Return an ensemble by the counts of classes that all sites describe, where the caller asks for no other mean."""
     if not isinstance(method, NetworkEnsembleMethod) or method.mean is not None or method.class_counts is not None:
         return method

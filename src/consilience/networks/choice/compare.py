@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,7 +77,11 @@ class Comparison:
         return self._site_outputs(self.inputs.held)
 
     def _site_outputs(self, rows: Rows) -> Array:
-        return np.stack([outputs_of(module, rows.inputs) for module in self.workshop.modules])
+        return np.stack([self._outputs(module, rows) for module in self.workshop.modules])
+
+    def _outputs(self, model: Any, rows: Rows) -> Array:
+        """Return what a network answers on inputs (n, k)."""
+        return outputs_of(model, rows.inputs)
 
     @cached_property
     def teacher(self) -> Teacher:
@@ -94,14 +99,12 @@ class Comparison:
         n_steps = 5 + N_DISTILLED
         candidates = self.workshop.site_candidates() if self.inputs.can_compare_sites else []
         n_sites = len(candidates)
-        rng, distill_rng = self.rng.spawn(2)
-        for made in (self._averages(), self._refitted(rng), self._distilled(candidates, distill_rng)):
-            for candidate in made:
-                candidates.append(candidate)
-                self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
+        for candidate in self._made(candidates):
+            candidates.append(candidate)
+            self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
         held = self.inputs.held
         criterion = self._criterion(held, self.on_held)
-        outputs = [*self.on_held[:n_sites], *(outputs_of(c.module, held.inputs) for c in candidates[n_sites:])]
+        outputs = [*self.on_held[:n_sites], *(self._outputs(c.module, held) for c in candidates[n_sites:])]
         scores = Scores(
             np.stack([criterion.losses(of_candidate) for of_candidate in outputs]),
             np.stack([criterion.ties(of_candidate) for of_candidate in outputs]),
@@ -125,6 +128,13 @@ class Comparison:
             notes=(*self.inputs.notes, *self.notes),
             can_exclude_harm=self.inputs.can_compare_sites and self.inputs.stand_for_all,
         )
+
+    def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
+        rng, distill_rng = self.rng.spawn(2)
+        yield from self._averages()
+        yield from self._refitted(rng)
+        yield from self._distilled(candidates, distill_rng)
 
     def _averages(self) -> Iterator[Candidate]:
         """Yield the base, the base with the rows of its head by class, and that by Fisher information."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned, ta
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkMethod
-from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage
 from consilience.networks.repair_fusion import replace_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
@@ -45,7 +44,7 @@ class Workshop:
     sites: Sites
     arguments: NetworkArguments
     information: Sequence[FisherInformation] | None
-    method: Auto
+    method: Any  # Auto, or the default of another kind
     rng: np.random.Generator
     progress: Progress
 
@@ -68,6 +67,11 @@ class Workshop:
     def modules(self) -> list[nn.Module]:
         """The sites' networks as modules in evaluation mode, in the canonical order."""
         return [self.models.module(self.models.networks[i]) for i in self.order]
+
+    @property
+    def plain_modules(self) -> list[nn.Module]:
+        """Modules that take the inputs of the sites' networks; of other kinds not the networks themselves."""
+        return self.modules
 
     @cached_property
     def has_equal_widths(self) -> bool:
