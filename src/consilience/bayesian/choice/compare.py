@@ -62,7 +62,7 @@ class BayesianComparison(Comparison):
             For networks that do not answer with logits of classes.
         """
         try:
-            return model.predict(rows.inputs, self.workshop.method.samples, self.seed)
+            return model.predict(rows.inputs, self.workshop.method.n_samples, self.seed)
         except InputError as error:
             raise UnsupportedError(str(error)) from error
 

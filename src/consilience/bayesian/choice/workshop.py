@@ -1,7 +1,7 @@
 """One default fusion of Bayesian networks at work: the networks, and the averages that are its candidates.
 
 `kl`, KL-fusion with the options of the call, is what is returned where nothing can be compared. `side_by_side` is the
-same without a price of a unit: no two units are merged, and the mean logits are those of all networks, averaged. `w2`
+same without a price of a unit: no two units are merged, and logits are averages but for the output's biases. `w2`
 aligns posteriors, `average` and `precision` take units as they are numbered, the former the Wasserstein barycenter of
 the posteriors, the latter their Kullback-Leibler barycenter (``methods.gaussian_average``).
 
@@ -11,8 +11,8 @@ averaged by class: with w_jc the share of site j in the observations of class c,
     1 / v_c = sum_j w_jc / v_jc,      m_c = v_c sum_j w_jc m_jc / v_jc.
 
 A mean-field posterior is a product over weights, so that each row has a barycenter of its own, of any weights that sum
-to 1. Means are centred over the classes first, which changes no prediction. It rests on hidden units that are the same
-at all sites, as ``networks.classes.heads`` does, so that it is a candidate and no rule.
+to 1. Means are centred over the classes first, which changes no prediction of a site. It leaves out what ties rows of
+two classes together, as ``networks.classes.heads`` does, so that it is a candidate and no rule.
 """
 
 from __future__ import annotations

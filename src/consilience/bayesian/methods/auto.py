@@ -26,7 +26,7 @@ class BayesianAuto(KLNetworkFusion):
 
     Parameters
     ----------
-    samples : int
+    n_samples : int
         Samples of all weights by which the predictions of every candidate are computed, the same for all. Default: 64.
     n_inputs : int
         Inputs on which candidates are compared. Default: 4000.
@@ -45,7 +45,7 @@ class BayesianAuto(KLNetworkFusion):
     gives: ClassVar[str] = "one Bayesian network, with a verdict that lists the candidates and their scores"
     paper: ClassVar[str] = "none: a choice among the methods here"
 
-    samples: int = 64
+    n_samples: int = 64
     n_inputs: int = 4000
     max_seconds: float | None = None
 
@@ -55,7 +55,7 @@ class BayesianAuto(KLNetworkFusion):
         is_bound = self.max_seconds is None or (is_number(self.max_seconds) and self.max_seconds > 0)
         enough = is_count(self.n_inputs) and self.n_inputs >= MIN_INPUTS
         yield from (
-            ("samples", is_count(self.samples), "a positive integer"),
+            ("n_samples", is_count(self.n_samples), "a positive integer"),
             ("n_inputs", enough, f"an integer of {MIN_INPUTS} or more"),
             ("max_seconds", is_bound, "a positive number or None"),
         )
