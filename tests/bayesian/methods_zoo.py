@@ -1,12 +1,19 @@
 """Every method for Bayesian networks: what the laws of all methods run on."""
 
 import consilience as cs
-from consilience.bayesian.methods import BAYESIAN_METHODS, KLNetworkFusion, NetworkAverage, NetworkEnsembleMethod
+from consilience.bayesian.methods import (
+    BAYESIAN_METHODS,
+    BayesianAuto,
+    KLNetworkFusion,
+    NetworkAverage,
+    NetworkEnsembleMethod,
+)
 from tests.specimens import Specimens
 
 SPECIMENS = Specimens(
     "SPECIMENS in tests/bayesian/methods_zoo.py",
     {
+        "auto": BayesianAuto(n_inputs=200, n_samples=8),
         "kl": KLNetworkFusion(regularization=0.3),
         "w2": cs.PosteriorAlignment(),
         "average": NetworkAverage(),

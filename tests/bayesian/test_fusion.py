@@ -209,9 +209,11 @@ def test_the_typed_method_is_the_named_one(options):
         assert_layers(layers_of(named.model), layers_of(fused(models, cs.KLFusion(**options)).model), rtol=0, atol=0)
 
 
-def test_kl_is_the_recommended_method():
+def test_the_recommended_method_chooses_and_is_kl_fusion_where_nothing_tells():
     models = random_sites((3, 5, 2), 3)
-    assert fused(models, None).provenance["method"] == fused(models, "kl").provenance["method"]
+    assert cs.fuse([network(layers) for layers in models], example=example(models[0])).provenance["method"] == "auto"
+    by_default, kl = fused(models, None), fused(models, "kl")
+    assert_layers(layers_of(by_default.model), layers_of(kl.model), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("method", ["kl", "w2"])

@@ -98,7 +98,10 @@ def test_posteriors_are_aligned_and_the_distance_told(bnns, folder, command):
 
 def test_the_recommended_method_is_taken_and_weights_count(bnns, folder, command):
     done = command("fuse", *BAYESIAN, "-o", FUSED)
-    assert "(method kl)" in done.out
+    assert "(method auto)" in done.out
+    assert "taken: kl" in done.out
+    by_default = cs.load(folder / FUSED)
+    assert same(by_default, cs.fuse(list(BAYESIAN), "kl").model)
     done = command("fuse", *BAYESIAN, "--method", "average", "--weights", "1,0,0", "-o", FUSED)
     assert (done.code, done.err) == (0, "")
     fused = cs.load(folder / FUSED)
@@ -124,7 +127,7 @@ def test_a_recipe_says_the_same(bnns, folder, command):
     assert (done.code, done.err, done.out) == (0, "", "")
     by_recipe = (folder / "sites" / FUSED).read_bytes()
     assert Page((folder / "sites" / "page.html").read_text()).sections[0] == "in"
-    options = ("--set", "regularization=0.1", "--weights", "2,1,1", "-o", FUSED)
+    options = ("--method", "kl", "--set", "regularization=0.1", "--weights", "2,1,1", "-o", FUSED)
     assert command("fuse", *(f"sites/{name}" for name in BAYESIAN), *options).code == 0
     assert (folder / FUSED).read_bytes() == by_recipe
 
@@ -293,3 +296,55 @@ def test_methods_are_listed_with_what_they_need(command):
         for what in ("needs", "gives", "paper"):
             assert f"{what}: {getattr(kind, what)}\n" in entry
     assert "regularization=0.3, max_units=None" in section
+
+
+@pytest.fixture
+def observed(folder):
+    """Training data of the three sites, of classes that differ."""
+    rng = np.random.default_rng(0)
+    for number, name in enumerate(BAYESIAN):
+        labels = rng.choice(3, 240, p=np.roll([0.7, 0.2, 0.1], number))
+        inputs = rng.normal(size=(240, 6)).astype(np.float32) + 2 * np.eye(6, dtype=np.float32)[labels]
+        np.savez(folder / f"{name}.npz", x=inputs, y=labels)
+
+
+def test_sites_describe_their_networks_and_one_of_the_candidates_is_chosen(bnns, observed, folder, command):
+    for name in BAYESIAN:
+        before = (folder / name).read_bytes()
+        done = command("describe", name, *MODULE, "--data", f"{name}.npz")
+        assert (done.code, done.err) == (0, "")
+        assert "What this file tells about people" in done.out
+        assert (folder / name).read_bytes() == before
+    described = [name.replace(".safetensors", ".description.safetensors") for name in BAYESIAN]
+    assert [cs.load(folder / name).n_observations for name in described] == [240, 240, 240]
+    assert "classes:     3: 0 " in command("inspect", described[0]).out
+    assert command("check", *BAYESIAN).out == "ok: 3 models can be fused\n"
+    sizes = ("--set", "n_inputs=200", "--set", "n_samples=8")
+    done = command("fuse", *BAYESIAN, *MODULE, *sizes, "-o", FUSED)
+    assert done.code == 0
+    chosen = cs.fuse(list(BAYESIAN), module=bnns[0].module, n_inputs=200, n_samples=8)
+    assert chosen.verdict.text.partition(",")[0] in done.out
+    assert same(cs.load(FUSED), chosen.model)
+
+
+def test_a_described_network_is_written_anew_with_its_symmetry(plain, observed, folder, command):
+    to = ("-o", "site.safetensors", "--quiet")
+    done = command("describe", BAYESIAN[0], *MODULE, "--data", f"{BAYESIAN[0]}.npz", *to)
+    assert (done.code, done.out) == (0, "")
+    loaded = cs.load("site.safetensors")
+    assert loaded.symmetry.proved
+    assert loaded.n_observations == 240
+    assert same(loaded, cs.load(BAYESIAN[0]))
+    assert cs.load("site.description.safetensors").digest == loaded.digest
+
+
+def test_a_file_that_would_tell_how_many_are_withheld_is_written_anew(bnns, folder, command):
+    cs.save(bnns[0], folder / "known.safetensors", n_observations=200)
+    inputs = np.random.default_rng(0).normal(size=(200, 6))
+    np.savez("few.npz", x=inputs, y=np.r_[np.zeros(150, int), np.ones(48, int), 2, 2])
+    with pytest.warns(cs.WithheldWarning):
+        done = command("describe", "known.safetensors", *MODULE, "--data", "few.npz")
+    assert "write it anew too (--output)" in refused(done)
+    with pytest.warns(cs.WithheldWarning):
+        assert command("describe", "known.safetensors", *MODULE, "--data", "few.npz", "-o", "new.safetensors").code == 0
+    assert cs.load("new.safetensors").n_observations == 198

@@ -85,6 +85,21 @@ def _files(folder, method):
     return {"site saved": paths[0], **saved(fusion, folder), "loaded": loaded.predict(inputs(), samples=4)}
 
 
+DEFAULTS = {"described": True, "not described": False}
+
+
+@cases("Bayesian networks by default: {}", DEFAULTS)
+def _default(folder, is_described):
+    models = [bnn(seed) for seed in range(3)]
+    if is_described:
+        rng = np.random.default_rng(22)
+        labels = [rng.integers(0, 2, 150) for _ in models]
+        rows = [torch.as_tensor(rng.normal(size=(150, WIDTHS[0])) + of_site[:, None]) for of_site in labels]
+        models = [cs.describe(*one) for one in zip(models, zip(rows, labels, strict=True), strict=True)]
+    fusion = cs.fuse(models, example=inputs(), n_inputs=200, n_samples=4)
+    return {**saved(fusion, folder), "answers": fusion.model.predict(inputs(), samples=4)}
+
+
 @case("Bayesian networks of different widths")
 def _widths(folder):
     models = [bnn(seed, widths) for seed, widths in enumerate(((3, 5, 4, 2), (3, 6, 5, 2)))]

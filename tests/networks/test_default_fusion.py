@@ -402,3 +402,73 @@ def test_a_fused_file_says_its_verdict(fusion, tmp_path):
     fusion.save(tmp_path / "fused.safetensors")
     result = CliRunner().invoke(cli, ["inspect", str(tmp_path / "fused.safetensors")])
     assert fusion.verdict.text.split(".")[0] in " ".join(result.output.split())
+
+
+class Reader(nn.Module):
+    """A recurrent network of words."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(30, 6)
+        self.steps = nn.LSTM(6, 8, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        states, _ = self.steps(self.words(x))
+        return self.head(states.mean(1))
+
+
+class Listener(nn.Module):
+    """A recurrent network of real sequences."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = nn.LSTM(4, 8, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        states, _ = self.steps(x)
+        return self.head(states.mean(1))
+
+
+def sequences(kind, rng, labels):
+    """Return sequences of classes: of words that are frequent in them, or of numbers about a mean of theirs."""
+    n = len(labels)
+    if kind is Listener:
+        return torch.tensor(rng.normal(size=(n, 7, 4)) + np.eye(4)[labels][:, None], dtype=torch.float32)
+    own = 10 * labels[:, None] + rng.integers(0, 10, (n, 7))
+    return torch.tensor(np.where(rng.random((n, 7)) < 0.6, own, rng.integers(0, 30, (n, 7))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "criterion"), [(Reader, "disagreement with the sites"), (Listener, "error on inputs drawn")]
+)
+def test_recurrent_networks_are_chosen_among_too(kind, criterion):
+    rng = np.random.default_rng(0)
+    described, nets = {}, {}
+    for seed, (name, shares) in enumerate({"lund": [0.65, 0.3, 0.05], "oslo": [0.05, 0.3, 0.65]}.items()):
+        labels = rng.choice(3, 700, p=shares)
+        inputs = sequences(kind, rng, labels)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            nets[name] = kind()
+        optimizer = torch.optim.Adam(nets[name].parameters(), 1e-2)
+        for _ in range(40):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(nets[name](inputs), torch.tensor(labels)).backward()
+            optimizer.step()
+        described[name] = cs.describe(nets[name].eval(), (inputs, torch.tensor(labels)))
+    fusion = cs.fuse(described, n_inputs=800, steps=60)
+    candidates = fusion.verdict.candidates
+    assert fusion.verdict.criterion.startswith(criterion)
+    assert {"site:lund", "site:oslo", "matched", "class_heads"} <= set(candidates)
+    assert any(name.startswith("distill") for name in candidates)
+    assert candidates[fusion.details["chosen"]] <= min(candidates["site:lund"], candidates["site:oslo"])
+    labels = rng.integers(0, 3, 3000)
+    inputs = sequences(kind, rng, labels)
+
+    def right(net):
+        with torch.no_grad():
+            return float((net(inputs).argmax(1).numpy() == labels).mean())
+
+    assert right(fusion.model) > max(right(net) for net in nets.values()) - 0.03

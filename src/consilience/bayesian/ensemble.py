@@ -6,6 +6,7 @@ of classes it is the pooled one under label shift, w_j then depending on x: ``ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from consilience.bayesian.network import BayesianNetwork
 from consilience.checks import Array
-from consilience.networks.classes.shares import class_shares, pooled_class_distribution
+from consilience.networks.descriptions.description import Description
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +29,15 @@ class BayesianEnsemble:
         Weight of each member, summing to 1.
     class_counts : array of shape (J, C), optional
         Observations of every class at the site of each member. Default: weighed by `weights`.
+    class_priors : tuple of {"own", "removed"}, optional
+        Whether a member's probabilities contain the frequencies of its site's classes, which are else put back; see
+        ``consilience.describe``. Default: all do.
     """
 
     members: tuple[BayesianNetwork, ...]
     weights: Array
     class_counts: Array | None = None
+    class_priors: tuple[str, ...] | None = None
 
     def predict(
         self, inputs: Any, samples: int = 128, rng: int | np.random.Generator = 0, batch_size: int = 4096
@@ -56,27 +61,16 @@ class BayesianEnsemble:
             for member, child in zip(self.members, children, strict=True)
         ]
         if self.class_counts is not None:
-            return _pooled(np.stack(answers), self.class_counts)
+            from consilience.networks.choice.teacher import stationary_answers  # here, since fusing needs no torch
+
+            are_removed = [prior == "removed" for prior in self.class_priors or ("own",) * len(self.members)]
+            return stationary_answers(np.stack(answers), self.class_counts, are_removed)
         mixture: Array = np.sum(
             [weight * answer for weight, answer in zip(self.weights.tolist(), answers, strict=True)], axis=0
         )
         return mixture
 
 
-def _pooled(answers: Array, class_counts: Array) -> Array:
-    """Return the pooled predictive probabilities (n, C) of members' (J, n, C).
-
-    Raises
-    ------
-    InputError
-        For counts of another number of classes.
-    """
-    import torch  # here, since fusing needs none
-
-    from consilience.networks.classes.stationary import MIXING, stationary_posterior
-
-    shares, prior = class_shares(class_counts), pooled_class_distribution(class_counts)
-    pooled: Array = stationary_posterior(
-        torch.as_tensor(answers), torch.as_tensor(shares), torch.as_tensor(prior), MIXING
-    ).numpy()
-    return pooled
+def class_priors(descriptions: Sequence[Description | None]) -> tuple[str, ...]:
+    """Return whether the probabilities of each network contain the frequencies of its site's classes."""
+    return tuple("own" if description is None else description.class_prior for description in descriptions)

@@ -81,13 +81,13 @@ def _predictor(named: NamedInput, template: nn.Module | None) -> BayesianNetwork
         raise InputError(name, "is no Bayesian network, expected one as the other model")
     bnn = as_bayesian_network(model, None, name) if named.file is None else read_bayesian_network(named.file)
     if bnn.module is None and template is not None:
-        bnn = bnn.with_module(_with_widths(bnn, template))
+        bnn = bnn.with_module(with_widths(bnn, template))
     if bnn.module is None:
         raise OptionError(name, "is a network without code", "give a module of its architecture (module=, --module)")
     return bnn
 
 
-def _with_widths(bnn: BayesianNetwork, template: nn.Module) -> nn.Module:
+def with_widths(bnn: BayesianNetwork, template: nn.Module) -> nn.Module:
     """Return a copy of a module with as many units as the network has; its buffers are taken as they are."""
     parameters = dict(template.named_parameters(remove_duplicate=False))
     buffers = {key: values for key, values in template.state_dict().items() if key not in parameters}

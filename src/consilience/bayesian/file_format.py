@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from consilience.bayesian.network import MEAN, VARIANCE
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
@@ -30,7 +31,6 @@ from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
 FORMAT, _VERSION = "consilience-bayesian", 1
 _REMEDY = "write it with consilience.save"
-_MEAN, _VARIANCE = "mean/", "variance/"
 _FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 _MAX_PROBLEMS = 5
 """Problems that an error lists; of more, the number is stated. Chosen by hand for short messages."""
@@ -132,8 +132,8 @@ def write_bayesian(path: Path, network: BayesianFile) -> None:
         is not floating, or the document would not be one that `read_bayesian` takes: a symmetry of other arrays,
         provenance that is not made of JSON values.
     """
-    arrays = {f"{_MEAN}{name}": values for name, values in network.means.items()}
-    arrays |= {f"{_VARIANCE}{name}": values for name, values in network.variances.items()}
+    arrays = {f"{MEAN}{name}": values for name, values in network.means.items()}
+    arrays |= {f"{VARIANCE}{name}": values for name, values in network.variances.items()}
     stored = storable_arrays(path, arrays)
     where = f"{path}: cannot be written"
     shapes = {name: tuple(values.shape) for name, values in stored.items()}
@@ -206,8 +206,8 @@ def read_bayesian(where: Path | SafetensorsFile) -> BayesianFile:
     arrays = file.arrays(remedy=_REMEDY)
     prior = header.prior_variances
     return BayesianFile(
-        {name: arrays[f"{_MEAN}{name}"] for name in header.parameters},
-        {name: arrays[f"{_VARIANCE}{name}"] for name in header.parameters},
+        {name: arrays[f"{MEAN}{name}"] for name in header.parameters},
+        {name: arrays[f"{VARIANCE}{name}"] for name in header.parameters},
         None if prior is None else {name: float(prior[name]) for name in header.parameters},
         None if header.classes is None else tuple(header.classes),
         summary.symmetry,
@@ -230,13 +230,13 @@ def _summary(
             else []
         )
         raise FileFormatError([Problem(where, f"{problem}", _REMEDY) for problem in problems[:_MAX_PROBLEMS]] + more)
-    parameter_shapes = {name: shapes[_MEAN + name] for name in header.parameters}
+    parameter_shapes = {name: shapes[MEAN + name] for name in header.parameters}
     symmetry = None if header.symmetry is None else symmetry_from_json(header.symmetry, where)
     return BayesianSummary(
         header,
         parameter_shapes,
-        {name: dtypes[_MEAN + name] for name in parameter_shapes},
-        {name: dtypes[_VARIANCE + name] for name in parameter_shapes},
+        {name: dtypes[MEAN + name] for name in parameter_shapes},
+        {name: dtypes[VARIANCE + name] for name in parameter_shapes},
         symmetry,
         {} if symmetry is None else _units(where, symmetry, parameter_shapes),
     )
@@ -258,10 +258,10 @@ def _tensor_problems(
     names: Sequence[str], shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield what makes tensors other than a mean and a variance for each parameter."""
-    expected = {what + name for name in names for what in (_MEAN, _VARIANCE)}
+    expected = {what + name for name in names for what in (MEAN, VARIANCE)}
     yield from (f"tensor {tensor!r} is of no parameter" for tensor in sorted(set(shapes) - expected))
     for name in names:
-        mean, variance = _MEAN + name, _VARIANCE + name
+        mean, variance = MEAN + name, VARIANCE + name
         missing = [tensor for tensor in (mean, variance) if tensor not in shapes]
         yield from (f"parameter {name!r} has no tensor {tensor!r}" for tensor in missing)
         if missing:

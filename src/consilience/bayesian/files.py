@@ -13,6 +13,7 @@ from consilience.bayesian.gaussian_arrays import inherit_proof, without_deviatio
 from consilience.bayesian.network import BayesianNetwork
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.descriptions.files import description_path, remove_description_of_another
 from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.symmetry import Symmetry
 
@@ -44,22 +45,24 @@ def write_bayesian_network(
     """
     full = bnn.symmetry if symmetry is None else symmetry
     if full is None:
-        full = _traced_symmetry(bnn)
+        full = traced_symmetry(bnn, bnn.example)
     of_parameters = None if full is None else symmetry_of_parameters(full, bnn.means, f"{path}: cannot be written")
     content = BayesianFile(
         bnn.means, bnn.variances, bnn.prior, bnn.classes, of_parameters, provenance, None, bnn.n_observations
     )
     write_bayesian(path, content)
+    if description_path(path).is_file():
+        remove_description_of_another(path, bnn.digest)
 
 
-def _traced_symmetry(bnn: BayesianNetwork) -> Symmetry | None:
-    """Return the symmetry of a network by its made-up inputs; None where it has none, or cannot be traced."""
-    if bnn.module is None or bnn.example is None:
+def traced_symmetry(bnn: BayesianNetwork, example: Any) -> Symmetry | None:
+    """Return the symmetry of a network's module by an input; None without one, and where it cannot be traced."""
+    if bnn.module is None or example is None:
         return None
     from consilience.networks.tracing.proof import symmetry as trace_and_prove  # here, since it needs torch
 
     try:
-        return trace_and_prove(bnn.module, bnn.example)
+        return trace_and_prove(bnn.module, example)
     except (InputError, UnsupportedError):  # the file is a network's all the same
         return None
 

@@ -1,4 +1,4 @@
-"""Pipeline of Bayesian network fusion: describe and check, then match, average and rebuild.
+"""Pipeline of Bayesian network fusion: describe and check, then match, average and rebuild, or choose.
 
 Bayesian networks become Gaussian networks (`bayesian.shared_symmetry`), which the pipeline of plain networks fuses
 (`networks.fuse_aligned`). An ensemble keeps all networks and takes neither symmetry nor matching.
@@ -7,94 +7,115 @@ Bayesian networks become Gaussian networks (`bayesian.shared_symmetry`), which t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from consilience.bayesian.ensemble import BayesianEnsemble
+from consilience.bayesian.choice.default import fuse_by_default
+from consilience.bayesian.ensemble import BayesianEnsemble, class_priors
+from consilience.bayesian.fuse_aligned import fuse_aligned_bayesian
 from consilience.bayesian.fusion import BayesianFusion
-from consilience.bayesian.methods import make_bayesian_method
+from consilience.bayesian.methods import BayesianAuto, make_bayesian_method
 from consilience.bayesian.shared_symmetry import BayesianNetworksWithSymmetry, describe_bayesian_networks
-from consilience.checks import Array, as_weights
-from consilience.core.inputs import in_order
+from consilience.checks import Array
+from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
-from consilience.networks.fuse import ensemble_class_counts
-from consilience.networks.fuse_aligned import (
-    NetworkArguments,
-    fuse_aligned,
-    network_provenance,
-    split_arguments,
-    target_units,
-)
-from consilience.networks.fusion import NetworkInput
+from consilience.networks.choice.sites import Sites, weigh_sites
+from consilience.networks.companions import split_companions
+from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
+from consilience.networks.descriptions.inputs import example_of
+from consilience.networks.fuse import ensemble_class_counts, with_described_counts
+from consilience.networks.fuse_aligned import NetworkArguments, network_provenance, split_arguments, target_units
+from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
 
 
 def prepare_bayesian(request: Request) -> Prepared:
     """Describe and check Bayesian networks; see ``Kind.prepare``."""
-    if request.n_observations is not None:
-        raise OptionError("n_observations", "for statistical models; Bayesian networks are weighed by weights=")
     arguments, options = split_arguments(request.options)
     method = make_bayesian_method(request.method, options)
+    networks, description_files = split_companions(request.inputs, DESCRIPTION_FORMAT)
     try:
-        return _prepare(request, arguments, method)
+        return _prepare(request, arguments, method, networks, description_files)
     except (InputError, OptionError) as error:
         return Prepared.failed(error)
 
 
-def _prepare(request: Request, arguments: NetworkArguments, method: NetworkMethod) -> Prepared:
+def _prepare(
+    request: Request,
+    arguments: NetworkArguments,
+    method: NetworkMethod,
+    networks: Sequence[NamedInput],
+    description_files: Sequence[NamedInput],
+) -> Prepared:
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
-    for option in ("fishers", "descriptions", "inputs"):
+    unused = ("fishers",) if isinstance(method, BayesianAuto) else ("fishers", "inputs")
+    for option in unused:
         if getattr(arguments, option) is not None:
             raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
-    names = [named.name for named in request.inputs]
+    names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
-    proof_rng, fusion_rng = request.rng.spawn(2)
+    proof_rng, fusion_rng, choice_rng = request.rng.spawn(3)
     models = describe_bayesian_networks(
-        request.inputs,
+        networks,
         arguments.symmetry,
         arguments.example,
         arguments.module,
         proof_rng,
         is_optional=method.optional_symmetry or method.keeps_models,
+        descriptions=arguments.descriptions,
+        description_files=description_files,
     )
-    named_weights = in_order(request.weights, names, "weights")
-    sizes = [bnn.n_observations for bnn in models.bnns if bnn.n_observations is not None]
-    # Networks are weighed by their observations where all say them.
-    by_size = named_weights is None and len(sizes) == len(models.bnns)
-    weights = as_weights(sizes if by_size else named_weights, len(models.inputs))
-    weights = weights / weights.sum()  # (J,)
-    priors = tuple(bnn.prior for bnn in models.bnns)
-    class_counts = None
+    said = [bnn.n_observations if bnn.description is None else bnn.description.n_observations for bnn in models.bnns]
+    weights, are_stated, observations = weigh_sites(names, request.weights, request.n_observations, said)
     if method.keeps_models:
-        class_counts = ensemble_class_counts(method, len(models.inputs), None if named_weights is None else weights)
-    if request.only_check:
-        if method.keeps_models:
+        descriptions = tuple(bnn.description for bnn in models.bnns)
+        asked = request.weights is not None or request.n_observations is not None
+        method = with_described_counts(method, descriptions)
+        class_counts = ensemble_class_counts(method, len(models.inputs), weights if asked else None)
+        if request.only_check:
             return Prepared.checked(())
+    elif request.only_check:
         units = target_units(models, method, arguments)
+        priors = tuple(bnn.prior for bnn in models.bnns)
         ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference_number or 0, priors=priors)
         return Prepared.checked(method.reasons(ensemble))
 
-    def fuse() -> BayesianFusion:
+    def fuse() -> NetworkFusion:
+        fusion: NetworkFusion
         if method.keeps_models:
             fusion = _keep_all(models, weights, class_counts)
-        else:
-            fusion, _ = fuse_aligned(
-                models, method, weights, arguments, fusion_rng, request.progress, BayesianFusion, priors=priors
+        elif isinstance(method, BayesianAuto):
+            sites = Sites(
+                tuple(names), weights, tuple(bnn.description for bnn in models.bnns), are_stated, observations
             )
-            # Unlike plain networks, a fused Bayesian network is rebuilt as one also where nobody gave a module.
-            if models.template is None and arguments.target is None:
-                fusion = replace(fusion, _rebuild=models.module)
+            stated = replace(arguments, example=_example(models, arguments))
+            fusion = fuse_by_default(models, sites, stated, method, fusion_rng, choice_rng, request.progress)
+        else:
+            fusion = fuse_aligned_bayesian(models, method, weights, arguments, fusion_rng, request.progress)
         return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
     return Prepared((), fuse)
 
 
+def _example(models: BayesianNetworksWithSymmetry, arguments: NetworkArguments) -> Any:
+    """Return an input that the networks take: the caller's, one as sites describe them, or a made-up one."""
+    if arguments.example is not None or models.template is None:
+        return arguments.example
+    described = example_of([bnn.description for bnn in models.bnns], models.template)
+    if described is not None:
+        return described
+    return next((bnn.example for bnn in models.bnns if bnn.example is not None), None)
+
+
 def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts: Array | None) -> BayesianFusion:
     """Return the ensemble of all networks as a fusion; `weights` (J,) sum to 1, counts of classes are (J, C)."""
     members = models.bnns
+    priors = class_priors([bnn.description for bnn in members])
     if without_module := [bnn.name for bnn in members if bnn.module is None]:
         raise InputError(", ".join(without_module), "an ensemble asks modules", "give module=, one of the architecture")
     return BayesianFusion(
@@ -110,6 +131,6 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts
             NetworkInput(described.name, network, float(weight), described.digest)
             for described, network, weight in zip(models.inputs, models.networks, weights, strict=True)
         ),
-        _rebuild=lambda _: BayesianEnsemble(members, weights, class_counts),
+        _rebuild=lambda _: BayesianEnsemble(members, weights, class_counts, priors),
         keeps_models=True,
     )

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from consilience.bayesian.ensemble import BayesianEnsemble
+from consilience.bayesian.ensemble import BayesianEnsemble, class_priors
 from consilience.bayesian.files import write_bayesian_network
 from consilience.errors import InputError
+from consilience.networks.choice.sites import Sites
 from consilience.networks.fusion import NetworkFusion
 from consilience.posteriors.methods.ensemble import NO_FILE
 
@@ -28,6 +29,8 @@ class BayesianFusion(NetworkFusion):
     def ensemble(self) -> BayesianEnsemble:
         """All networks side by side, whose predictive probabilities are averaged by weight.
 
+        Where every site says the counts of its classes it is the stationary ensemble, which is exact under label shift.
+
         Raises
         ------
         InputError
@@ -39,7 +42,10 @@ class BayesianFusion(NetworkFusion):
         members = [] if self._rebuild is None else [self._rebuild(local.network) for local in self.inputs]
         if not members or any(member.module is None for member in members):
             raise InputError("models", "these came without a module", "give module=, one of the architecture")
-        return BayesianEnsemble(tuple(members), np.array([local.weight for local in self.inputs]))
+        descriptions = tuple(local.description for local in self.inputs)
+        weights = np.array([local.weight for local in self.inputs])
+        sites = Sites(tuple(local.name for local in self.inputs), weights, descriptions)
+        return BayesianEnsemble(tuple(members), weights, sites.observed_counts, class_priors(descriptions))
 
     @property
     def needs_repair(self) -> bool:

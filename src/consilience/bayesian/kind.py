@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from consilience.bayesian.describe import describe_bayesian
 from consilience.bayesian.ensemble import BayesianEnsemble
 from consilience.bayesian.file_format import FORMAT
 from consilience.bayesian.files import read_bayesian_network, write_bayesian_network
@@ -14,15 +15,19 @@ from consilience.bayesian.fuse import prepare_bayesian
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.bayesian.methods import BAYESIAN_METHODS, make_bayesian_method
 from consilience.bayesian.network import BayesianNetwork
-from consilience.bayesian.readers.table import is_bayesian
+from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
+from consilience.bayesian.shared_symmetry import with_site_descriptions
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, refuse_statements
-from consilience.errors import InputError
+from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts
+from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
+from consilience.networks.descriptions.files import description_path, write_description
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.fuse_aligned import split_arguments
 from consilience.networks.kind import load_curves, network_facets, refuse_not_finite
 from consilience.networks.method import NetworkMethod
+from consilience.networks.torch_modules import make_template
 
 
 def inspect_bayesian(file: SafetensorsFile) -> Inspection:
@@ -69,21 +74,59 @@ class BayesianNetworks(Kind):
         return bayesian_summary(fusion)
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
-        """Return the facts of a Bayesian network's file that a round compares."""
-        if companion is not None:
-            raise InputError(file, "is a Bayesian network, whose variances say what is known", "send it alone")
+        """Return the facts of a Bayesian network's file that a round compares, its description checked."""
+        if companion is not None and companion.format != DESCRIPTION_FORMAT:
+            text = "is a Bayesian network, whose variances say what is known"
+            raise InputError(file, text, "send it alone, or with its description")
         bnn = read_bayesian_network(file)
         variances = {f"variance of {key}": values for key, values in bnn.variances.items()}
         refuse_not_finite(file, {**bnn.means, **variances})
+        if companion is not None:
+            own = NamedInput(file.label, file.label, file=file)
+            with_site_descriptions([bnn], [own], None, [NamedInput(companion.label, companion.label, file=companion)])
         return SiteFacts(network_facets("bayesian", bnn.means, bnn.symmetry, False))
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
-        """Write means and variances of all parameters with their symmetry."""
-        del features  # of statistical models
-        refuse_statements(model, stated)
-        if "n_observations" in stated:
+        """Write means and variances of all parameters with their symmetry, and the description beside them."""
+        if features is not None:
+            raise OptionError("features", "are columns of statistical models; leave them out")
+        if set(stated) - {"n_observations"}:
+            model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
+        elif "n_observations" in stated:
             model = replace(model, n_observations=stated["n_observations"])
         write_bayesian_network(path, model, symmetry)
+        if model.description is not None:  # after the network, which removes that of another
+            write_description(description_path(path), model.description)
+
+    def describe(
+        self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any
+    ) -> BayesianNetwork:
+        """Return a Bayesian network with its symmetry and its description; see `Kind.describe`."""
+        if features is not None:
+            raise OptionError("features", "are columns of statistical models; leave them out")
+        if stated.pop("sample_weight", None) is not None:
+            raise OptionError("sample_weight", "is for statistical models; observations of a network count alike")
+        if isinstance(model, BayesianFusion):
+            model = model.model
+        if isinstance(model, BayesianEnsemble):
+            raise UnsupportedError("an ensemble", "is its members", "describe them where their data are")
+        name = model.name if isinstance(model, BayesianNetwork) else type(model).__name__
+        return describe_bayesian(as_bayesian_network(model, None, name), data, symmetry=symmetry, **stated)
+
+    def describe_file(
+        self, path: Path, module: Any, data: Any, *, is_rewritten: bool, **stated: Any
+    ) -> BayesianNetwork:
+        """Return the described network of a file; see `Kind.describe_file`."""
+        from consilience.bayesian.evaluate import with_widths  # here, as above
+
+        bnn, template = read_bayesian_network(path), make_template(module)
+        if template is not None:
+            bnn = bnn.with_module(with_widths(bnn, template))
+        described = self.describe(bnn, data, **stated)
+        if not is_rewritten and bnn.n_observations not in (None, described.n_observations):
+            text = "says its number of observations, and beside the description that tells how many are withheld"
+            raise InputError(path, text, "write it anew too (--output)")
+        return described
 
     def writes(self, model: object) -> bool:
         """Return whether a model is a BayesianNetwork; those of other libraries become one first."""

@@ -22,6 +22,8 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.network import is_floating, non_finite_problems
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.unit_rows import take_units
@@ -29,6 +31,9 @@ from consilience.networks.torch_modules import arrays_of_module, is_module, modu
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+MEAN, VARIANCE = "mean/", "variance/"
+"""What the names of means and of variances begin with in a file."""
 
 _MAX_NAMES = 3
 """Names, and lines about priors, that a message lists. Chosen by hand for short messages."""
@@ -63,6 +68,8 @@ class BayesianNetwork:
         Observations that it was fitted to, its weight in a fusion unless weights are given. Default: None, not known.
     example : Tensor, optional
         Made-up inputs of the right shape, by which its symmetry is traced where none is known. Default: None.
+    description : Description, optional
+        What its site says of it, from ``consilience.describe``. Default: None.
 
     Raises
     ------
@@ -90,6 +97,7 @@ class BayesianNetwork:
     sha256: str | None = None
     n_observations: float | None = None
     example: Any = field(default=None, repr=False)
+    description: Description | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.module is not None and not is_module(self.module):
@@ -197,6 +205,17 @@ class BayesianNetwork:
         buffers = {} if self.module is None else arrays_of_module(self.module)
         return {**{key: values for key, values in buffers.items() if key not in self.means}, **self.means}
 
+    @property
+    def stored_arrays(self) -> dict[str, AnyArray]:
+        """Means and variances by the names that they have in a file."""
+        means = {f"{MEAN}{key}": values for key, values in self.means.items()}
+        return {**means, **{f"{VARIANCE}{key}": values for key, values in self.variances.items()}}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all means and variances, the same in memory and in a file; it binds a description to them."""
+        return network_digest(self.stored_arrays, {})
+
     def with_module(self, module: nn.Module) -> BayesianNetwork:
         """Return the network with a module of its architecture, so that it can predict."""
         return replace(self, module=module)
@@ -241,7 +260,7 @@ class BayesianNetwork:
         if self.module is not None:
             buffers = narrow({key: values for key, values in self.arrays.items() if key not in means})
             module = module_with(self.module, {**buffers, **means}, symmetry)
-        return replace(self, module=module, means=means, variances=variances)
+        return replace(self, module=module, means=means, variances=variances, description=None)
 
     def mean_module(self) -> nn.Module:
         """Return a copy of the module with the mean weights, in evaluation mode."""

@@ -28,6 +28,7 @@ from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.errors import InputError, OptionError, Problem
+from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
 from consilience.networks.inputs import DescribedNetwork
@@ -54,13 +55,19 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
     bnns: tuple[BayesianNetwork, ...] = ()
 
     def module(self, network: Network) -> Any:
-        """Return a Gaussian network as a Bayesian network, with a module of its widths where there is a template."""
+        """Return a Gaussian network as a Bayesian network, with a module of its widths where there is a template.
+
+        One that was handed in keeps its own numbers: the square of a root is not the variance, to the last bit.
+        """
+        own = next((bnn for one, bnn in zip(self.networks, self.bnns, strict=True) if one is network), None)
         means, variances = means_of(network.arrays), variances_of(network.arrays)
         plain = without_deviations(network.symmetry)
         module = None
         if self.template is not None:
             arrays = {**_buffers(self.template, means), **means}
             module = module_with(self.template, arrays, plain).eval()
+        if own is not None:
+            return replace(own, module=own.module if module is None else module, symmetry=plain, description=None)
         first = self.bnns[0]
         classes = next((bnn.classes for bnn in self.bnns if bnn.classes is not None), None)
         prior = first.prior_variances if all(bnn.prior == first.prior for bnn in self.bnns) else None
@@ -90,8 +97,10 @@ def describe_bayesian_networks(
     rng: np.random.Generator,
     *,
     is_optional: bool = False,
+    descriptions: Any = None,
+    description_files: Sequence[NamedInput] = (),
 ) -> BayesianNetworksWithSymmetry:
-    """Return the networks with the symmetry that they share.
+    """Return the networks with their descriptions and the symmetry that they share.
 
     Parameters
     ----------
@@ -107,6 +116,8 @@ def describe_bayesian_networks(
         Draws the random group elements of the proof.
     is_optional : bool
         Whether to use the trivial symmetry, under which nothing moves, where none is stated and there is no example.
+    descriptions, description_files
+        What sites say of them, as ``with_descriptions`` takes it.
 
     Raises
     ------
@@ -116,10 +127,12 @@ def describe_bayesian_networks(
         If there is no symmetry, nor what it takes to trace one.
     """
     handed_in = make_template(module)
-    bnns = _read(inputs, handed_in)
+    bnns = with_site_descriptions(_read(inputs, handed_in), inputs, descriptions, description_files)
     widest = max((bnn for bnn in bnns if bnn.module is not None), key=_template_rank, default=None)
     template = handed_in if widest is None else widest.module
     made_up = next((bnn.example for bnn in bnns if bnn.example is not None), None)
+    if made_up is None and template is not None:
+        made_up = example_of([bnn.description for bnn in bnns], template)
     of_module = _symmetry(bnns, symmetry, example, made_up, template, rng, is_optional=is_optional)
     names = list(bnns[0].means)
     _refuse_buffers(bnns, of_module, names)
@@ -134,7 +147,13 @@ def describe_bayesian_networks(
         raise InputError(problems)
     described = [
         DescribedNetwork(
-            named.name, named.label, gaussian_arrays(bnn.means, bnn.variances), None, bnn.module, bnn.sha256
+            named.name,
+            named.label,
+            gaussian_arrays(bnn.means, bnn.variances),
+            None,
+            bnn.module,
+            bnn.sha256,
+            bnn.description,
         )
         for named, bnn in zip(inputs, bnns, strict=True)
     ]
@@ -169,6 +188,42 @@ def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[Bayesi
     if problems:
         raise InputError(problems)
     return networks
+
+
+def with_site_descriptions(
+    bnns: Sequence[BayesianNetwork], inputs: Sequence[NamedInput], descriptions: Any, files: Sequence[NamedInput]
+) -> list[BayesianNetwork]:
+    """Return networks with what their sites say of them: given, among the inputs, their own, or beside their files.
+
+    Parameters
+    ----------
+    bnns : sequence of BayesianNetwork
+        The networks.
+    inputs, descriptions, files
+        As ``networks.descriptions.inputs.with_descriptions`` takes them.
+
+    Raises
+    ------
+    InputError
+        Naming descriptions of other networks, and what contradicts each other.
+    OptionError
+        For `descriptions` that are not one for each network.
+    """
+    stored = [  # by the names of a file, whose digest binds a description
+        DescribedNetwork(named.name, named.label, bnn.stored_arrays, None, bnn.module, bnn.sha256, bnn.description)
+        for named, bnn in zip(inputs, bnns, strict=True)
+    ]
+    described = with_descriptions(stored, inputs, descriptions, files)
+    if problems := [
+        Problem(one.label, f"describes classes {', '.join(said.classes)}, and has {', '.join(bnn.classes)}")
+        for bnn, one in zip(bnns, described, strict=True)
+        if (said := one.description) is not None
+        and said.classes is not None
+        and bnn.classes is not None
+        and said.classes != bnn.classes
+    ]:
+        raise InputError(problems)
+    return [replace(bnn, description=one.description) for bnn, one in zip(bnns, described, strict=True)]
 
 
 def _with_fitting_module(bnn: BayesianNetwork, module: nn.Module | None) -> BayesianNetwork:

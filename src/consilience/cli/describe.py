@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,34 +59,29 @@ def describe(
     The description is written beside the network, as SITE.description.safetensors beside SITE.safetensors, and with
     --output the network too, with its symmetry, so that files alone can be fused. Send both.
     """
-    from consilience.api.kinds import inspect_file  # here with the others, since networks only need them
+    from consilience.api.kinds import inspect_file, kind_of_file  # here with the others, since networks only need them
     from consilience.cli.modules import import_module, make_example
-    from consilience.networks.descriptions.digest import network_digest
-    from consilience.networks.evaluate import module_of_file
-    from consilience.networks.files import read_network
 
     target = description_path(network if output is None else output)
     for path in (target, *([] if output is None else [output])):
         refuse_unwritable(path)
         if any(path.resolve() == other.resolve() for other in (network, data)):
             raise InputError(path, "is read here", "give another output")
-    loaded = module_of_file(network, import_module(module, "--module"))
+    template = import_module(module, "--module")
     stated: dict[str, Any] = (
         {} if classes is None else {"classes": int(classes) if classes.isdecimal() else classes.split(",")}
     )
     if example:
-        stated["example"] = make_example(example, loaded)
-    described = api.describe(loaded, data, **stated, **options)
+        stated["example"] = make_example(example, template)
+    is_rewritten = output is not None
+    keywords = {name: value for name, value in {**stated, **options}.items() if value is not None}
+    described = kind_of_file(network).describe_file(network, template, data, is_rewritten=is_rewritten, **keywords)
     if output is None:
-        # Bound to the arrays of the file, which may be of another precision than those of the module.
-        stored = read_network(network)
-        aliases = {} if stored.symmetry is None else stored.symmetry.aliases
-        digest = network_digest(stored.arrays, aliases)
-        api.save(replace(described.description, digest=digest), target)
+        api.save(described.description, target)
     else:
         api.save(described, output)
     if not quiet:
         click.echo(table(inspect_file(target).rows))
-        for note in described.symmetry.notes:
+        for note in () if described.symmetry is None else described.symmetry.notes:
             click.echo(f"note: {printable(note)}")
         click.echo(f"wrote {', '.join(str(path) for path in (output, target) if path is not None)}")

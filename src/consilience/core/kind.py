@@ -312,6 +312,28 @@ class Kind(ABC):
         del data, stated
         raise UnsupportedError(f"a {type(model).__name__}", "says all that it knows itself", "save it")
 
+    def describe_file(self, path: Path, module: Any, data: Any, *, is_rewritten: bool, **stated: Any) -> Any:
+        """Return what a site says of the model in a file, for whoever writes it beside that file or anew.
+
+        Parameters
+        ----------
+        path : Path
+            The file.
+        module : Any
+            A module of its architecture, or a function that makes one.
+        data
+            As ``consilience.describe`` takes them, with the keywords `stated`.
+        is_rewritten : bool
+            Whether the model is written again. Else only its description is, which is bound to the file as it is.
+
+        Raises
+        ------
+        UnsupportedError
+            For a kind whose models say all themselves.
+        """
+        del module, data, is_rewritten, stated
+        raise UnsupportedError(path, "is no network: it says all that it knows itself")
+
     def writes(self, model: object) -> bool:
         """Return whether `save` takes an object: a model of this kind, or what travels beside one."""
         return self.recognises([model])[0]

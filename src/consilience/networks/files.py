@@ -23,7 +23,7 @@ from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_do
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import StrictModel
 from consilience.networks.descriptions.digest import network_digest
-from consilience.networks.descriptions.files import description_path, read_description_header
+from consilience.networks.descriptions.files import description_path, remove_description_of_another
 from consilience.networks.file_header import REMEDY, NetworkSummary, header_text, read_network_summary
 from consilience.networks.symmetry.document import REMEDY as SYMMETRY_REMEDY
 from consilience.networks.symmetry.document import symmetry_from_json
@@ -105,20 +105,8 @@ def write_network(
         symmetry.units({name: tuple(values.shape) for name, values in stored.items()}, f"{path}: cannot be written")
         _refuse_untied(path, stored, symmetry)
     write_arrays(path, stored, header_text(path, symmetry, provenance))
-    _remove_description_of_another(path, stored)
-
-
-def _remove_description_of_another(path: Path, arrays: Mapping[str, AnyArray]) -> None:
-    """Remove the description beside a network's file where it is of the network that the file had before."""
-    beside = description_path(path)
-    if not beside.is_file():
-        return
-    try:
-        described = read_description_header(beside).digest
-    except InputError:  # nothing that this library wrote
-        return
-    if described != network_digest(arrays, {}):
-        beside.unlink()
+    if description_path(path).is_file():
+        remove_description_of_another(path, network_digest(stored, {}))
 
 
 def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> NetworkFile:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, as_weights
-from consilience.core.inputs import NamedInput, in_order, stated_numbers
+from consilience.checks import Array
+from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.choice.default import fuse_by_default
-from consilience.networks.choice.sites import Sites, stated_observations
+from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.description import Description
@@ -92,18 +92,12 @@ def _prepare(
         information = gather_information(described, arguments.fishers, information_files)
     if isinstance(method, Auto) and information is not None and all(map(_is_exact, information)):
         method = FisherMerging()  # the product of the posteriors, which pooled data would give
-    given = None if request.weights is None else as_weights(in_order(request.weights, names, "weights"), len(described))
     descriptions = tuple(network.description for network in described)
     trusted = descriptions if method.robust is None else (None,) * len(described)
-    numbers = stated_numbers(request.n_observations, names)
-    count_alike = request.n_observations is not None and numbers is None
-    observations = None if given is not None or count_alike else stated_observations(numbers, trusted)
-    stated = observations if given is None else given
-    weights = np.ones(len(described)) if stated is None else stated
-    weights = weights / weights.sum()  # (J,)
-    are_stated = stated is not None or count_alike
+    said = [None if description is None else description.n_observations for description in trusted]
+    weights, are_stated, observations = weigh_sites(names, request.weights, request.n_observations, said)
     if method.keeps_models:
-        method = _with_described_counts(method, descriptions)
+        method = with_described_counts(method, descriptions)
         asked = request.weights is not None or request.n_observations is not None
         counts = ensemble_class_counts(method, len(described), weights if asked else None)
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
@@ -195,7 +189,7 @@ def ensemble_class_counts(method: NetworkMethod, n_models: int, weights: Array |
     return method.site_class_counts(n_models, weights)
 
 
-def _with_described_counts(method: NetworkMethod, descriptions: Sequence[Description | None]) -> NetworkMethod:
+def with_described_counts(method: NetworkMethod, descriptions: Sequence[Description | None]) -> NetworkMethod:
     """Return an ensemble by the counts of classes that all sites describe, where the caller asks for no other mean."""
     if not isinstance(method, NetworkEnsembleMethod) or method.mean is not None or method.class_counts is not None:
         return method

@@ -26,6 +26,7 @@ from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.describe import describe_model
 from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.files import (
     description_path,
@@ -203,6 +204,19 @@ class Networks(Kind):
         if stated.pop("sample_weight", None) is not None:
             raise OptionError("sample_weight", "is for statistical models; observations of a network count alike")
         return describe_model(model, data, symmetry=symmetry, **stated)
+
+    def describe_file(self, path: Path, module: Any, data: Any, *, is_rewritten: bool, **stated: Any) -> Network:
+        """Return the described network of a file; see `Kind.describe_file`."""
+        from consilience.networks.evaluate import module_of_file  # here, as above
+
+        described = self.describe(module_of_file(path, module), data, **stated)
+        if is_rewritten or described.description is None:
+            return described
+        # Bound to the arrays of the file, which may be of another precision than those of the module.
+        stored = read_network(path)
+        aliases = {} if stored.symmetry is None else stored.symmetry.aliases
+        description = replace(described.description, digest=network_digest(stored.arrays, aliases))
+        return replace(described, description=description)
 
     def writes(self, model: object) -> bool:
         """Return whether an object is a network, or what travels beside one."""

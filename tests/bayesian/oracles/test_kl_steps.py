@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import consilience as cs
 from consilience.bayesian.gaussian_arrays import DEVIATION
-from consilience.bayesian.methods.kl import _prior_variances, has_free_width
+from consilience.bayesian.methods.kl import has_free_width, prior_variances
 from consilience.networks.tracing.trace import trace
 from tests.bayesian.nets import network, symmetry_of
 from tests.bayesian.oracles.test_networks import close_sites
@@ -40,11 +40,11 @@ def test_a_prior_that_is_not_stated_fits_the_weights_of_all_networks():
     working = [{"w": rng.normal(size=(3, 2)), f"w{DEVIATION}": rng.uniform(0.1, 3.0, (3, 2))} for _ in range(2)]
     ensemble = SimpleNamespace(networks=[SimpleNamespace(working=arrays) for arrays in working], priors=None)
     expected = np.mean([arrays["w"] ** 2 + arrays[f"w{DEVIATION}"] ** 2 for arrays in working])
-    assert _prior_variances(ensemble, None) == pytest.approx({"w": expected}, rel=ROUNDING)
-    assert _prior_variances(ensemble, 7.0) == {"w": 7.0}
+    assert prior_variances(ensemble, None) == pytest.approx({"w": expected}, rel=ROUNDING)
+    assert prior_variances(ensemble, 7.0) == {"w": 7.0}
     ensemble.priors = [{"w": 2.0}, None]
     last = np.mean(working[1]["w"] ** 2 + working[1][f"w{DEVIATION}"] ** 2)
-    assert_allclose(_prior_variances(ensemble, None)["w"], (2.0 + last) / 2, rtol=ROUNDING)
+    assert_allclose(prior_variances(ensemble, None)["w"], (2.0 + last) / 2, rtol=ROUNDING)
 
 
 class TiedAutoencoder(nn.Module):

@@ -94,7 +94,7 @@ MODELS = by_fuse_and_check({
     "Bayesian networks, options beside a method": lambda: (
         bayesians(), known(method=cs.KLNetworkFusion(), restarts=3)),
     "Bayesian networks, an option that does not exist": lambda: (bayesians(), known(speed=9)),
-    "Bayesian networks, inputs": lambda: (bayesians(), known(inputs=X)),
+    "Bayesian networks, inputs": lambda: (bayesians(), known(method="kl", inputs=X)),
     "Bayesian networks, fishers": lambda: (bayesians(), known(fishers=[1, 2])),
     "Bayesian networks, too few weights": lambda: (bayesians(), known(weights=[1.0])),
     "Bayesian networks, a weight that is NaN": lambda: (bayesians(), known(weights=[1.0, math.nan])),

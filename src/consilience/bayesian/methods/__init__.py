@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from consilience.bayesian.methods.auto import BayesianAuto
 from consilience.bayesian.methods.kl import KLNetworkFusion
 from consilience.bayesian.methods.posterior_alignment import PosteriorAlignment
 from consilience.core.options import make_named_method, refuse_options
@@ -15,6 +16,7 @@ from consilience.posteriors.method import Method
 from consilience.posteriors.methods.kl.method import KLFusion
 
 BAYESIAN_METHODS: tuple[type[NetworkMethod], ...] = (
+    BayesianAuto,
     KLNetworkFusion,
     PosteriorAlignment,
     NetworkAverage,
@@ -52,6 +54,7 @@ def make_bayesian_method(method: str | NetworkMethod | Method | None, options: M
 
 __all__ = [
     "BAYESIAN_METHODS",
+    "BayesianAuto",
     "KLNetworkFusion",
     "NetworkAverage",
     "NetworkEnsembleMethod",

@@ -12,7 +12,7 @@ networks.)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,6 +46,7 @@ def natural_average(
     priors: Mapping[str, float],
     outgoing: Outgoing = "share",
     lacking: Lacking = "off",
+    row_weights: Mapping[str, Array] | None = None,
 ) -> dict[str, AnyArray]:
     """Return the arrays of the fused Gaussian network.
 
@@ -65,6 +66,9 @@ def natural_average(
     lacking : {"prior", "off"}
         Weights between two units that no model has both of: "prior" gives them the prior N(0, v), "off" (the default) a
         point at zero.
+    row_weights : mapping of str to array of shape (J, rows), optional
+        By name of a parameter whose rows do not move (those of the classes), the weight of each network in the average
+        of each row, in place of its one weight.
     """
     first = ensemble.networks[0]
     fused: dict[str, AnyArray] = {}
@@ -75,7 +79,9 @@ def natural_average(
         layout = ensemble.symmetry.layouts[key]
         # Of the parameter's shape, dense: sums of w m / v and w / v, and the weight of the models that own both ends of
         # a weight, and of those that own its receiving end.
-        linear, precision, mass, receiver_mass = _weighted_sums(ensemble, transports, key, layout)
+        linear, precision, mass, receiver_mass = _weighted_sums(
+            ensemble, transports, key, layout, (row_weights or {}).get(key)
+        )
         is_owned = mass > 0
         divisor = np.where(precision > 0, precision, 1.0)
         mean = linear / divisor
@@ -96,12 +102,19 @@ def natural_average(
 
 
 def _weighted_sums(
-    ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]], key: str, layout: Layout
+    ensemble: NetworkEnsemble,
+    transports: Sequence[Mapping[str, Transport]],
+    key: str,
+    layout: Layout,
+    row_weights: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """Return weighted sums of m / v and of 1 / v, and the weight of models that own both ends, and the receiver."""
+    weights: Sequence[Any] = ensemble.weights.tolist()
+    if row_weights is not None:
+        weights = [of_model.reshape(-1, *(1,) * (len(layout.axes) - 1)) for of_model in row_weights]
     linear: Array = np.zeros(())
     precision, mass, receiver_mass = linear, linear, linear
-    for network, moves, weight in zip(ensemble.networks, transports, ensemble.weights.tolist(), strict=True):
+    for network, moves, weight in zip(ensemble.networks, transports, weights, strict=True):
         natural = natural_parameters(network, key)
         owns_both, owns_receiver = np.ones(()), np.ones(())  # masks that broadcast to the parameter's shape
         for number, axis in enumerate(layout.axes):

@@ -190,7 +190,7 @@ class KLNetworkFusion(NetworkMethod):
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the matching of all groups, one after another, and the arrays of the barycenter."""
-        priors = _prior_variances(ensemble, self.prior_variance)
+        priors = prior_variances(ensemble, self.prior_variance)
         names = list(ensemble.symmetry.by_name)
         transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]
         history: list[list[float]] = []
@@ -313,7 +313,7 @@ def _comparable_places(ensemble: NetworkEnsemble, group: str, matched: set[str])
     ]
 
 
-def _prior_variances(ensemble: NetworkEnsemble, prior_variance: float | None) -> dict[str, float]:
+def prior_variances(ensemble: NetworkEnsemble, prior_variance: float | None) -> dict[str, float]:
     """Return the prior variance of every parameter: the option, or that of the networks, or the mean of E[w^2]."""
     by_parameter: dict[str, list[float]] = {}
     for network, stated in zip(ensemble.networks, ensemble.priors or [None] * len(ensemble.networks), strict=True):

@@ -12,6 +12,7 @@ from consilience.networks.report.landscape_sections import around_networks, betw
 from consilience.networks.report.page import render_network
 
 SECTIONS = (
+    network_sections.what_was_chosen,
     network_sections.what_went_in,
     network_sections.what_data_say,
     network_sections.what_came_out,

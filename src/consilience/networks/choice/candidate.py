@@ -21,6 +21,7 @@ class Effort(IntEnum):
     REFITTED = 5
     REFITTED_HEAD = 6
     DISTILLED = 7
+    SIDE_BY_SIDE = 8
 
 
 @dataclass(frozen=True, eq=False)

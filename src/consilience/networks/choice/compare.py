@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,7 +81,7 @@ class Comparison:
     def _site_outputs(self, rows: Rows) -> Array:
         return np.stack([self._outputs(module, rows) for module in self.workshop.modules])
 
-    def _outputs(self, module: nn.Module, rows: Rows) -> Array:
+    def _outputs(self, module: Any, rows: Rows) -> Array:
         """Return what a network answers on inputs (n, k), of two classes always two numbers."""
         return outputs_of(self._as_classifier(module), rows.inputs)
 
@@ -125,11 +126,9 @@ class Comparison:
         n_steps = 5 + N_DISTILLED
         candidates = self.workshop.site_candidates() if self.inputs.can_compare_sites else []
         n_sites = len(candidates)
-        rng, distill_rng = self.rng.spawn(2)
-        for made in (self._averages(), self._refitted(rng), self._distilled(candidates, distill_rng)):
-            for candidate in made:
-                candidates.append(candidate)
-                self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
+        for candidate in self._made(candidates):
+            candidates.append(candidate)
+            self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
         held = self.inputs.held
         criterion = self._criterion(held, self.on_held)
         losses, ties, answers = [], [], []
@@ -164,6 +163,13 @@ class Comparison:
             one_output=self.one_output,
             is_cut_short=any(note.endswith(_TIME_IS_UP) for note in self.notes),
         )
+
+    def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
+        rng, distill_rng = self.rng.spawn(2)
+        yield from self._averages()
+        yield from self._refitted(rng)
+        yield from self._distilled(candidates, distill_rng)
 
     def _averages(self) -> Iterator[Candidate]:
         """Yield the base, the base with the rows of its head by class, and that by Fisher information."""

@@ -13,20 +13,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.sites import Sites
-from consilience.networks.choice.verdict import DESCRIBE
+from consilience.networks.choice.verdict import DESCRIBE, Choice
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fuse_aligned import NetworkArguments
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.methods.auto import Auto
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
+
+if TYPE_CHECKING:
+    from consilience.networks.choice.inputs import ChoiceInputs
 
 
 def fuse_by_default(
@@ -60,20 +64,48 @@ def fuse_by_default(
     started = time.monotonic()
     matching_rng, input_rng, candidate_rng = rng.spawn(3)
     workshop = Workshop(models, sites, arguments, information, method, matching_rng, progress)
-    if models.template is None:
+
+    def compare(inputs: ChoiceInputs) -> Choice:
+        from consilience.networks.choice.compare import Comparison  # here, since it needs torch
+
+        return Comparison(workshop, inputs, candidate_rng, started).choose()
+
+    return fuse_by_choice(workshop, method.n_inputs, compare, input_rng)
+
+
+def fuse_by_choice(
+    workshop: Workshop,
+    n_inputs: int,
+    compare: Callable[[ChoiceInputs], Choice],
+    rng: np.random.Generator,
+) -> NetworkFusion:
+    """Return the fusion of a workshop by a choice on drawn inputs, or without one where nobody says what these are.
+
+    Parameters
+    ----------
+    workshop : Workshop
+        The networks, and what candidates are made of.
+    n_inputs : int
+        Inputs that candidates are fitted on.
+    compare : callable
+        Makes candidates and compares them on inputs.
+    rng : numpy.random.Generator
+        Draws the inputs.
+    """
+    sites, arguments = workshop.sites, workshop.arguments
+    if workshop.models.template is None:
         return workshop.unseen("The networks came without a module", "give module=, a function that makes one")
-    from consilience.networks.choice.compare import Comparison  # here, since it needs torch
-    from consilience.networks.choice.inputs import choice_inputs
+    from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
 
     try:
         inputs = choice_inputs(
             workshop.ordered,
-            workshop.modules,
+            workshop.plain_modules,
             arguments.inputs,
             arguments.example,
-            method.n_inputs,
-            input_rng,
-            progress,
+            n_inputs,
+            rng,
+            workshop.progress,
         )
         if inputs is None:
             says = [said is not None and said.input_shape is not None for said in sites.descriptions]
@@ -84,7 +116,8 @@ def fuse_by_default(
                 else "Not every site described its inputs"
             )
             return workshop.unseen(who, DESCRIBE)
-        return workshop.finish(Comparison(workshop, inputs, candidate_rng, started).choose())
+        return workshop.finish(compare(inputs))
     except UnsupportedError as error:
         reason = " ".join(str(error).split())
-        return workshop.unseen(f"Candidates cannot be compared ({reason})", "name a method, such as 'consensus'")
+        remedy = f"name a method, such as {workshop.method.matching.name!r}"
+        return workshop.unseen(f"Candidates cannot be compared ({reason})", remedy)

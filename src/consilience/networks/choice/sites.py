@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, as_weights
+from consilience.core.inputs import in_order, stated_numbers
 from consilience.networks.descriptions.description import Description
 
 
@@ -84,10 +86,33 @@ class Sites:
         return counts
 
 
-def stated_observations(given: Sequence[float] | None, descriptions: Sequence[Description | None]) -> Array | None:
-    """Return the observations (J,) of every site, as the caller or every site says; None where nobody does."""
-    if given is not None:
-        return np.asarray(given, dtype=np.float64)
-    if any(description is None for description in descriptions):
-        return None
-    return np.array([d.n_observations for d in descriptions if d is not None])
+def weigh_sites(
+    names: Sequence[str], weights: Any, n_observations: Any, said: Sequence[float | None]
+) -> tuple[Array, bool, Array | None]:
+    """Return weights (J,) that sum to 1, whether anybody stated them, and the observations (J,) where these weigh.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The sites' names.
+    weights, n_observations : optional
+        What the caller of ``fuse`` says; weights come first.
+    said : sequence of (float or None)
+        Observations of each site as it says itself; they weigh where the caller says nothing and no site is silent.
+
+    Raises
+    ------
+    OptionError
+        For anything but a number for each site.
+    """
+    numbers = stated_numbers(n_observations, names)
+    stated = None
+    if weights is not None:
+        stated = as_weights(in_order(weights, names, "weights"), len(names))
+    elif numbers is not None:
+        stated = np.array(numbers)
+    elif n_observations is None and None not in said:
+        stated = np.array(said, dtype=np.float64)
+    if stated is None:
+        return np.full(len(names), 1.0 / len(names)), n_observations is not None, None
+    return stated / stated.sum(), True, stated if weights is None else None

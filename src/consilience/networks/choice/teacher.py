@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,15 +46,7 @@ class Teacher:
             weighted: Array = np.einsum("j,jnc->nc", self.sites.weights, probabilities)
             return weighted
         removed = [d is not None and d.class_prior == "removed" for d in self.sites.descriptions]
-        logarithms = np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
-        logarithms += np.where(removed, 1.0, 0.0)[:, None, None] * log_class_counts(counts)[:, None]
-        stationary: Array = stationary_posterior(
-            torch.log_softmax(torch.as_tensor(logarithms), dim=2).exp(),
-            torch.as_tensor(class_shares(counts, self.sites.weights)),
-            torch.as_tensor(counts.sum(axis=0) / counts.sum()),
-            MIXING,
-        ).numpy()
-        return stationary
+        return stationary_answers(probabilities, counts, removed, self.sites.weights)
 
     def head_targets(self, outputs: Array) -> Array:
         """Return what a head is fitted to: centred logits (n, C), each class averaged by the sites' shares of it."""
@@ -69,3 +62,26 @@ class Teacher:
             return targets
         by_class: Array = np.einsum("jc,jnc->nc", class_shares(counts, self.sites.weights), centred)
         return by_class
+
+
+def stationary_answers(
+    probabilities: Array, counts: Array, are_removed: Sequence[bool], weights: Array | None = None
+) -> Array:
+    """Return the stationary ensemble (n, C) of the sites' probabilities (J, n, C), with counts of classes (J, C).
+
+    Parameters
+    ----------
+    are_removed : sequence of bool
+        Whether a site's probabilities lack the frequencies of its classes, which are then put back.
+    weights : array of shape (J,), optional
+        The sites' shares in classes that nobody holds. Default: those in all counts.
+    """
+    logarithms = np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
+    logarithms += np.where(are_removed, 1.0, 0.0)[:, None, None] * log_class_counts(counts)[:, None]
+    stationary: Array = stationary_posterior(
+        torch.log_softmax(torch.as_tensor(logarithms), dim=2).exp(),
+        torch.as_tensor(class_shares(counts, weights)),
+        torch.as_tensor(counts.sum(axis=0) / counts.sum()),
+        MIXING,
+    ).numpy()
+    return stationary

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from consilience.checks import Array
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.choice.candidate import Candidate, Effort
@@ -22,7 +23,6 @@ from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned, ta
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkMethod
-from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage
 from consilience.networks.repair_fusion import replace_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
@@ -46,7 +46,7 @@ class Workshop:
     sites: Sites
     arguments: NetworkArguments
     information: Sequence[FisherInformation] | None
-    method: Auto
+    method: Any  # Auto, or the default of another kind
     rng: np.random.Generator
     progress: Progress
 
@@ -70,6 +70,11 @@ class Workshop:
     def modules(self) -> list[nn.Module]:
         """The sites' networks as modules in evaluation mode, in the canonical order."""
         return [self.models.module(self.models.networks[i]) for i in self.order]
+
+    @property
+    def plain_modules(self) -> list[nn.Module]:
+        """Modules that take the inputs of the sites' networks; of other kinds not the networks themselves."""
+        return self.modules
 
     @cached_property
     def has_equal_widths(self) -> bool:
@@ -149,6 +154,15 @@ class Workshop:
             for number, (name, module) in enumerate(zip(self.ordered.names, modules, strict=True))
         ]
 
+    @property
+    def reach(self) -> Array | None:
+        """How much of all that sites see each of them sees (J,), in canonical order, where nothing else is known.
+
+        The coverage of classes, else the numbers of observations; None where sites say neither.
+        """
+        counts = self.ordered.observed_counts
+        return self.ordered.n_observations if counts is None else class_coverage(counts)
+
     def unseen(self, reason: str, remedy: str) -> NetworkFusion:
         """Return a fusion where nothing tells what inputs are like, so that no candidate can be compared.
 
@@ -165,7 +179,7 @@ class Workshop:
             )
         counts = self.ordered.observed_counts
         is_safe = self.is_common_start and counts is not None and class_skew(counts) < MAX_SKEW_OF_AVERAGE
-        reach = self.ordered.n_observations if counts is None else class_coverage(counts)
+        reach = self.reach
         candidates = [] if reach is None or is_safe else [c for c in self.site_candidates() if c.is_eligible]
         if reach is None or not candidates:
             return self.finish(Choice((self.base_candidate,), 0, reason=reason, remedy=remedy, notes=notes))

@@ -126,6 +126,27 @@ def write_description(path: Path, description: Description) -> None:
     write_arrays(path, storable_arrays(path, stored), json.dumps(header, sort_keys=True, allow_nan=False))
 
 
+def remove_description_of_another(network: Path, digest: str) -> None:
+    """Remove the description beside a network's file where it is of the network that the file had before.
+
+    Parameters
+    ----------
+    network : Path
+        The network's file.
+    digest : str
+        Of what is in it now.
+    """
+    beside = description_path(network)
+    if not beside.is_file():
+        return
+    try:
+        described = read_description_header(beside).digest
+    except InputError:  # nothing that this library wrote
+        return
+    if described != digest:
+        beside.unlink()
+
+
 def read_description_header(where: Path | SafetensorsFile) -> DescriptionHeader:
     """Return what the header of a description's file says.
 

@@ -1,0 +1,71 @@
+"""The default fusion of Bayesian networks: candidates are made, compared by their predictions, and one is returned.
+
+Sites, inputs, teacher, criterion, rule and verdict are those of networks without variances (``networks.choice``). What
+a candidate answers is its predictive distribution, by the same samples of the weights for all; and what candidates
+there are is in ``workshop``. Nothing is fitted to inputs, so that all that are drawn compare.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from consilience.bayesian.choice.workshop import BayesianWorkshop
+from consilience.bayesian.methods.auto import BayesianAuto
+from consilience.bayesian.shared_symmetry import BayesianNetworksWithSymmetry
+from consilience.core.progress import Progress
+from consilience.networks.choice.default import fuse_by_choice
+from consilience.networks.choice.sites import Sites
+from consilience.networks.choice.verdict import Choice
+from consilience.networks.fuse_aligned import NetworkArguments
+from consilience.networks.fusion import NetworkFusion
+
+if TYPE_CHECKING:
+    from consilience.networks.choice.inputs import ChoiceInputs
+
+
+def fuse_by_default(
+    models: BayesianNetworksWithSymmetry,
+    sites: Sites,
+    arguments: NetworkArguments,
+    method: BayesianAuto,
+    matching_rng: np.random.Generator,
+    choice_rng: np.random.Generator,
+    progress: Progress,
+) -> NetworkFusion:
+    """Return the fusion of Bayesian networks that was chosen among candidates, without provenance.
+
+    Parameters
+    ----------
+    models : BayesianNetworksWithSymmetry
+        The J networks, in the order of the call.
+    sites : Sites
+        What they say, in the same order.
+    arguments : NetworkArguments
+        Of the call.
+    method : BayesianAuto
+        How units are matched, and the bounds on work.
+    matching_rng, choice_rng : numpy.random.Generator
+        Sources of the choices of the matching, and of inputs and samples.
+    progress : callable
+        Called with (steps done, steps in all).
+    """
+    started = time.monotonic()
+    input_rng, sample_rng = choice_rng.spawn(2)
+    workshop = BayesianWorkshop(models, sites, arguments, None, method, matching_rng, progress)
+
+    def compare(inputs: ChoiceInputs) -> Choice:
+        from consilience.bayesian.choice.compare import BayesianComparison, all_to_compare  # here, since it needs torch
+
+        held = all_to_compare(inputs, method.n_inputs)
+        return BayesianComparison(workshop, held, sample_rng, started).choose()
+
+    return fuse_by_choice(workshop, math.ceil(method.n_inputs / ALL_PER_FIT), compare, input_rng)
+
+
+ALL_PER_FIT = 3.25
+"""Inputs in all three sets that are drawn, for each one to fit on: 1 + ``EARLY_PER_FIT`` + ``HELD_PER_FIT`` of
+``networks.choice.inputs``, which needs torch."""
