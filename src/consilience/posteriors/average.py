@@ -293,7 +293,7 @@ def combine(
     if counts is not None:
         counts = inclusion.credible_counts(counts, ensemble)
     features = [p.features for p in ensemble.unordered]
-    names = set.intersection(*(set(posterior.attached) for posterior in ensemble.unordered))
+    names = [name for name in ensemble.unordered[0].attached if all(name in p.attached for p in ensemble.unordered)]
     posterior = Posterior(
         ensemble.family,
         natural,

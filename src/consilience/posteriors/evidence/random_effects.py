@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.families.chunks import row_chunks
+from consilience.families.chunks import LazyRows, as_lazy_array, row_chunks
 from consilience.families.evidence import MAX_KEPT_ROWS, Discounts, PlainDiscounts
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import GroupSums, carried_sums, membership_matrix
@@ -81,8 +81,20 @@ class RandomEffects:
 
     def groups(self, heterogeneity: Array, prior: MatchingPrior) -> ConjugateGroups:
         """Return what groups are worth at one heterogeneity, the normalisers and the prior's constant not counted."""
-        pieces, base, _ = self._discounted(heterogeneity)  # (L, P)
+        pieces, base = self._pieces_and_law(heterogeneity)
         return ConjugateGroups(self.stack.family, base, pieces, self.stack.offsets, prior.level)
+
+    def _pieces_and_law(self, heterogeneity: Array) -> tuple[Array, Array]:
+        """Return weighted pieces (L, P) and the base law (P,); pieces of very many rows are made when asked for."""
+        discounts, weights = self.discounts, self.stack.row_weights
+        if len(self.stack.natural) <= MAX_KEPT_ROWS or not isinstance(discounts, PlainDiscounts):
+            return self._discounted(heterogeneity)[:2]
+
+        def pieces(rows: slice | Labels) -> Array:
+            of_rows = discounts.part(rows).pieces(heterogeneity)
+            return of_rows * weights[rows, None] if self._are_weighted else of_rows
+
+        return as_lazy_array(LazyRows(self.stack.natural.shape, pieces)), discounts.law(heterogeneity)
 
     def total(self, labels: Labels, heterogeneity: Array, prior: MatchingPrior) -> float:
         """Return ``groups(heterogeneity, prior).total(labels)``, for which the pieces need not be there at once."""
