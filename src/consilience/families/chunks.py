@@ -75,7 +75,7 @@ class LazyRows:
         """Memory of all rows at once."""
         return 8 * self.shape[0] * self.shape[1]
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         del copy  # they are always made anew
         return np.asarray(map_rows(*self.shape, self._function), dtype=dtype)
 

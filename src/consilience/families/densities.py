@@ -61,9 +61,7 @@ def log_student_ts(points: Array, locations: Array, scales: Array, dof: Array) -
     return result.T
 
 
-def _squared_distances(
-    points: Array, centres: Array, scales: Array, *, is_sum: bool = False
-) -> tuple[Array, Array]:
+def _squared_distances(points: Array, centres: Array, scales: Array, *, is_sum: bool = False) -> tuple[Array, Array]:
     """Return (x - m)^T S^-1 (x - m) by block (R, n, N), or summed (1, n, N), and log|S| by block (R, n).
 
     Matrices have one block.

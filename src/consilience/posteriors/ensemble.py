@@ -188,7 +188,7 @@ class Ensemble:
         positive = np.flatnonzero(self.site_weights > 0)
         if len(positive) == self.n_sites:
             return self
-        posteriors, names = [self.posteriors[i] for i in positive], [self.names[i] for i in positive]
+        posteriors, names = [self.posteriors[i] for i in positive.tolist()], [self.names[i] for i in positive]
         return Ensemble.of(posteriors, self.site_weights[positive], names)
 
     def column(self, name: str) -> Array | None:

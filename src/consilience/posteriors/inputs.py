@@ -127,9 +127,7 @@ def describe_inputs(
                 unusable = tuple(unusable_components(named_input.model))
             n_fitted = None if numbers is None else numbers[position]
             counted = _with_number(named_input, posterior, n_fitted, problems, are_equal=are_equal)
-            site = DescribedInput(
-                named_input.name, named_input.label, posterior, digest, unusable, ancestors=ancestors
-            )
+            site = DescribedInput(named_input.name, named_input.label, posterior, digest, unusable, ancestors=ancestors)
             described.append(site.with_posterior(counted))
         except (InputError, UnsupportedError) as error:
             # Readers of files say whose problems theirs are.

@@ -360,7 +360,7 @@ class Method(Options, ABC):
             details["hierarchical"]["left_out"] = component_names(ensemble, left_out)
         assignment = expand_assignment(assignment, np.flatnonzero(canonical.row_weights > 0), n_rows)
         # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
-        for site in np.flatnonzero(canonical.site_weights == 0):
+        for site in np.flatnonzero(canonical.site_weights == 0).tolist():
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
             if groups is None:
                 assignment.labels[rows] = self._match_weightless(posterior, canonical.posteriors[site])
