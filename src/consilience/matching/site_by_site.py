@@ -205,7 +205,7 @@ class MatchedGroups:
     def gains_of_choices(self, rows: Labels) -> tuple[Labels, Array, Array]:
         """Return the groups with members (G,), their gains by each row (k, G), and the worth of rows alone (k,)."""
         # Empty slots stay in place, so that groups keep their numbers while sites move.
-        used = np.flatnonzero(self._mass)
+        used = self._mass.nonzero()[0]
         groups = GroupSums(self._sums[used], self._mass[used])
         return used, self.objective.gains(rows, groups), self.objective.opening(rows)
 
@@ -354,7 +354,8 @@ def _step(groups: MatchedGroups, rows: Labels, openings: Openings, *, empties_gr
             return False
     groups.remove(rows)
     used, gains, opening = groups.gains_of_choices(rows)
-    gains[:, np.isin(used, staying)] = FORBIDDEN_GAIN
+    if staying.size:
+        gains[:, np.isin(used, staying)] = FORBIDDEN_GAIN
     new_choices, old_choices = openings.assign(gains, opening), choices_of_groups(used, old_groups)
     if not np.array_equal(new_choices, old_choices):
         before = openings.assigned_gain(gains, opening, old_choices)

@@ -35,6 +35,8 @@ STEP_DIVISOR = 2.2
 """What the step is divided by when no block moves."""
 SMALLEST_LOG_STEP = 0.15
 """Step at which the search ends: evidence hardly changes with a tenth of h more or less."""
+LOG_DECIMALS = 9
+"""Decimals of log h that tell two points of the search apart, whose smallest step is 0.15."""
 MIN_LOG_HETEROGENEITY, MAX_LOG_HETEROGENEITY = -12.0, 6.0
 """Bounds of log(h / unit): no heterogeneity at all, and twenty times the width of a component between sites."""
 
@@ -152,15 +154,22 @@ class RandomEffects:
         """
         lowest, highest = MIN_LOG_HETEROGENEITY + np.log(self.unit), MAX_LOG_HETEROGENEITY + np.log(self.unit)
         log_h = np.clip(np.log(start), lowest, highest)
-        evidence = self._evidence_of(labels, prior)
-        best, step = evidence(np.exp(log_h)), LOG_STEP
+        evidence_at, known = self._evidence_of(labels, prior), dict[bytes, float]()
+
+        def evidence(log_h: Array) -> float:
+            key = np.round(log_h, LOG_DECIMALS).tobytes()  # a step back after a step forth is where it was
+            if key not in known:
+                known[key] = evidence_at(np.exp(log_h))
+            return known[key]
+
+        best, step = evidence(log_h), LOG_STEP
         while step >= SMALLEST_LOG_STEP:
             has_moved = False
             for block in range(len(log_h)):
                 for direction in (step, -step):
                     trial = log_h.copy()
                     trial[block] = np.clip(trial[block] + direction, lowest[block], highest[block])
-                    value = evidence(np.exp(trial)) if trial[block] != log_h[block] else -np.inf
+                    value = evidence(trial) if trial[block] != log_h[block] else -np.inf
                     # On a plateau, where all information is at its floor, less heterogeneity is as good.
                     if value > best or (value == best and direction < 0):
                         log_h, best, has_moved = trial, value, True
