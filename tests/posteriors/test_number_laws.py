@@ -320,7 +320,7 @@ def test_the_evidence_of_every_number_is_that_of_its_matching(seed):
 def test_the_chosen_matching_loses_no_more_than_the_strict_one(make):
     selection, loss = selection_of(make())
     selected, strict = selection.selected, selection._search.strict()
-    strict_labels = strict.labels[selection._position]
+    strict_labels = selection._of_input(strict.labels)
     if selected.prior_name == "strict":
         kept = selected.matching.labels >= 0
         assert np.all(kept) <= is_same_partition(strict_labels, selected.matching.labels)

@@ -168,6 +168,7 @@ def fuse(
             raise InputError(prepared.problems)
         if prepared.error is not None:
             raise prepared.error
+        del request  # there may be very many inputs, of which the kind keeps what it needs
         return prepared.fuse()
 
 

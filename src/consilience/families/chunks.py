@@ -7,12 +7,12 @@ column has the bytes of the whole one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels
 
 CHUNK_BYTES = 2**22
 """Memory of the rows that are held at once: 4 MiB, which most caches hold. Chosen by hand; it changes no result."""
@@ -47,3 +47,54 @@ def map_rows(n_rows: int, width: int, function: Callable[[slice], NDArray[Any]])
         result[rows] = part
     assert result is not None  # noqa: S101  (there are rows)
     return result
+
+
+class LazyRows:
+    """Rows (n, P) that are gathered or computed when they are asked for, in place of an array that fills the memory.
+
+    It is read as an array is, by slices or numbers of rows; ``np.asarray`` makes all of them. What works row by row in
+    chunks takes it for an array (n, P).
+
+    Parameters
+    ----------
+    shape : tuple of int
+        n and P.
+    function : callable
+        Returns some rows (k, P), given as a slice or by their numbers.
+    """
+
+    def __init__(self, shape: tuple[int, int], function: Callable[[slice | Labels], Array]) -> None:
+        self.shape, self._function = shape, function
+        self._block, self._place = np.zeros((0, shape[1])), np.zeros(0, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all rows at once."""
+        return 8 * self.shape[0] * self.shape[1]
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        del copy  # they are always made anew
+        return np.asarray(map_rows(*self.shape, self._function), dtype=dtype)
+
+    def __getitem__(self, rows: slice | Labels) -> Array:
+        if not isinstance(rows, slice) and len(self._block):
+            places = self._place[rows]
+            if places.min(initial=0) >= 0:
+                return self._block[places]
+        return self._function(rows)
+
+    def hold(self, rows: Labels) -> None:
+        """Make some rows (k,) at once, and keep them until others are held."""
+        if not len(self._place):
+            self._place = np.full(self.shape[0], -1, dtype=np.int32)  # of each row among those held
+        self._place[:] = -1
+        self._place[rows] = np.arange(len(rows))
+        self._block = self._function(rows)
+
+
+def as_lazy_array(rows: LazyRows) -> Array:
+    """Return lazy rows as what they are read as."""
+    return cast(Array, rows)

@@ -33,7 +33,7 @@ def log_gaussians(points: Array, means: Array, covariances: Array) -> Array:
     covariances : ndarray of shape (n, D, D) or (n, D)
         Covariances S, or variances of independent dimensions.
     """
-    squares, log_det = _squared_distances(points, means, covariances)  # (R, n, N), (R, n)
+    squares, log_det = _squared_distances(points, means, covariances, is_sum=True)  # (1, n, N), (R, n)
     result: Array = -0.5 * (points.shape[1] * np.log(2.0 * np.pi) + log_det.sum(axis=0)[:, None] + squares.sum(axis=0))
     return result.T
 
@@ -61,8 +61,11 @@ def log_student_ts(points: Array, locations: Array, scales: Array, dof: Array) -
     return result.T
 
 
-def _squared_distances(points: Array, centres: Array, scales: Array) -> tuple[Array, Array]:
-    """Return (x - m)^T S^-1 (x - m) by block (R, n, N), and log|S| by block (R, n); one block for matrices."""
+def _squared_distances(points: Array, centres: Array, scales: Array, *, is_sum: bool = False) -> tuple[Array, Array]:
+    """Return (x - m)^T S^-1 (x - m) by block (R, n, N), or summed (1, n, N), and log|S| by block (R, n).
+
+    Matrices have one block.
+    """
     if scales.ndim == 3:
         factors = cholesky(scales, "scale matrix")
         roots, origin = np.linalg.inv(factors), centres.mean(axis=0)
@@ -83,7 +86,7 @@ def _squared_distances(points: Array, centres: Array, scales: Array) -> tuple[Ar
         np.square(offsets, out=offsets)
         by_block = offsets.reshape(len(offsets), n_blocks, block_dim, -1).sum(axis=2)  # (k, R, N)
         by_block /= scales[rows, :, None]
-        return by_block
+        return by_block.sum(axis=1, keepdims=True) if is_sum else by_block
 
-    squares = map_rows(len(centres), points.size, block_squares)  # (n, R, N)
+    squares = map_rows(len(centres), points.size, block_squares)  # (n, R or 1, N)
     return np.moveaxis(squares, 1, 0), block_dim * np.log(scales).T

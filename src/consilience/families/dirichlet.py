@@ -199,6 +199,7 @@ class _SimplexFamily(RandomEffectsFamily):
         logarithms of the probabilities, which are the family's own moments, are dominated by what a row has hardly
         seen.
         """
+        eta = np.asarray(eta)
         total = self.information(eta)  # (n, 1)
         means = (eta + 1.0) / total  # (n, V)
         centre = means.mean(axis=0)

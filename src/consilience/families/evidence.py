@@ -20,9 +20,9 @@ from typing import ClassVar, Protocol, final
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels
 from consilience.families.base import Family
-from consilience.families.chunks import map_rows, sum_of_rows
+from consilience.families.chunks import LazyRows, as_lazy_array, map_rows, sum_of_rows
 
 POINT_VARIANCE_SHARE = 1e-6
 """Variance that a component without a width gets, as a share of the spread that it is compared with: so narrow that the
@@ -36,6 +36,10 @@ the heterogeneity start."""
 
 _NORMAL_MEDIAN_DEVIATIONS = 1.4826
 """Standard deviation of a normal law in median absolute deviations."""
+
+
+MEDIAN_BYTES = 2**24
+"""Memory of the columns whose medians are taken at once: 16 MiB, chosen by hand; it changes no result."""
 
 
 MAX_KEPT_ROWS = 6000
@@ -75,7 +79,7 @@ class PlainDiscounts:
         if moved is not None and len(eta) <= MAX_KEPT_ROWS:
             self._eta, self._moved = moved(eta), None
 
-    def part(self, rows: slice) -> PlainDiscounts:
+    def part(self, rows: slice | Labels) -> PlainDiscounts:
         """Return the discounts of some of the rows."""
         return PlainDiscounts(self._family, self._eta[rows] if self._moved is None else self._moved(self._eta[rows]))
 
@@ -94,7 +98,12 @@ class PlainDiscounts:
 
     def law(self, heterogeneity: Array) -> Array:
         """Return the law (P,) that the discounted rows are drawn from."""
-        return self._family.law_of(self._map(lambda eta: self._family.discounted(eta, heterogeneity)))
+        if len(self._eta) <= MAX_KEPT_ROWS:
+            return self._family.law_of(self._map(lambda eta: self._family.discounted(eta, heterogeneity)))
+        discounted = LazyRows(
+            self._eta.shape, lambda rows: self._family.discounted(self.part(rows)._eta, heterogeneity)
+        )
+        return self._family.law_of(as_lazy_array(discounted))
 
 
 class EvidenceFamily(Family):
@@ -205,7 +214,7 @@ class PrecisionFamily(EvidenceFamily):
 
     def discounts(self, eta: Array) -> Discounts:
         """Return these rows under any discount, with the middle of their means at the origin."""
-        shift = -_medians(map_rows(len(eta), eta.shape[1], lambda rows: self.plug_in(eta[rows])[0]))
+        shift = -_medians(eta, lambda rows: self.plug_in(rows)[0])
         return PlainDiscounts(self, eta, lambda rows: self.moved(rows, shift))
 
     def heterogeneity_unit(self, eta: Array) -> Array:
@@ -215,21 +224,27 @@ class PrecisionFamily(EvidenceFamily):
         decide where all others are looked for.
         """
 
-        def variances(rows: slice) -> Array:
-            widths = self.plug_in(eta[rows])[1]
+        def variances(rows: Array) -> Array:
+            widths = self.plug_in(rows)[1]
             return widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)  # (n, D)
 
-        means = map_rows(len(eta), eta.shape[1], lambda rows: self.plug_in(eta[rows])[0])
-        deviations = _medians(means, _medians(means))
-        del means  # so that means and variances are not there at once
-        spread: Array = (_NORMAL_MEDIAN_DEVIATIONS * deviations) ** 2 + _medians(
-            map_rows(len(eta), eta.shape[1], variances)
-        )
+        deviations = _medians(eta, lambda rows: self.plug_in(rows)[0], are_deviations=True)
+        spread: Array = (_NORMAL_MEDIAN_DEVIATIONS * deviations) ** 2 + _medians(eta, variances)
         return np.exp(np.log(spread).mean(keepdims=True)) / LAW_VARIANCE_RATIO
 
 
-def _medians(columns: Array, centres: Array | None = None) -> Array:
-    """Return the median of each column (D,), or of its distances from a centre, one column after another."""
-    if centres is None:
-        return np.array([np.median(column) for column in columns.T])
-    return np.array([np.median(np.abs(column - centre)) for column, centre in zip(columns.T, centres, strict=True)])
+def _medians(eta: Array, function: Callable[[Array], Array], *, are_deviations: bool = False) -> Array:
+    """Return the median of each column of what a function gives for rows (n, D), or of the distances from it (D,).
+
+    Of very many rows some columns are looked at after others.
+    """
+    n_columns = function(eta[:1]).shape[1]
+    step = max(1, MEDIAN_BYTES // (8 * len(eta)))
+    medians: list[float] = []
+    for first in range(0, n_columns, step):
+        columns = slice(first, first + step)
+        values = map_rows(len(eta), eta.shape[1], lambda rows: function(eta[rows])[:, columns])  # noqa: B023  (used here)
+        for column in values.T:
+            median = np.median(column)
+            medians.append(float(np.median(np.abs(column - median)) if are_deviations else median))
+    return np.array(medians)

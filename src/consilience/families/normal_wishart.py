@@ -280,7 +280,7 @@ class NormalWishart(RandomEffectsFamily):
 
     def discounts(self, eta: Array) -> Discounts:
         """Return these rows under any discount, which changes kappa, nu and the scale of W^-1 alone."""
-        return _NormalWishartDiscounts(self, eta)
+        return _NormalWishartDiscounts(self, np.asarray(eta))
 
     def log_normalizer_of_sums(self, eta: Array) -> Array:
         """Return A(eta) as ``log_normalizer`` does, for very many rows with means near the origin.

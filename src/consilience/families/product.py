@@ -63,7 +63,7 @@ class Product(EvidenceFamily):
         start = 0
         for name, family in self.blocks:
             columns = slice(start, start + family.size)
-            yield (name, family, *(array[:, columns] for array in arrays))
+            yield (name, family, *(np.asarray(array)[:, columns] for array in arrays))
             start += family.size
 
     def to_natural(self, **parameters: Mapping[str, Any]) -> Array:

@@ -8,12 +8,14 @@ gains of all pairs once, and one row of them after every merge.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.exchanges import ValuedObjective
 from consilience.matching.groups import GroupSums, consecutive, group_sums
 
@@ -109,7 +111,45 @@ def site_bits(owner: Labels, labels: Labels) -> NDArray[np.uint64]:
     return bits
 
 
-def agglomerate(objective: ValuedObjective, start: Labels, gains: Array | None = None) -> AgglomerationPath:
+class JoinedMarginals:
+    """What pairs of groups are worth as one, the prior over matchings not counted, for agglomerations from one start.
+
+    Under another prior most of the same groups are made, in another order. A group is known by the merges that made it,
+    so that its sums are the same to the last bit.
+
+    Parameters
+    ----------
+    n_groups : int
+        Groups at the start.
+    """
+
+    def __init__(self, n_groups: int) -> None:
+        self.n_groups = n_groups
+        self._number: dict[tuple[int, int], int] = {}
+        self._marginals = np.full((0, 0), np.nan)
+
+    def merged(self, a: int, b: int) -> int:
+        """Return the number of the group that two groups become."""
+        number = self._number.setdefault((min(a, b), max(a, b)), self.n_groups + len(self._number))
+        if number >= len(self._marginals):
+            larger = np.full((number + self.n_groups, number + self.n_groups), np.nan)
+            larger[: len(self._marginals), : len(self._marginals)] = self._marginals
+            self._marginals = larger
+        return number
+
+    def of(self, number: int, partners: Labels, marginal: Callable[[NDArray[np.bool_]], Array]) -> Array:
+        """Return what a group is worth with each of some others (n,); `marginal` computes those that are not known."""
+        known = self._marginals[number, partners]
+        is_missing = np.isnan(known)
+        if is_missing.any():
+            known[is_missing] = marginal(is_missing)
+            self._marginals[number, partners] = self._marginals[partners, number] = known
+        return known
+
+
+def agglomerate(
+    objective: ValuedObjective, start: Labels, gains: Array | None = None, joined: JoinedMarginals | None = None
+) -> AgglomerationPath:
     """Merge groups two by two, the best pair first, until every two of them share a site.
 
     Of equally good pairs the first in the order of groups is taken.
@@ -122,6 +162,8 @@ def agglomerate(objective: ValuedObjective, start: Labels, gains: Array | None =
         Consecutive labels to start from, ``arange(L)`` for every component by itself; -1 for rows that stay in none.
     gains : Array of shape (G, G), optional
         ``pair_gains`` of the start, where they are known. It is overwritten.
+    joined : JoinedMarginals, optional
+        What other agglomerations of conjugate groups from this start, under other priors, found. Default: nothing.
     """
     n_groups, n_sites = int(start.max(initial=-1)) + 1, len(objective.offsets) - 1
     owner = np.repeat(np.arange(n_sites), np.diff(objective.offsets))
@@ -134,6 +176,7 @@ def agglomerate(objective: ValuedObjective, start: Labels, gains: Array | None =
     best_gain = gains[np.arange(n_groups), best_partner]
     is_left = np.ones(n_groups, dtype=np.bool_)
     totals, merges = [float(values.sum())], []
+    numbers = np.arange(n_groups)  # of the groups in `joined`
     while True:
         into = int(best_gain.argmax()) if n_groups else 0
         if not n_groups or best_gain[into] == -np.inf:
@@ -147,13 +190,15 @@ def agglomerate(objective: ValuedObjective, start: Labels, gains: Array | None =
         values[into] += values[other] + float(best_gain[into])  # what the gain says the two are worth together
         is_left[other] = False
         gains[:, other], best_gain[other] = -np.inf, -np.inf
-        row = _gains(objective, GroupSums(sums, mass), values, sites, into, is_left)
+        if joined is not None:
+            numbers[into] = joined.merged(int(numbers[into]), int(numbers[other]))
+        row = _gains(objective, GroupSums(sums, mass), values, sites, into, is_left, numbers, joined)
         gains[into], gains[:, into] = row, row
         # Groups whose best partner was one of the two, and the new one, look for another; all others only compare.
-        lost = np.flatnonzero(is_left & ((best_partner == into) | (best_partner == other)))
+        lost = (is_left & ((best_partner == into) | (best_partner == other))).nonzero()[0]
         best_partner[lost] = gains[lost].argmax(axis=1)
         best_gain[lost] = gains[lost, best_partner[lost]]
-        better = np.flatnonzero(row > best_gain)
+        better = (row > best_gain).nonzero()[0]
         best_partner[better], best_gain[better] = into, row[better]
     return AgglomerationPath(start, np.array(merges, dtype=np.int64).reshape(-1, 2), np.array(totals))
 
@@ -165,12 +210,25 @@ def _gains(
     sites: NDArray[np.uint64],
     group: int,
     is_left: NDArray[np.bool_],
+    numbers: Labels,
+    joined: JoinedMarginals | None,
 ) -> Array:
     """Return what a group would gain with each other one that is left (G,); -inf where a site has a part in both."""
-    partners = np.flatnonzero(is_left & ~(sites & sites[group]).any(axis=1))  # the group itself shares its sites
-    joined = groups.sums[partners]
-    joined += groups.sums[group]
-    joined_values = objective.value(GroupSums(joined, groups.mass[partners] + groups.mass[group]))
+    partners = (is_left & ~(sites & sites[group]).any(axis=1)).nonzero()[0]  # the group itself shares its sites
+    mass = groups.mass[partners] + groups.mass[group]
+
+    def sums_with(others: Labels) -> Array:
+        sums = groups.sums[others]
+        sums += groups.sums[group]
+        return sums
+
+    if joined is None or not isinstance(objective, ConjugateGroups):
+        joined_values = objective.value(GroupSums(sums_with(partners), mass))
+    else:
+        marginals = joined.of(
+            int(numbers[group]), numbers[partners], lambda some: objective.marginal(sums_with(partners[some]))
+        )
+        joined_values = marginals + objective.level[mass.astype(np.int64)]
     gains = np.full(len(is_left), -np.inf)
     gains[partners] = joined_values - values[partners] - values[group]
     return gains

@@ -11,6 +11,9 @@ from scipy.optimize import linear_sum_assignment
 from consilience.checks import Array, Labels
 from consilience.families.chunks import map_rows
 
+CHUNK_ROWS = 2**16
+"""Rows whose columns are compared at once. It bounds memory; chosen by hand."""
+
 
 def assign_block(costs: Array) -> Labels:
     """Return the columns (n,), all different, that minimise the total cost of a block (n, G), n <= G.
@@ -47,9 +50,21 @@ def assign_blocks(costs: Array, offsets: Labels, prices: Array | None = None) ->
 
     cheapest = map_rows(len(costs), costs.shape[1], lambda rows: priced(rows).argmin(axis=1))  # (L,)
     # Only blocks in which two rows want one column are assignment problems; the others are solved by the minima.
-    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    keys, counts = np.unique(owner * costs.shape[1] + cheapest, return_counts=True)
-    for block in np.unique(keys[counts > 1] // costs.shape[1]):
+    for block in _contested_blocks(cheapest, offsets, costs.shape[1]):
         rows = slice(offsets[block], offsets[block + 1])
         cheapest[rows] = linear_sum_assignment(priced(rows))[1]
     return cheapest
+
+
+def _contested_blocks(columns: Labels, offsets: Labels, n_columns: int) -> list[int]:
+    """Return the blocks in which two rows have one column, some blocks after others."""
+    contested: list[int] = []
+    first, n_blocks = 0, len(offsets) - 1
+    while first < n_blocks:
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + CHUNK_ROWS, side="right")) - 1)
+        owner = np.repeat(np.arange(first, last), np.diff(offsets[first : last + 1]))
+        keys = owner * n_columns + columns[offsets[first] : offsets[last]]
+        keys.sort()
+        contested += np.unique(keys[1:][keys[1:] == keys[:-1]] // n_columns).tolist()
+        first = last
+    return contested

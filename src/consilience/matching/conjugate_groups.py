@@ -57,9 +57,9 @@ class ConjugateGroups:
     @cached_property
     def alone(self) -> Array:
         """What each component's data are worth in a group of its own (L,), without the level."""
-        return self._marginal(self.pieces)
+        return self.marginal(self.pieces)
 
-    def _marginal(self, sums: Array) -> Array:
+    def marginal(self, sums: Array) -> Array:
         """Return A(base + sums) - A(base) (n,)."""
         if sums.nbytes <= CHUNK_BYTES:  # nearly always, and this is called very often
             marginal = self.family.log_normalizer_of_sums(self.base + sums)
@@ -71,7 +71,7 @@ class ConjugateGroups:
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,)."""
-        return self._marginal(groups.sums) + self.level[groups.mass.astype(np.int64)]
+        return self.marginal(groups.sums) + self.level[groups.mass.astype(np.int64)]
 
     def opening(self, rows: Labels) -> Array:
         """Return what a group of its own is worth to each of some rows (k,)."""

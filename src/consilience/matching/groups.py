@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from consilience.checks import Array, Labels
+from consilience.families.chunks import LazyRows, row_chunks
 
 MIN_MASS = 1e-12
 """Mass below which a group counts as empty: no division by rounding."""
@@ -57,9 +58,21 @@ def group_sums(parameters: Array, labels: Labels, weights: Array, n_groups: int)
     n_groups : int
         Number G of groups.
     """
+    if isinstance(parameters, LazyRows):
+        return _sums_in_chunks(parameters, labels, weights, n_groups)
     membership = membership_matrix(labels, weights, n_groups)
     mass = np.bincount(labels[membership.indices], weights=membership.data, minlength=n_groups)
     return GroupSums(np.asarray(membership @ parameters), mass.astype(np.float64, copy=False))  # of no rows: integers
+
+
+def _sums_in_chunks(parameters: LazyRows, labels: Labels, weights: Array, n_groups: int) -> GroupSums:
+    """Return ``group_sums``, one chunk of rows after another, in the same bytes."""
+    sums = np.zeros((n_groups, parameters.shape[1]))
+    for rows in row_chunks(*parameters.shape):
+        sums = carried_sums(sums, weights[rows, None] * parameters[rows], labels[rows])
+    is_in = labels >= 0
+    mass = np.bincount(labels[is_in], weights=weights[is_in], minlength=n_groups)
+    return GroupSums(sums, mass.astype(np.float64, copy=False))
 
 
 def membership_matrix(labels: Labels, weights: Array, n_groups: int) -> csr_array:

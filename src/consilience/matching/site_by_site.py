@@ -12,7 +12,7 @@ for any f whatever: one assignment problem, solved exactly. No step can lower F.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from consilience.checks import Array, Labels
+from consilience.families.chunks import CHUNK_BYTES as BLOCK_BYTES
+from consilience.families.chunks import LazyRows
 from consilience.matching.groups import GroupSums, consecutive, group_sums
 from consilience.matching.site_step import UNLIMITED, Openings
 
@@ -118,6 +120,22 @@ class MatchedGroups:
             self._sums[:n_others] += others.sums
             self._mass[:n_others] += others.mass
 
+    def visits(self, order: Labels) -> Iterator[int]:
+        """Yield sites in an order; pieces that are made when asked for are made for blocks of them."""
+        pieces, offsets = self.objective.pieces, self.objective.offsets
+        if not isinstance(pieces, LazyRows):
+            yield from order.tolist()
+            return
+        ends = np.cumsum(np.diff(offsets)[order])  # of the sites in this order, in rows
+        block_rows, first = BLOCK_BYTES // (8 * pieces.shape[1]), 0
+        while first < len(order):
+            start = ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, start + block_rows, side="right")))
+            sites = order[first:last].tolist()
+            pieces.hold(np.concatenate([np.arange(offsets[site], offsets[site + 1]) for site in sites]))
+            yield from sites
+            first = last
+
     def rows(self, site: int) -> Labels:
         """Return the rows of a site that are in a group."""
         rows = np.arange(self.objective.offsets[site], self.objective.offsets[site + 1])
@@ -139,7 +157,7 @@ class MatchedGroups:
         groups
             Groups with members.
         """
-        pieces, offsets = self.objective.pieces, self.objective.offsets
+        pieces, offsets = np.asarray(self.objective.pieces), self.objective.offsets
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         position_of_group = np.full(len(self._mass), -1)
         position_of_group[groups] = np.arange(len(groups))
@@ -187,7 +205,7 @@ class MatchedGroups:
     def gains_of_choices(self, rows: Labels) -> tuple[Labels, Array, Array]:
         """Return the groups with members (G,), their gains by each row (k, G), and the worth of rows alone (k,)."""
         # Empty slots stay in place, so that groups keep their numbers while sites move.
-        used = np.flatnonzero(self._mass)
+        used = self._mass.nonzero()[0]
         groups = GroupSums(self._sums[used], self._mass[used])
         return used, self.objective.gains(rows, groups), self.objective.opening(rows)
 
@@ -230,7 +248,7 @@ def grow(
     """
     unmatched = np.full(len(objective.pieces), -1, dtype=np.int64)
     groups = MatchedGroups(objective, unmatched if labels is None else labels)
-    for site in order:
+    for site in groups.visits(order):
         rows = np.arange(objective.offsets[site], objective.offsets[site + 1])
         if rows.size:
             used, gains, opening = groups.gains_of_choices(rows)
@@ -289,7 +307,7 @@ def ascend(
         sites = rng.permutation(len(objective.offsets) - 1)
         if screen is not None and groups.n_choices * objective.pieces.shape[1] <= MAX_SCREENED_NUMBERS:
             sites = sites[_would_move(groups, screen, openings)[sites]]
-        for site in sites:
+        for site in groups.visits(sites):
             rows = groups.rows(site)
             if rows.size:
                 has_changed |= _step(groups, rows, openings, empties_groups=empties_groups)
@@ -336,7 +354,8 @@ def _step(groups: MatchedGroups, rows: Labels, openings: Openings, *, empties_gr
             return False
     groups.remove(rows)
     used, gains, opening = groups.gains_of_choices(rows)
-    gains[:, np.isin(used, staying)] = FORBIDDEN_GAIN
+    if staying.size:
+        gains[:, np.isin(used, staying)] = FORBIDDEN_GAIN
     new_choices, old_choices = openings.assign(gains, opening), choices_of_groups(used, old_groups)
     if not np.array_equal(new_choices, old_choices):
         before = openings.assigned_gain(gains, opening, old_choices)

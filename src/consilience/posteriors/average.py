@@ -100,7 +100,7 @@ ALL_COPIES = Inclusion()
 
 def common_prior(ensemble: Ensemble, inclusion: Inclusion = ALL_COPIES) -> Array | None:
     """Return the weighted mean of the sites' priors (P,): their prior, when they share one; None where one lacks it."""
-    priors = [posterior.prior for posterior in ensemble.posteriors]
+    priors = [posterior.prior for posterior in ensemble.unordered]
     stated = [prior for prior in priors if prior is not None]
     if len(stated) < len(priors):
         return None
@@ -157,13 +157,13 @@ class AverageRecord:
 def why_not_hierarchical(ensemble: Ensemble) -> str:
     """Return why these models have no hierarchical average, or why it would mean nothing; empty where they have."""
     family = ensemble.family
-    if len(ensemble.posteriors) == 1:
+    if ensemble.n_sites == 1:
         return "there is one model, which stays as it is"
     if not family.has_width:
         return f"{family.name}s have no width"
     if not isinstance(family, RandomEffectsFamily):
         return f"a {family.name} has no random-effects average"
-    pairs = list(zip(ensemble.names, ensemble.posteriors, strict=True))
+    pairs = list(zip(ensemble.names, ensemble.unordered, strict=True))
     for field in ("prior", "counts"):
         lacking = [name for name, posterior in pairs if getattr(posterior, field) is None]
         if lacking:
@@ -186,7 +186,7 @@ def _listed(names: Sequence[str]) -> str:
 def prior_differences(ensemble: Ensemble) -> str:
     """Return how the priors of two models differ, in a sentence that shows both; empty where all are alike."""
     stated = [
-        (name, p.prior) for name, p in zip(ensemble.names, ensemble.posteriors, strict=True) if p.prior is not None
+        (name, p.prior) for name, p in zip(ensemble.names, ensemble.unordered, strict=True) if p.prior is not None
     ]
     if len(stated) < 2:
         return ""
@@ -292,8 +292,8 @@ def combine(
     counts = ensemble.column("counts")
     if counts is not None:
         counts = inclusion.credible_counts(counts, ensemble)
-    features = [p.features for p in ensemble.posteriors]
-    names = set.intersection(*(set(posterior.attached) for posterior in ensemble.posteriors))
+    features = [p.features for p in ensemble.unordered]
+    names = [name for name in ensemble.unordered[0].attached if all(name in p.attached for p in ensemble.unordered)]
     posterior = Posterior(
         ensemble.family,
         natural,
@@ -344,7 +344,7 @@ def _bayesian_average(
 
 def likelihoods(ensemble: Ensemble) -> Array:
     """Return what each component's data say, eta_l less its site's prior (L, P); every site states one."""
-    own_priors = np.stack([p.prior for p in ensemble.posteriors if p.prior is not None])
+    own_priors = np.stack([p.prior for p in ensemble.unordered if p.prior is not None])
     beyond: Array = ensemble.natural - own_priors[ensemble.owner]
     return beyond
 

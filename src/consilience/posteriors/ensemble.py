@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -105,14 +105,14 @@ class Ensemble:
     Parameters
     ----------
     posteriors
-        The J posteriors.
+        The J posteriors; a canonical ensemble makes each when it is asked for.
     site_weights
         One weight per posterior (J,), scaled to mean 1.
     names
         What to call each model in messages.
     """
 
-    posteriors: tuple[Posterior, ...]
+    posteriors: Sequence[Posterior]
     site_weights: Array
     names: tuple[str, ...]
 
@@ -141,7 +141,12 @@ class Ensemble:
     @property
     def family(self) -> Family:
         """The family of every component."""
-        return self.posteriors[0].family
+        return self.unordered[0].family
+
+    @property
+    def unordered(self) -> Sequence[Posterior]:
+        """The J posteriors with components in any order, at hand: for all that does not depend on that order."""
+        return self.posteriors.handed_in if isinstance(self.posteriors, ReorderedPosteriors) else self.posteriors
 
     @property
     def n_sites(self) -> int:
@@ -154,12 +159,14 @@ class Ensemble:
         return self._stacked()
 
     def _stacked(self) -> Array:
+        if isinstance(self.posteriors, ReorderedPosteriors):
+            return self.posteriors.natural
         return np.concatenate([posterior.natural for posterior in self.posteriors])
 
     @cached_property
     def sizes(self) -> Labels:
         """Number of components of each model (J,)."""
-        return np.array([posterior.n_components for posterior in self.posteriors], dtype=np.int64)
+        return np.array([posterior.n_components for posterior in self.unordered], dtype=np.int64)
 
     @cached_property
     def offsets(self) -> Labels:
@@ -181,11 +188,13 @@ class Ensemble:
         positive = np.flatnonzero(self.site_weights > 0)
         if len(positive) == self.n_sites:
             return self
-        posteriors, names = [self.posteriors[i] for i in positive], [self.names[i] for i in positive]
+        posteriors, names = [self.posteriors[i] for i in positive.tolist()], [self.names[i] for i in positive]
         return Ensemble.of(posteriors, self.site_weights[positive], names)
 
     def column(self, name: str) -> Array | None:
         """Return ``counts`` or ``weights`` of all components (L,), or None where some model lacks them."""
+        if isinstance(self.posteriors, ReorderedPosteriors):
+            return self.posteriors.column(name)
         parts = [getattr(posterior, name) for posterior in self.posteriors]
         return None if any(part is None for part in parts) else np.concatenate(parts)
 
@@ -214,17 +223,65 @@ class Ensemble:
             for name, attached in sorted(self.posteriors[site].attached.items()):
                 digest.update(name.encode() + attached.take(by_contents[start:end] - start).values.tobytes())
             digests.append(digest.digest())
-        sites = sorted(range(self.n_sites), key=digests.__getitem__)
+        sites = np.array(sorted(range(self.n_sites), key=digests.__getitem__), dtype=np.int64)
         del digests
         order = by_contents if relabel else np.arange(len(rows), dtype=np.int64)
         origin = np.concatenate([order[self.offsets[site] : self.offsets[site + 1]] for site in sites])
         del rows, row_keys
-        natural, start, posteriors = stacked[origin], 0, []
-        del stacked
-        for site in sites:  # the posteriors are views of one array, which the ensemble of them need not stack again
-            positions = order[self.offsets[site] : self.offsets[site + 1]] - self.offsets[site]
-            posteriors.append(self.posteriors[site].reordered(natural[start : start + len(positions)], positions))
-            start += len(positions)
-        ensemble = Ensemble(tuple(posteriors), self.site_weights[sites], tuple(self.names[site] for site in sites))
-        ensemble.__dict__["natural"] = natural
-        return ensemble, origin
+        posteriors = ReorderedPosteriors(self, sites, origin, stacked[origin])
+        names = tuple(self.names[site] for site in sites.tolist())
+        return Ensemble(posteriors, self.site_weights[sites], names), origin
+
+
+@dataclass(frozen=True, eq=False)
+class ReorderedPosteriors(Sequence[Posterior]):
+    """The posteriors of an ensemble in another order of sites, and of components inside sites, made when asked for.
+
+    There may be very many, and most of a fusion needs the stack alone.
+
+    Parameters
+    ----------
+    source : Ensemble
+        The ensemble.
+    sites : Labels of shape (J,)
+        Which of its sites each posterior is of.
+    origin : Labels of shape (L,)
+        Its row of each component.
+    natural : Array of shape (L, P)
+        Natural parameters in the new order.
+    """
+
+    source: Ensemble
+    sites: Labels
+    origin: Labels
+    natural: Array
+
+    @cached_property
+    def handed_in(self) -> tuple[Posterior, ...]:
+        """The posteriors in the new order of sites, components as in the source."""
+        return tuple(self.source.posteriors[site] for site in self.sites.tolist())
+
+    @cached_property
+    def _offsets(self) -> Labels:
+        """Where each site starts, and the end (J + 1,)."""
+        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.source.sizes[self.sites])])
+
+    def column(self, name: str) -> Array | None:
+        """Return ``counts`` or ``weights`` of all components (L,), or None where some model lacks them."""
+        column = self.source.column(name)
+        return None if column is None else column[self.origin]
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    @overload
+    def __getitem__(self, index: int) -> Posterior: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Posterior, ...]: ...
+    def __getitem__(self, index: int | slice) -> Posterior | tuple[Posterior, ...]:
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(*index.indices(len(self))))
+        number = range(len(self))[index]  # of negative ones, too; raises IndexError beyond the last
+        rows, site = slice(self._offsets[number], self._offsets[number + 1]), self.sites[number]
+        positions = self.origin[rows] - self.source.offsets[site]
+        return self.source.posteriors[site].reordered(self.natural[rows], positions)

@@ -68,9 +68,20 @@ class DescribedInput:
     content: str = ""
     ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
 
+    @property
+    def content_digest(self) -> str:
+        """Digest of the posterior as it was handed in; computed when asked for, since there may be very many."""
+        return self.content or self.posterior.digest
+
+    def with_posterior(self, posterior: Posterior) -> DescribedInput:
+        """Return the input described by another posterior; what was handed in stays."""
+        if posterior is self.posterior:
+            return self
+        return replace(self, posterior=posterior, content=self.content_digest)
+
     def site_digests(self) -> dict[str, str]:
         """Return the names of the input and of all that it was fused from, by digests of contents and files."""
-        own = {self.content or self.posterior.digest: self.name}
+        own = {self.content_digest: self.name}
         return {**({} if self.digest is None else {self.digest: self.name}), **own, **self.ancestors}
 
 
@@ -112,27 +123,20 @@ def describe_inputs(
             else:
                 posterior, digest = describe_all(named_input.model), None
                 unusable = tuple(unusable_components(named_input.model))
-            content_digest = posterior.digest
             n_fitted = None if numbers is None else numbers[position]
-            posterior = _with_number(named_input, posterior, n_fitted, problems, are_equal=are_equal)
-            described.append(
-                DescribedInput(
-                    named_input.name, named_input.label, posterior, digest, unusable, content_digest, ancestors
-                )
-            )
+            counted = _with_number(named_input, posterior, n_fitted, problems, are_equal=are_equal)
+            site = DescribedInput(named_input.name, named_input.label, posterior, digest, unusable, ancestors=ancestors)
+            described.append(site.with_posterior(counted))
         except (InputError, UnsupportedError) as error:
             # Readers of files say whose problems theirs are.
             problems += [problem.about(named_input.label) if is_read else problem for problem in error.problems]
     if not all(is_of_pipeline(site.posterior) for site in described):
         # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
-        described = [replace(site, posterior=without_pipeline(site.posterior)) for site in described]
+        described = [site.with_posterior(without_pipeline(site.posterior)) for site in described]
     posteriors, alignment, unaligned = align_vocabularies(
         [site.label for site in described], [site.posterior for site in described]
     )
-    described = [
-        site if site.posterior is posterior else replace(site, posterior=posterior)
-        for site, posterior in zip(described, posteriors, strict=True)
-    ]
+    described = [site.with_posterior(posterior) for site, posterior in zip(described, posteriors, strict=True)]
     digests = [site.digest for site in described if site.digest is not None]
     if len(set(digests)) < len(digests):
         problems += files_given_twice(inputs)
@@ -172,7 +176,7 @@ def counted_twice(described: Sequence[DescribedInput]) -> list[Problem]:
     fused = [site for site in described if site.ancestors]
     for number, site in enumerate(fused):
         for other in described:
-            own = {other.content, other.digest} & set(site.ancestors)
+            own = {other.content_digest, other.digest} & set(site.ancestors)
             if other is not site and own:
                 problems.append(
                     Problem(

@@ -114,7 +114,7 @@ class SiteNeed:
 
     def reasons(self, ensemble: Ensemble) -> list[Problem]:
         """Return why it is not met, in a line that names the models; none where it is."""
-        pairs = list(zip(ensemble.names, ensemble.posteriors, strict=True))
+        pairs = list(zip(ensemble.names, ensemble.unordered, strict=True))
         lacking = [name for name, posterior in pairs if getattr(posterior, self.field) is None]
         if lacking:
             verb = "is" if self.field == "prior" else "are"
@@ -265,7 +265,7 @@ class Method(Options, ABC):
         if self.robust == "median" and self.combine == "product":
             reasons.append(Problem("", f"{option} is an average, and combine='product' is none", "use robust='trim'"))
         for name in ("counts", "weights", "prior"):
-            states = [getattr(posterior, name) is not None for posterior in ensemble.posteriors]
+            states = [getattr(posterior, name) is not None for posterior in ensemble.unordered]
             lacking = [model for model, has_it in zip(ensemble.names, states, strict=True) if not has_it]
             if 0 < len(lacking) < len(states):
                 text, remedy = (
@@ -360,7 +360,7 @@ class Method(Options, ABC):
             details["hierarchical"]["left_out"] = component_names(ensemble, left_out)
         assignment = expand_assignment(assignment, np.flatnonzero(canonical.row_weights > 0), n_rows)
         # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
-        for site in np.flatnonzero(canonical.site_weights == 0):
+        for site in np.flatnonzero(canonical.site_weights == 0).tolist():
             rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
             if groups is None:
                 assignment.labels[rows] = self._match_weightless(posterior, canonical.posteriors[site])
@@ -377,7 +377,7 @@ class Method(Options, ABC):
             assignment.confidence,
             names=ensemble.names,
         )
-        sources = [local.source for local in canonical.posteriors]
+        sources = [local.source for local in canonical.unordered]
         posterior = replace(posterior, source=dict(inclusion.agreed(sources)))
         return PosteriorOutcome(
             posterior,
@@ -448,17 +448,20 @@ def expand_assignment(assignment: Assignment, rows: Labels, n_rows: int) -> Assi
     return replace(assignment, labels=labels, coupling=coupling, confidence=confidence)
 
 
-def informed(ensemble: Ensemble, min_count: float) -> tuple[Ensemble, Labels]:
+def informed(ensemble: Ensemble, min_count: float) -> tuple[Ensemble, Labels | None]:
     """Return the ensemble of components with at least `min_count` effective observations, and their rows.
 
-    A model keeps its best-informed component whatever its count. Models that state no counts keep everything.
+    A model keeps its best-informed component whatever its count. Models that state no counts keep everything. The rows
+    are None where these are all.
     """
     counts = ensemble.column("counts")
     if counts is None or min_count <= 0 or counts.min() >= min_count:
-        return ensemble, np.arange(len(ensemble.owner))
+        return ensemble, None
     is_kept = counts >= min_count
     # Sorted by site, largest count first: the rows at the sites' starts are their best-informed components.
     is_kept[np.lexsort((-counts, ensemble.owner))[ensemble.offsets[:-1]]] = True
+    if is_kept.all():
+        return ensemble, None
     posteriors = [
         posterior.take(np.flatnonzero(is_kept[start:end]))
         for posterior, start, end in zip(ensemble.posteriors, ensemble.offsets[:-1], ensemble.offsets[1:], strict=True)
@@ -470,9 +473,9 @@ def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemb
     """Match only the components that ``informed`` keeps; the others get label -1."""
     informed_ensemble, rows = informed(ensemble, min_count)
     assignment = match(informed_ensemble)
-    n_rows = len(ensemble.natural)
-    if len(rows) == n_rows:
+    if rows is None:
         return assignment
+    n_rows = len(ensemble.owner)
     details = {**assignment.details, "left_out": n_rows - len(rows) + assignment.details.get("left_out", 0)}
     return expand_assignment(replace(assignment, details=details), rows, n_rows)
 

@@ -137,7 +137,7 @@ def with_one_prior(ensemble: Ensemble, labels: Labels) -> Ensemble:
     labels : Labels of shape (L,)
         Fused component of each local one; -1 for one left out, which keeps its prior.
     """
-    family, priors = ensemble.family, [p.prior for p in ensemble.posteriors if p.prior is not None]
+    family, priors = ensemble.family, [p.prior for p in ensemble.unordered if p.prior is not None]
     if len(priors) < ensemble.n_sites or not isinstance(family, EvidenceFamily):
         return ensemble
     is_in = labels >= 0

@@ -119,7 +119,8 @@ def _rows_of_sample(ensemble: Ensemble, rows: Labels) -> Labels:
     Sites come in the order of ``steady_order``, shuffled, so that tiny changes of the input sample the same ones.
     """
     sites = np.unique(ensemble.owner[rows])
-    first_rows = steady_order(ensemble.natural[rows], np.searchsorted(sites, ensemble.owner[rows]))
+    natural = ensemble.natural if len(rows) == len(ensemble.natural) else ensemble.natural[rows]
+    first_rows = steady_order(natural, np.searchsorted(sites, ensemble.owner[rows]))
     owner = ensemble.owner[rows][first_rows]
     in_order = owner[np.flatnonzero(np.diff(owner, prepend=-1))][shuffled(len(sites))]
     sizes = np.bincount(ensemble.owner[rows], minlength=ensemble.n_sites)

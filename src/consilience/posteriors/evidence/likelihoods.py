@@ -30,7 +30,7 @@ def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
     family, natural = ensemble.family.evidence_form(ensemble.natural)
     stack = Stack(family, natural, ensemble.offsets, ensemble.row_weights)
     # Families whose evidence form is another one (points, say) state no prior in that form.
-    priors = [posterior.prior for posterior in ensemble.posteriors]
+    priors = [posterior.prior for posterior in ensemble.unordered]
     if family == ensemble.family and all(prior is not None for prior in priors):
         site_priors = np.stack([prior for prior in priors if prior is not None])[ensemble.owner]  # (L, P)
         without_prior, is_judged = _without_priors(stack, site_priors)

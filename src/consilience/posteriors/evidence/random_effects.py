@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.families.chunks import row_chunks
+from consilience.families.chunks import LazyRows, as_lazy_array, row_chunks
 from consilience.families.evidence import MAX_KEPT_ROWS, Discounts, PlainDiscounts
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import GroupSums, carried_sums, membership_matrix
@@ -35,6 +35,8 @@ STEP_DIVISOR = 2.2
 """What the step is divided by when no block moves."""
 SMALLEST_LOG_STEP = 0.15
 """Step at which the search ends: evidence hardly changes with a tenth of h more or less."""
+LOG_DECIMALS = 9
+"""Decimals of log h that tell two points of the search apart, whose smallest step is 0.15."""
 MIN_LOG_HETEROGENEITY, MAX_LOG_HETEROGENEITY = -12.0, 6.0
 """Bounds of log(h / unit): no heterogeneity at all, and twenty times the width of a component between sites."""
 
@@ -81,8 +83,20 @@ class RandomEffects:
 
     def groups(self, heterogeneity: Array, prior: MatchingPrior) -> ConjugateGroups:
         """Return what groups are worth at one heterogeneity, the normalisers and the prior's constant not counted."""
-        pieces, base, _ = self._discounted(heterogeneity)  # (L, P)
+        pieces, base = self._pieces_and_law(heterogeneity)
         return ConjugateGroups(self.stack.family, base, pieces, self.stack.offsets, prior.level)
+
+    def _pieces_and_law(self, heterogeneity: Array) -> tuple[Array, Array]:
+        """Return weighted pieces (L, P) and the base law (P,); pieces of very many rows are made when asked for."""
+        discounts, weights = self.discounts, self.stack.row_weights
+        if len(self.stack.natural) <= MAX_KEPT_ROWS or not isinstance(discounts, PlainDiscounts):
+            return self._discounted(heterogeneity)[:2]
+
+        def pieces(rows: slice | Labels) -> Array:
+            of_rows = discounts.part(rows).pieces(heterogeneity)
+            return of_rows * weights[rows, None] if self._are_weighted else of_rows
+
+        return as_lazy_array(LazyRows(self.stack.natural.shape, pieces)), discounts.law(heterogeneity)
 
     def total(self, labels: Labels, heterogeneity: Array, prior: MatchingPrior) -> float:
         """Return ``groups(heterogeneity, prior).total(labels)``, for which the pieces need not be there at once."""
@@ -140,15 +154,22 @@ class RandomEffects:
         """
         lowest, highest = MIN_LOG_HETEROGENEITY + np.log(self.unit), MAX_LOG_HETEROGENEITY + np.log(self.unit)
         log_h = np.clip(np.log(start), lowest, highest)
-        evidence = self._evidence_of(labels, prior)
-        best, step = evidence(np.exp(log_h)), LOG_STEP
+        evidence_at, known = self._evidence_of(labels, prior), dict[bytes, float]()
+
+        def evidence(log_h: Array) -> float:
+            key = np.round(log_h, LOG_DECIMALS).tobytes()  # a step back after a step forth is where it was
+            if key not in known:
+                known[key] = evidence_at(np.exp(log_h))
+            return known[key]
+
+        best, step = evidence(log_h), LOG_STEP
         while step >= SMALLEST_LOG_STEP:
             has_moved = False
             for block in range(len(log_h)):
                 for direction in (step, -step):
                     trial = log_h.copy()
                     trial[block] = np.clip(trial[block] + direction, lowest[block], highest[block])
-                    value = evidence(np.exp(trial)) if trial[block] != log_h[block] else -np.inf
+                    value = evidence(trial) if trial[block] != log_h[block] else -np.inf
                     # On a plateau, where all information is at its floor, less heterogeneity is as good.
                     if value > best or (value == best and direction < 0):
                         log_h, best, has_moved = trial, value, True

@@ -18,7 +18,14 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families.chunks import sum_of_rows
-from consilience.matching.agglomeration import MIN_RELATIVE_GAIN, AgglomerationPath, agglomerate, pair_gains, site_bits
+from consilience.matching.agglomeration import (
+    MIN_RELATIVE_GAIN,
+    AgglomerationPath,
+    JoinedMarginals,
+    agglomerate,
+    pair_gains,
+    site_bits,
+)
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.site_by_site import ascend, grow
 from consilience.matching.site_step import NO_NEW_GROUPS, UNLIMITED, Openings
@@ -48,6 +55,10 @@ MAX_AGGLOMERATED_ROWS = 2000
 
 The gains of all pairs of so many take 32 MB.
 """
+
+MAX_JOINED_ROWS = 400
+"""Components up to which what merged groups are worth is kept for the other prior: 20 MB at most for each
+heterogeneity that a search starts from. Chosen by hand."""
 
 MAX_SEARCHED_ROWS = 6000
 """Components up to which all take part in the search; of more, a sample of sites is searched and the rest join it."""
@@ -102,6 +113,7 @@ class EvidenceSearch:
     def __init__(self, stack: Stack, max_groups: int | None = None, start: Array | None = None) -> None:
         self.problem, self.max_groups, self._start = RandomEffects(stack), max_groups, start
         self._pair_likelihoods: dict[bytes, Array] = {}
+        self._joined: dict[bytes, JoinedMarginals] = {}
         self._keeps_pairs = True  # for the search under the other prior
         self._paths: tuple[SearchedMatching, list[AgglomerationPath]] | None = None
 
@@ -241,7 +253,10 @@ class EvidenceSearch:
             likelihoods = pair_gains(flat, flat.sums(every_row), site_bits(self._stack.owner, every_row))
         if self._keeps_pairs:
             self._pair_likelihoods[key] = likelihoods
-            return agglomerate(objective, every_row, likelihoods + of_two)
+            joined: JoinedMarginals | None = None
+            if len(every_row) <= MAX_JOINED_ROWS:
+                joined = self._joined.setdefault(key, JoinedMarginals(len(every_row)))
+            return agglomerate(objective, every_row, likelihoods + of_two, joined)
         likelihoods += of_two
         return agglomerate(objective, every_row, likelihoods)
 

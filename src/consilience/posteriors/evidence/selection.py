@@ -19,6 +19,8 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.families.chunks import LazyRows, as_lazy_array
+from consilience.families.evidence import MAX_KEPT_ROWS
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.search import (
     EvidenceSearch,
@@ -86,7 +88,6 @@ class Selection:
         near: SelectedMatching | None = None,
     ) -> None:
         self._order = steady_order(stack.natural, stack.owner)
-        self._position = np.argsort(self._order)
         start = None if near is None else near.matching.heterogeneity
         self._search = EvidenceSearch(in_order(stack, self._order), max_groups, start)
         self._loss, self._near = loss, near
@@ -98,10 +99,10 @@ class Selection:
             matching = self._search.strict() if self._near.prior_name == "strict" else self._search.lenient()
             return replace(self._near, matching=self._finished(matching))
         chosen, name, losses = self._search.strict(), "strict", dict[str, float]()
-        if self._loss is not None and self._may_lose(self._loss, chosen.labels[self._position]):
+        if self._loss is not None and self._may_lose(self._loss, self._of_input(chosen.labels)):
             lenient = self._search.lenient()
             if not is_same_partition(chosen.labels, lenient.labels):
-                strict_labels, lenient_labels = chosen.labels[self._position], lenient.labels[self._position]
+                strict_labels, lenient_labels = self._of_input(chosen.labels), self._of_input(lenient.labels)
                 losses, is_lenient = compare_losses(self._loss, strict_labels, lenient_labels)
                 if is_lenient:
                     chosen, name = lenient, "lenient"
@@ -174,7 +175,13 @@ class Selection:
 
     def _by_input(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching with its rows in the order of the stack that was given."""
-        return replace(matching, labels=matching.labels[self._position])
+        return replace(matching, labels=self._of_input(matching.labels))
+
+    def _of_input(self, labels: Labels) -> Labels:
+        """Return labels of rows in the order of the search as those of the stack that was given (L,)."""
+        of_input = np.empty_like(labels)
+        of_input[self._order] = labels
+        return of_input
 
     def _in_order(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching with its rows in the order of the search."""
@@ -202,9 +209,17 @@ def _least_loss(loss: VirtualLoss) -> tuple[float, float]:
 
 
 def in_order(stack: Stack, order: Labels) -> Stack:
-    """Return the stack with its rows in an order in which those of every site are together; empty sites come last."""
+    """Return the stack with its rows in an order in which those of every site are together; empty sites come last.
+
+    Very many rows are gathered when asked for, so that they are not there twice.
+    """
     owner = stack.owner[order]
     sizes = np.diff(np.flatnonzero(np.diff(owner, prepend=-1, append=-1)))
     offsets = np.full(stack.n_sites + 1, len(order), dtype=np.int64)
     offsets[: len(sizes) + 1] = np.concatenate([[0], np.cumsum(sizes)])
-    return Stack(stack.family, stack.natural[order], offsets, stack.row_weights[order])
+    natural = stack.natural
+    if len(order) > MAX_KEPT_ROWS:
+        gathered = as_lazy_array(LazyRows(natural.shape, lambda rows: natural[order[rows]]))
+    else:
+        gathered = natural[order]
+    return Stack(stack.family, gathered, offsets, stack.row_weights[order])

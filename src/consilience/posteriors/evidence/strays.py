@@ -190,7 +190,7 @@ class _Explanations:
         statistics = group_sums(undiscounted, labels, np.ones(len(labels)), matching.n_groups).means()
         alone = np.bincount(labels[labels >= 0], weights=groups.alone[labels >= 0], minlength=matching.n_groups)
         worth = groups.value(groups.sums(labels)) - alone
-        information = problem.stack.family.information(problem.stack.natural)
+        information = problem.stack.family.information(np.asarray(problem.stack.natural))
         return cls(search, groups, matching.heterogeneity, undiscounted, statistics, information, worth)
 
     def log_odds(self, row: int, partners: Labels) -> float:

@@ -73,6 +73,11 @@ class Geometry(ABC):
     def costs(self, centres: Array) -> Array:
         """Return the divergences (G, L) of the local components from `centres` (G, P)."""
 
+    def matched_costs(self, centres: Array, labels: Labels) -> Array:
+        """Return the divergence (L,) of each local component from the centre that it is matched with."""
+        matched: Array = self.costs(centres)[labels, np.arange(len(labels))]
+        return matched
+
     @abstractmethod
     def averages_by_sums(self, ask: AskShards, n_groups: int) -> Array:
         """Return the centres (G, P) of groups that all have members, of which sums over shards tell all that it takes.
@@ -117,6 +122,10 @@ class KLGeometry(Geometry):
     def costs(self, centres: Array) -> Array:
         """One matrix product and two vectors."""
         return self._fixed.costs(centres)
+
+    def matched_costs(self, centres: Array, labels: Labels) -> Array:
+        """Return the divergences of matched pairs, without those of all pairs at once."""
+        return self._fixed.matched_costs(centres, labels)
 
     def averages_by_sums(self, ask: AskShards, n_groups: int) -> Array:
         """Means in one set of parameters."""

@@ -206,7 +206,7 @@ class KLFusion(Method):
 
         States of a chain stay apart, for their transitions would be added up.
         """
-        arrays = [array for posterior in ensemble.posteriors for array in posterior.attached.values()]
+        arrays = [array for posterior in ensemble.unordered for array in posterior.attached.values()]
         is_chain = any(array.axes.count("component") > 1 for array in arrays)
         return self.exclusive or self.robust is not None or is_chain
 

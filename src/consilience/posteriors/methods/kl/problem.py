@@ -25,8 +25,9 @@ from consilience.posteriors.methods.kl.divergences import Geometry, KLGeometry
 
 SPREAD_SAMPLE_ROWS = 256
 """Components whose divergences from all others estimate the spread. Chosen by hand, no other value was measured."""
-SPREAD_CHUNK_ROWS = 8
-"""Components whose divergences are held at once while the spread is summed. It bounds memory; chosen by hand."""
+SPREAD_CHUNK_ROWS, SPREAD_CHUNK_BYTES = 8, 2**22
+"""Components whose divergences are held at once while the spread is summed, and their memory, 4 MiB; at least one. They
+bound memory; chosen by hand."""
 MAX_CACHED_ROWS = 2048
 """Components up to which all pairwise divergences are kept between restarts: 32 MiB at most. Chosen by hand."""
 
@@ -59,16 +60,16 @@ class KLProblem:
 
     def barycenters(self, labels: Labels, n_groups: int, fallback: Array | None = None) -> Array:
         """Return the averages (G, P) of a binary matching; groups without members keep their row of `fallback`."""
-        used, consecutive = np.unique(labels[labels >= 0], return_inverse=True)  # (U,), (L,) without dropped rows
+        used = np.flatnonzero(np.bincount(labels[labels >= 0], minlength=n_groups))  # (U,)
         if len(used) == n_groups:
             return self.geometry.averages(labels, self.ensemble.row_weights, n_groups)
         if fallback is None:
             raise ValueError("a group without members has no average")
         # A barycenter needs members, so only groups in use are averaged; eta_bar of the others stays, as in step (4).
-        used_labels = np.full(len(labels), -1)
-        used_labels[labels >= 0] = consecutive
+        number = np.full(n_groups + 1, -1)  # index -1 reads the last entry
+        number[used] = np.arange(len(used))
         centres = fallback.copy()
-        centres[used] = self.geometry.averages(used_labels, self.ensemble.row_weights, len(used))
+        centres[used] = self.geometry.averages(number[labels], self.ensemble.row_weights, len(used))
         return centres
 
     def seeds(self, count: int, rng: np.random.Generator, *, spread_out: bool = True) -> Array:
@@ -114,8 +115,9 @@ class KLProblem:
         n_rows, owner = len(self.ensemble.natural), self.ensemble.owner
         sample = np.unique(np.linspace(0, n_rows - 1, min(n_rows, SPREAD_SAMPLE_ROWS)).astype(np.int64))
         n_values, mean, sum_of_squares = 0, 0.0, 0.0
-        for start in range(0, len(sample), SPREAD_CHUNK_ROWS):
-            chunk = sample[start : start + SPREAD_CHUNK_ROWS]
+        n_chunk = max(1, min(SPREAD_CHUNK_ROWS, SPREAD_CHUNK_BYTES // (8 * n_rows)))
+        for start in range(0, len(sample), n_chunk):
+            chunk = sample[start : start + n_chunk]
             # Pairs of one site are left out: no matching may join them, and a site's components lie far apart.
             values = self._divergences_from(chunk)[owner[chunk][:, None] != owner]
             if values.size:  # mean and sum of squares of this chunk are merged into those of the chunks before
@@ -171,10 +173,15 @@ def matched_cost(costs: Array, labels: Labels) -> float:
 
 def compact(problem: KLProblem, labels: Labels) -> tuple[Labels, Array]:
     """Return labels without gaps and the barycenters of the groups that are left."""
-    used, consecutive = np.unique(labels, return_inverse=True)
-    return consecutive, problem.barycenters(consecutive, len(used))
+    is_used = np.bincount(labels) > 0
+    consecutive = (np.cumsum(is_used) - 1)[labels]
+    return consecutive, problem.barycenters(consecutive, int(np.count_nonzero(is_used)))
 
 
 def objective(problem: KLProblem, centres: Array, labels: Labels, strength: float) -> float:
     """Return (9) of a binary matching with consecutive labels at some centres."""
-    return matched_cost(problem.costs(centres), labels) + strength * binary_penalty(labels, len(centres))
+    costs = problem.geometry.matched_costs(centres, labels)
+    weights = problem.ensemble.row_weights
+    if np.any(weights != 1.0):
+        costs = costs * weights
+    return float(costs.sum()) + strength * binary_penalty(labels, len(centres))
