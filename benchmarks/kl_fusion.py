@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from scale import run_iteration, run_linear
+from scale import run_iteration, run_linear, run_memory
 from simulation import run_direct, run_simulation
 from threadpoolctl import threadpool_limits
 from timing import versions
@@ -22,6 +22,7 @@ PARTS = {
     "simulation": run_simulation,
     "iteration": run_iteration,
     "linear": run_linear,
+    "memory": run_memory,
     "topics": run_topics,
 }
 
