@@ -209,8 +209,9 @@ def _draw(
 
 
 def described_share(description: Description) -> float:
-    """Return the share of a site's observations that are of classes whose moments it says."""
+    """Return the share of a site's observations that are of classes whose moments, or counts of tokens, it says."""
     if description.class_counts is None:
         return 0.0
-    described = sum(float(description.class_counts[label]) for label in description.class_moments)
+    labels = {*description.class_moments, *description.class_tokens}
+    described = sum(float(description.class_counts[label]) for label in labels)
     return described / description.n_observations
