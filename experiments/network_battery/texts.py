@@ -7,7 +7,7 @@ prints a table; ``--half report --variants none tokens`` the other half. Single 
     none              counts of tokens of all texts alone: candidates are compared with the ensemble
     tokens            counts of tokens by class, drawn independently: what ``describe`` gives
     pairs             pairs by class too, drawn as a Markov chain
-    tokens and pairs  pairs of all texts, tilted to each class's tokens, where those of the class are too rare to be said
+    tokens and pairs  pairs of all texts, tilted to a class's tokens, where those of the class are too rare to be said
 """
 
 from __future__ import annotations

@@ -637,6 +637,28 @@ def test_options_that_mean_nothing_are_refused(options, message):
         cs.describe(perceptron(), rows(), **options)
 
 
+@pytest.mark.parametrize("stated", [{}, {"classes": 3}])
+@pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray])
+def test_labels_that_are_not_finite_are_refused(stated, kind):
+    inputs, labels = rows()
+    targets = labels.astype(float)
+    targets[[3, 200]] = np.nan, np.inf
+    with pytest.raises(InputError, match=r"data: has NaN or infinite labels \(2 observations\); take"):
+        cs.describe(perceptron(), (inputs, kind(targets)), **stated)
+    batches = [(inputs[:100], kind(labels[:100].astype(float))), (inputs[100:], kind(targets[100:]))]
+    with pytest.raises(InputError, match=r"data: batch 1: has NaN or infinite labels \(1 observations\)"):
+        cs.describe(perceptron(), batches, **stated)
+
+
+@pytest.mark.parametrize("token", [40, -1])
+@pytest.mark.parametrize("row", [0, 299])
+def test_tokens_outside_the_vocabulary_are_refused_wherever_they_stand(token, row):
+    words = texts()
+    words[row, 2] = token
+    with pytest.raises(InputError, match=f"data: has tokens outside the vocabulary of 40: {token}; use the tokenizer"):
+        cs.describe(Reader(), words)
+
+
 def test_a_network_needs_data_or_a_number():
     with pytest.raises(OptionError, match="needed to describe a network"):
         cs.describe(perceptron())

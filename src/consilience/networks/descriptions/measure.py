@@ -372,7 +372,7 @@ class _Measurement:
         if self.is_token:
             if self.tokens is not None:
                 self.shape = (max(self.shape[0], batch.inputs.shape[1]),)
-                self.tokens.add(batch.inputs.cpu().numpy(), groups, batch.name)
+                self.tokens.add(batch.inputs.cpu().numpy(), groups)
             return
         rows = batch.inputs.reshape(n, -1).to(device="cpu", dtype=torch.float64).numpy()  # (n, d)
         for group in np.unique(groups).tolist():
@@ -387,7 +387,8 @@ class _Measurement:
         """Return what may leave, and what does not, a line each."""
         n_seen, counts = int(self.counts.sum()), self.counts[:-1]
         if n_observations is not None and n_observations < n_seen:
-            raise InputError("n_observations", f"is {n_observations:g}, but data has {n_seen} observations")
+            text = f"is {n_observations:g}, but data has {n_seen} observations"
+            raise InputError("n_observations", text, "give the number of all that it was trained on")
         if n_seen < min_count:
             raise InputError(
                 "data", f"a description of {n_seen} observations tells of single ones", f"give {min_count:g} at least"

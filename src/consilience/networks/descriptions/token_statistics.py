@@ -15,7 +15,6 @@ from __future__ import annotations
 import numpy as np
 
 from consilience.checks import AnyArray, Labels
-from consilience.errors import InputError
 from consilience.networks.descriptions.description import TokenCounts
 from consilience.networks.descriptions.disclosure import MIN_TOKEN_COUNT, MIN_TOKENS, least_class_observations
 
@@ -42,16 +41,8 @@ class TokenAccumulator:
         self._pairs = np.zeros((3, 0), dtype=np.int64)
         self._lengths = np.zeros((n_groups, 1), dtype=np.int64)
 
-    def add(self, tokens: Labels, groups: Labels, name: str) -> None:
-        """Add sequences of tokens (n, length), of some groups (n,).
-
-        Raises
-        ------
-        InputError
-            For tokens outside the vocabulary.
-        """
-        if (tokens < 0).any() or (tokens >= self.vocabulary).any():
-            raise InputError(name, f"has tokens outside the vocabulary of {self.vocabulary}")
+    def add(self, tokens: Labels, groups: Labels) -> None:
+        """Add sequences of tokens (n, length) of the vocabulary, of some groups (n,)."""
         if self.n_groups == 1:
             groups = np.zeros_like(groups)
         n, length = tokens.shape
