@@ -5,7 +5,7 @@ taken out of the descriptions) and runs the default on three kinds of drawn inpu
 
     gaussian   one Gaussian of each site, rank 64: what the library draws
     mixture    at most ten components of each site by k-means, each of at least 100 observations, rank 40
-    fused      these components of all sites, fused by KL-fusion of Gaussians (the method "kl" of posteriors)
+    fused      these components of all sites, matched by KL-fusion of Gaussians (the method "kl" of posteriors)
 
 Results are kept in ``mixtures.json`` beside this file, one entry a cell and kind.
 """
@@ -43,8 +43,10 @@ RESULTS = Path(__file__).with_name("mixtures.json")
 MOST_COMPONENTS, RANK, LEAST = 10, 40, 100
 """Components of a site, directions of each, and observations behind each, as the specification has them."""
 OBSERVATIONS_PER_DIRECTION = 10
+PROJECTED = 10
+"""Leading directions of all inputs in which components are matched."""
 RIDGE = 0.01
-"""Share of the mean variance that is added to covariances before they are fused, which needs their inverses."""
+"""Share of the mean variance that is added to covariances there, since KL-fusion needs their inverses."""
 KINDS = ("gaussian", "mixture", "fused")
 
 
@@ -52,7 +54,7 @@ def components_of(inputs: np.ndarray) -> list[Moments]:
     """Return the moments of the clusters of a site's inputs (n, d); of all together where they are too few."""
     rows = inputs.reshape(len(inputs), -1).astype(np.float64)
     count = int(np.clip(len(rows) // (2 * LEAST), 1, MOST_COMPONENTS))
-    labels = KMeans(count, n_init=3, random_state=0).fit_predict(rows)
+    labels = KMeans(count, n_init=1, random_state=0).fit_predict(rows)
     clusters = [rows[labels == number] for number in range(count)]
     large = [cluster for cluster in clusters if len(cluster) >= LEAST] or [rows]
     moments = []
@@ -63,27 +65,40 @@ def components_of(inputs: np.ndarray) -> list[Moments]:
     return moments
 
 
+def pooled(members: Sequence[Moments]) -> Moments:
+    """Return the moments of the observations of several components together, every direction kept."""
+    n = sum(one.n_observations for one in members)
+    mean = sum(one.n_observations * one.mean for one in members) / n
+    between = [np.sqrt(one.n_observations / n) * (one.mean - mean) for one in members]
+    within = [np.sqrt(one.n_observations / n) * one.factor for one in members]
+    residual = sum(one.n_observations * one.residual for one in members) / n
+    return Moments(n, mean, np.concatenate([*within, np.stack(between)]), residual)
+
+
 def fused(mixtures: Sequence[Sequence[Moments]]) -> list[Moments]:
-    """Return the components of all sites fused by KL-fusion, each with the observations of what it was fused from."""
-    family = cs.families.Gaussian(mixtures[0][0].mean.size)
-    posteriors = []
-    for of_site in mixtures:
-        ridge = [RIDGE * one.variance.mean() * np.eye(one.mean.size) for one in of_site]
-        natural = family.to_natural(
-            mean=np.stack([one.mean for one in of_site]),
-            covariance=np.stack([one.covariance + added for one, added in zip(of_site, ridge, strict=True)]),
+    """Return the components of all sites matched by KL-fusion, each group with the moments of its members together.
+
+    Divergences are of Gaussians in the leading directions of all inputs: in all directions each is singular.
+    """
+    whole = pooled([one for of_site in mixtures for one in of_site])
+    directions = np.linalg.svd(whole.factor, full_matrices=False)[2][:PROJECTED]  # (PROJECTED, d)
+    family = cs.families.Gaussian(len(directions))
+    ridge = RIDGE * np.square(whole.factor @ directions.T).sum() / len(directions) * np.eye(len(directions))
+    posteriors = [
+        cs.Posterior(
+            family,
+            family.to_natural(
+                mean=np.stack([directions @ one.mean for one in of_site]),
+                covariance=np.stack([directions @ one.covariance @ directions.T + ridge for one in of_site]),
+            ),
         )
-        posteriors.append(cs.Posterior(family, natural, weights=np.array([one.n_observations for one in of_site])))
-    fusion = cs.fuse(posteriors, "kl", rng=0)
-    parts = family.from_natural(fusion.posterior.natural)
-    weights = np.asarray(fusion.posterior.weights, dtype=float)
-    observations = sum(one.n_observations for of_site in mixtures for one in of_site)
-    values, vectors = np.linalg.eigh(parts["covariance"])
-    factors = np.sqrt(np.maximum(values, 0.0))[:, :, None] * np.swapaxes(vectors, 1, 2)
-    return [
-        Moments(observations * weight / weights.sum(), mean, factor, np.zeros_like(mean))
-        for weight, mean, factor in zip(weights, parts["mean"], factors, strict=True)
+        for of_site in mixtures
     ]
+    labels = np.asarray(cs.fuse(posteriors, "kl", rng=0).matching.labels)
+    labels = np.where(labels < 0, labels.max() + 1 + np.arange(len(labels)), labels)  # what was dropped stays apart
+    components = [one for of_site in mixtures for one in of_site]
+    groups = [[one for one, label in zip(components, labels, strict=True) if label == group] for group in set(labels)]
+    return [pooled(members) for members in groups]
 
 
 def drawn_from(components: Sequence[tuple[int, Moments]]) -> Any:
