@@ -70,12 +70,12 @@ def candidate_modules(fusion: Any) -> dict[str, Any]:
     return {name: one if isinstance(one, is_model) or not callable(one) else one() for name, one in candidates.items()}
 
 
-def result_of(cell: Cell, models: Mapping[str, Any], level: str) -> dict[str, Any]:
-    """Return verdict, scores and candidates of the default on models by name."""
+def result_of(cell: Cell, models: Mapping[str, Any], level: str, rng: int = 0) -> dict[str, Any]:
+    """Return verdict, scores and candidates of the default on models by name, under a seed."""
     start = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict is recorded whole
-        fusion = cs.fuse(models, rng=0, **({"example": cell.example} if level == "none" else {}))
+        fusion = cs.fuse(models, rng=rng, **({"example": cell.example} if level == "none" else {}))
         answers = fused_answers(cell, fusion.model)
     result = scores(cell, answers) | {"seconds": time.process_time() - start, "status": fusion.status.name}
     verdict = getattr(fusion, "verdict", None)

@@ -7,6 +7,7 @@ import pytest
 
 import consilience as cs
 from tests.cli.some_nets import MODULE, SITES, TRACED
+from tests.networks.described_nets import Reader
 
 DESCRIBED = ("one.description.safetensors", "two.description.safetensors")
 
@@ -102,6 +103,36 @@ def test_a_description_is_no_network(data, command):
     ]
     done = command("evaluate", DESCRIBED[0], SITES[1], "--data", "0.npz", *MODULE)
     assert "is a description, expected the network that it is of" in done.err
+
+
+def test_inspect_says_what_counts_of_tokens_by_class_tell_of_people(folder, command):
+    words = np.random.default_rng(0).integers(1, 40, (400, 12))
+    cs.save(cs.describe(Reader(), (words, np.arange(400) % 2)), folder / "texts.safetensors")
+    people = told(command, "texts.description.safetensors")
+    assert people["words by class"] == "which words the site's texts of each class use often"
+    lines = command("inspect", "texts.description.safetensors").out.splitlines()
+    assert any(line.startswith("tokens by class:") and line.endswith("counts of 2 classes") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: {"x": np.where(np.arange(6) == 2, np.nan, x), "y": y}, "has NaN or infinite inputs"),
+        (lambda x, y: {"x": x, "y": np.where(y == 1, np.nan, y)}, "has NaN or infinite labels"),
+        (lambda x, y: {"x": x, "y": y + 1}, "has labels outside the classes 0 to 2: 3"),
+        (lambda x, y: {"x": x[:, :5], "y": y}, "does not take an input such as float32 (2, 5)"),
+        (lambda x, y: {"x": x, "y": y[:100]}, "has 240 observations and 100 labels"),
+        (lambda x, y: {"x": x[:4], "y": y[:4]}, "a description of 4 observations tells of single ones"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_in_a_line(data, folder, unchanged, command, change, message):
+    with np.load(folder / "0.npz") as stored:
+        np.savez(folder / "bad.npz", **change(stored["x"].astype(np.float32), stored["y"]))
+    unchanged()
+    done = command("describe", SITES[0], *MODULE, "--data", "bad.npz")
+    assert done.code == 1
+    assert len(done.err.splitlines()) == 1
+    assert message in done.err
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ def seeds():
         class_moments={0: replace(moments, n_observations=120.0), 1: replace(moments, n_observations=80.0)},
         channels={"0": ChannelStatistics(np.zeros(3), np.ones(3))},
         tokens=TokenCounts(np.ones(5), np.array([[1, 2, 9]]), np.ones(3), 0, 2.0),
+        class_tokens={1: TokenCounts(np.eye(5)[2], np.zeros((0, 3), dtype=np.int64), np.ones(3), 0, 1.0)},
         class_features=np.zeros((2, 3)),
         notes=("reduced",),
     )

@@ -35,12 +35,12 @@ def convolutional(seed=0):
 class Reader(nn.Module):
     """A network of tokens, 0 filling up."""
 
-    def __init__(self, vocabulary=40):
+    def __init__(self, vocabulary=40, classes=2):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.words = nn.Embedding(vocabulary, 5, padding_idx=0)
-            self.out = nn.Linear(5, 2)
+            self.out = nn.Linear(5, classes)
 
     def forward(self, words):
         return self.out(self.words(words).mean(dim=1).tanh())

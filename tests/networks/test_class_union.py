@@ -11,6 +11,7 @@ from consilience.errors import InputError
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.torch_modules import arrays_of_module
+from tests.networks.described_nets import Reader
 
 X, Y = load_digits(return_X_y=True)
 X = torch.tensor(X / 16, dtype=torch.float32)
@@ -76,6 +77,22 @@ def test_a_new_class_is_hardly_ever_answered_and_leaves_the_others_their_proport
 def test_the_order_of_the_sites_changes_nothing(sites):
     fused = [cs.fuse(order, classes="union", steps=0).model for order in (sites, dict(reversed(sites.items())))]
     assert torch.equal(fused[0](X), fused[1](X))
+
+
+def test_counts_of_tokens_by_class_go_to_their_places_in_the_union():
+    words = np.random.default_rng(0).integers(1, 40, (300, 12))
+    described = [
+        cs.describe(Reader(classes=2), (words, np.arange(300) % 2), classes=names) for names in (["b", "d"], ["c", "a"])
+    ]
+    networks = [
+        DescribedNetwork(name, name, arrays_of_module(one.module), None, one.module, None, one.description)
+        for name, one in zip(("lund", "oslo"), described, strict=True)
+    ]
+    united = unite_classes(networks, torch.as_tensor(words[:2]))
+    for (b, d), network, one in zip(((1, 3), (2, 0)), united, described, strict=True):
+        assert network.description.class_tokens == {
+            b: one.description.class_tokens[0], d: one.description.class_tokens[1],
+        }  # fmt: skip
 
 
 def test_networks_without_names_or_without_a_linear_head_are_refused(sites):

@@ -229,6 +229,64 @@ def test_regressions_are_compared_with_the_mean_answer():
     assert fusion.ensemble.mean == "logits"
 
 
+class Reader(nn.Module):
+    """A network of texts of eight tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(60, 12), nn.Linear(12, 3)
+
+    def forward(self, words):
+        return self.out(self.words(words).mean(dim=1).tanh())
+
+
+def topics(n, classes, seed):
+    """Return texts (n, 8) and their classes: each class has twenty words of its own for half of the text."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.tensor(classes)[torch.randint(len(classes), (n,), generator=generator)]
+    own = 20 * labels[:, None] + torch.randint(20, (n, 8), generator=generator)
+    anything = torch.randint(60, (n, 8), generator=generator)
+    return torch.where(torch.rand(n, 8, generator=generator) < 0.5, own, anything), labels
+
+
+@pytest.fixture(scope="module")
+def readers():
+    sites = {}
+    for seed, (name, classes) in enumerate({"lund": (0, 1), "oslo": (1, 2), "turku": (2, 0)}.items()):
+        words, labels = topics(400, classes, seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(9)  # one start
+            net = Reader()
+            optimizer = torch.optim.Adam(net.parameters(), 2e-2)
+            for _ in range(60):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(net(words), labels).backward()
+                optimizer.step()
+        sites[name] = cs.describe(net.eval(), (words, labels))
+    return sites
+
+
+def test_texts_described_by_class_are_compared_by_their_errors(readers):
+    fusion = cs.fuse(readers)
+    assert (fusion.verdict.code, fusion.verdict.harmless) == ("labelled", True)
+    words, labels = topics(2000, (0, 1, 2), 7)
+    with torch.no_grad():
+        right, *of_sites = (
+            float((net(words).argmax(1) == labels).double().mean())
+            for net in (fusion.model, *(site.module for site in readers.values()))
+        )
+    assert right > max(of_sites) + 0.1
+
+
+def test_texts_that_no_class_describes_are_compared_with_the_ensemble(readers):
+    plain = {
+        name: replace(site, description=replace(site.description, class_tokens={})) for name, site in readers.items()
+    }
+    verdict = cs.fuse(plain).verdict
+    assert verdict.criterion.startswith("disagreement")
+    assert verdict.harmless is None
+
+
 def test_a_bound_on_time_says_what_it_left_out(described):
     fusion = cs.fuse(described, max_seconds=1e-9)
     assert "was left out: 1e-09 seconds had passed" in fusion.verdict.text
@@ -404,7 +462,7 @@ def test_a_fused_file_says_its_verdict(fusion, tmp_path):
     assert fusion.verdict.text.split(".")[0] in " ".join(result.output.split())
 
 
-class Reader(nn.Module):
+class RecurrentReader(nn.Module):
     """A recurrent network of words."""
 
     def __init__(self):
@@ -441,7 +499,7 @@ def sequences(kind, rng, labels):
 
 
 @pytest.mark.parametrize(
-    ("kind", "criterion"), [(Reader, "disagreement with the sites"), (Listener, "error on inputs drawn")]
+    ("kind", "criterion"), [(RecurrentReader, "error on inputs drawn"), (Listener, "error on inputs drawn")]
 )
 def test_recurrent_networks_are_chosen_among_too(kind, criterion):
     rng = np.random.default_rng(0)

@@ -275,7 +275,7 @@ def texts(n=300, vocabulary=40):
 
 def test_tokens_are_counted_with_their_pairs_and_lengths():
     words = texts()
-    tokens = describe_network(Reader(), (words, np.arange(300) % 2)).tokens
+    tokens = describe_network(Reader(), words).tokens
     for word, count in enumerate(tokens.unigrams):
         assert count in (0, (words == word).sum())
     assert tokens.unigrams.sum() + tokens.n_rare == (words > 0).sum()
@@ -302,6 +302,80 @@ def test_texts_may_be_filled_up_batch_by_batch():
     assert np.array_equal(whole.tokens.unigrams, parts.tokens.unigrams)
     assert np.array_equal(whole.tokens.bigrams, parts.tokens.bigrams)
     assert parts.input_shape == (16,)
+
+
+def classes_of_texts(counts, n_tokens=12):
+    """Return texts of 12 tokens, so many of each class, words 1 to 20 more frequent in class 0; and their classes."""
+    rng = np.random.default_rng(1)
+    labels = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+    words = np.where(
+        labels[:, None] == 0, rng.integers(1, 30, (len(labels), 12)), rng.integers(11, 38, (len(labels), 12))
+    )
+    words[np.arange(12) >= rng.integers(3, n_tokens + 1, len(labels))[:, None]] = 0
+    return words, labels
+
+
+def test_tokens_are_counted_by_class():
+    words, labels = classes_of_texts((200, 180))
+    described = describe_network(Reader(), (words, labels))
+    assert set(described.class_tokens) == {0, 1}
+    for label, tokens in described.class_tokens.items():
+        of_class = words[labels == label]
+        occurrences = np.bincount(of_class[of_class > 0], minlength=40)
+        assert np.array_equal(tokens.unigrams, np.where(occurrences >= 10, occurrences, 0))
+        assert tokens.n_rare == occurrences[occurrences < 10].sum()
+        lengths = np.bincount((of_class > 0).sum(axis=1), minlength=13)
+        assert np.array_equal(tokens.lengths, np.where(lengths >= 5, lengths, 0))
+        assert len(tokens.bigrams) == 0
+
+
+@pytest.mark.parametrize("counts", [(200, 180), (200, 60), (200, 150, 30), (200, 150, 30, 25)])
+def test_what_is_left_of_all_texts_without_the_classes_is_frequent_by_itself(counts):
+    words, labels = classes_of_texts(counts)
+    described = describe_network(Reader(classes=len(counts)), (words, labels))
+    rest = described.tokens.unigrams - sum(tokens.unigrams for tokens in described.class_tokens.values())
+    assert ((rest == 0) | (rest >= 10)).all()
+    # ... and in five texts of those classes in which it is not said
+    for word in np.flatnonzero(rest):
+        silent = [label for label in range(len(counts)) if not said(described, label, word)]
+        assert (words[np.isin(labels, silent)] == word).any(axis=1).sum() >= 5
+    rest = described.tokens.lengths - sum(tokens.lengths for tokens in described.class_tokens.values())
+    assert ((rest == 0) | (rest >= 5)).all()
+
+
+def said(described, label, word):
+    return label in described.class_tokens and described.class_tokens[label].unigrams[word] > 0
+
+
+@pytest.mark.parametrize("few", [3, 12])
+def test_the_tokens_of_the_others_do_not_tell_those_of_few_by_difference(few):
+    words, labels = classes_of_texts((200, 180, few))
+    changed = np.where((labels == 2)[:, None], 39, words)
+    net = Reader(classes=3)
+    with pytest.warns(cs.WithheldWarning) if few < 5 else _nothing():
+        one, other = (describe_network(net, (some, labels)) for some in (words, changed))
+    assert set(one.class_tokens) == {0, 1}
+    for a, b in ((one.tokens, other.tokens), *((one.class_tokens[n], other.class_tokens[n]) for n in (0, 1))):
+        assert np.array_equal(a.unigrams, b.unigrams)
+        assert np.array_equal(a.bigrams, b.bigrams)
+        assert np.array_equal(a.lengths, b.lengths)
+        assert a.n_rare == b.n_rare
+
+
+def test_a_class_of_few_tokens_says_none_by_itself():
+    words, labels = classes_of_texts((300, 60))  # the second has about 450
+    assert set(describe_network(Reader(), (words, labels)).class_tokens) == {0}
+    assert set(describe_network(Reader(), (words, labels), min_count=0).class_tokens) == {0, 1}
+
+
+def test_where_tokens_are_not_counted_by_class_the_site_is_left_whole_or_not_at_all(monkeypatch):
+    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_TOKEN_ENTRIES", 1)
+    words, labels = classes_of_texts((200, 180, 3))
+    with pytest.warns(cs.WithheldWarning, match="too many to leave some classes out of the counts of tokens"):
+        assert describe_network(Reader(classes=3), (words, labels)).tokens is None
+    whole = describe_network(Reader(), (words[labels < 2], labels[labels < 2]))
+    assert whole.tokens.unigrams.sum() + whole.tokens.n_rare == (words[labels < 2] > 0).sum()
+    assert not whole.class_tokens
 
 
 # -- What is withheld
@@ -346,6 +420,18 @@ def test_directions_stand_for_ten_observations_at_least():
     assert any("reduced from 20: 1 (5), 2 (2)" in note for note in described.notes)
 
 
+def test_a_higher_least_number_withholds_all_statistics_of_a_class():
+    inputs, labels = rows(counts=(150, 120, 30))
+    changed = inputs.copy()
+    changed[labels == 2] += 50.0
+    with pytest.warns(cs.WithheldWarning, match="fewer than 50 observations and are withheld: 2"):
+        one, other = (describe_network(perceptron(), (some, labels), min_count=50) for some in (inputs, changed))
+    assert one.class_counts.tolist() == [150, 120, 0]
+    assert set(one.class_moments) == {0, 1}
+    assert np.isnan(one.class_features[2]).all()
+    assert np.array_equal(one.inputs.mean, other.inputs.mean)
+
+
 def test_few_observations_have_counts_only():
     inputs, labels = rows(counts=(30, 30, 9))
     with pytest.warns(cs.WithheldWarning, match="60 observations are fewer than 100"):
@@ -370,7 +456,7 @@ def described(request):
     if request.param == "numbers":
         return cs.describe(convolutional(), images(), classes=CLASSES)
     if request.param == "tokens":
-        return cs.describe(Reader(), (texts(), np.arange(300) % 2), class_prior="removed")
+        return cs.describe(Reader(), classes_of_texts((150, 140)), class_prior="removed")
     return cs.describe(perceptron(), n_observations=77, classes=3)
 
 
@@ -549,6 +635,28 @@ def test_data_that_do_not_fit_are_refused_in_a_line(data, options, message):
 def test_options_that_mean_nothing_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         cs.describe(perceptron(), rows(), **options)
+
+
+@pytest.mark.parametrize("stated", [{}, {"classes": 3}])
+@pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray])
+def test_labels_that_are_not_finite_are_refused(stated, kind):
+    inputs, labels = rows()
+    targets = labels.astype(float)
+    targets[[3, 200]] = np.nan, np.inf
+    with pytest.raises(InputError, match=r"data: has NaN or infinite labels \(2 observations\); take"):
+        cs.describe(perceptron(), (inputs, kind(targets)), **stated)
+    batches = [(inputs[:100], kind(labels[:100].astype(float))), (inputs[100:], kind(targets[100:]))]
+    with pytest.raises(InputError, match=r"data: batch 1: has NaN or infinite labels \(1 observations\)"):
+        cs.describe(perceptron(), batches, **stated)
+
+
+@pytest.mark.parametrize("token", [40, -1])
+@pytest.mark.parametrize("row", [0, 299])
+def test_tokens_outside_the_vocabulary_are_refused_wherever_they_stand(token, row):
+    words = texts()
+    words[row, 2] = token
+    with pytest.raises(InputError, match=f"data: has tokens outside the vocabulary of 40: {token}; use the tokenizer"):
+        cs.describe(Reader(), words)
 
 
 def test_a_network_needs_data_or_a_number():
@@ -749,6 +857,33 @@ def test_statements_that_contradict_each_other_are_refused(changed, message):
     description = describe_network(perceptron(), rows())
     with pytest.raises(InputError, match=message):
         replace(description, **changed)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda said: {"tokens": None}, "tokens by class, but no counts of all"),
+        (lambda said: {"class_counts": None}, "tokens by class, but no counts of its classes"),
+        (lambda said: {"class_tokens": {7: said.tokens}}, "tokens of class number 7, of 2 classes"),
+        (
+            lambda said: {"class_tokens": {0: replace(said.tokens, unigrams=said.tokens.unigrams[:9])}},
+            "tokens of class 0 are of another vocabulary",
+        ),
+        (
+            lambda said: {"class_tokens": {0: replace(said.tokens, unigrams=2 * said.tokens.unigrams)}},
+            "tokens of class 0 are more than those of all",
+        ),
+        (lambda said: {"class_tokens": {1: said.tokens}}, "tokens of class 1 are of [0-9]+ observations"),
+        (
+            lambda said: {"class_tokens": {0: replace(said.tokens, lengths=np.array([np.nan]))}},
+            "counts of tokens that are no counts",
+        ),
+    ],
+)
+def test_tokens_by_class_that_contradict_the_others_are_refused(change, message):
+    description = describe_network(Reader(), classes_of_texts((200, 180)))
+    with pytest.raises(InputError, match=message):
+        replace(description, **change(description))
 
 
 def test_sums_that_do_not_tell_classes_apart_leave_the_site_whole_or_not_at_all(monkeypatch):

@@ -224,6 +224,41 @@ def test_pairs_that_are_too_rare_to_be_said_go_by_single_tokens():
     assert_allclose((after_one == 2).double().mean(), 0.5 + 0.125, atol=0.03)
 
 
+def site_of_topics(digest, counts, described, seed=0):
+    """A site of three classes; texts of class c have the tokens 2 c + 1 and 2 c + 2 alone, of 3 + c tokens."""
+    topics = {
+        label: TokenCounts(np.repeat(np.eye(3)[label], 2) * 60, np.zeros((0, 3)), np.eye(8)[3 + label] * 30)
+        for label in range(3)
+    }
+    topics = {
+        label: replace(of_class, unigrams=np.concatenate([[0.0], of_class.unigrams]), padding=0)
+        for label, of_class in topics.items()
+    }
+    whole = TokenCounts(np.full(7, 90.0), np.zeros((0, 3)), np.ones(8), 0)
+    return Description(
+        digest, sum(counts), (7,), "tokens", classes=CLASSES, class_counts=np.array(counts, dtype=float),
+        tokens=whole, class_tokens={label: topics[label] for label in described}, name=f"site {digest}",
+    )  # fmt: skip
+
+
+def test_labels_travel_with_texts_of_their_class():
+    sites = [site_of_topics("a", (60, 30, 0), (0, 1)), site_of_topics("b", (0, 30, 80), (1, 2))]
+    drawn = draw_inputs(sites, 400, rng=0, labelled=True)
+    assert_array_equal(drawn.labels.bincount(), [120, 120, 160])
+    n_tokens = (drawn.inputs != 0).sum(dim=1)
+    assert torch.equal(n_tokens, 3 + drawn.labels)
+    said = drawn.inputs[drawn.inputs != 0]
+    assert torch.equal((said - 1) // 2, drawn.labels.repeat_interleave(n_tokens))
+
+
+def test_texts_of_a_class_that_a_site_withholds_are_drawn_from_the_others():
+    sites = [site_of_topics("a", (40, 40, 0), (0,)), site_of_topics("b", (0, 40, 40), (1,))]
+    drawn = draw_inputs(sites, 120, rng=0, labelled=True)
+    assert drawn.missing_classes == ("eel",)
+    assert drawn.labels.bincount().tolist() == [40, 80]
+    assert drawn.sites[drawn.labels == 1].unique().tolist() == [1]
+
+
 def test_the_order_of_sites_changes_no_text():
     sites = [texts("b"), replace(texts("a"), n_observations=50.0)]
     one, other = (draw_inputs(order, 40, rng=1) for order in (sites, sites[::-1]))
@@ -254,7 +289,7 @@ def test_what_nobody_says_is_asked_for():
         draw_inputs([site("a")], 10, labelled=True)
     with pytest.raises(UnsupportedError, match="no site says token counts"):
         draw_inputs([replace(texts(), tokens=None)], 10)
-    with pytest.raises(UnsupportedError, match="texts are not described by class"):
+    with pytest.raises(UnsupportedError, match="no site says counts of tokens by class"):
         draw_inputs([texts()], 10, labelled=True)
 
 

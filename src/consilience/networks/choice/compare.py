@@ -18,7 +18,7 @@ from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import MARGIN, Scores
+from consilience.networks.choice.choose import Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.inputs import ChoiceInputs, Rows
 from consilience.networks.choice.teacher import Teacher
@@ -142,7 +142,7 @@ class Comparison:
             np.stack(ties),
             [candidate.effort for candidate in candidates],
             [candidate.site is not None for candidate in candidates],
-            MARGIN if criterion.is_labelled else 0.0,
+            self.inputs.margin if criterion.is_labelled else 0.0,
             [candidate.is_eligible for candidate in candidates],
         )
         self.workshop.progress(n_steps, n_steps)

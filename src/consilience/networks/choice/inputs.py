@@ -3,7 +3,7 @@
 Where they come from, the best first:
 
 1. unlabelled inputs that the caller gives, split in three;
-2. draws from the moments of the sites' classes, which carry labels;
+2. draws from the moments, or counts of tokens, of the sites' classes, which carry labels;
 3. draws from the moments of the sites' inputs, or from their counts of tokens;
 4. images matched to the statistics of the networks' batch normalisation.
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from consilience.checks import Labels
 from consilience.core.progress import Progress
 from consilience.errors import InputError, UnsupportedError
+from consilience.networks.choice.choose import MARGIN, TEXT_MARGIN
 from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
 from consilience.networks.module_inputs import refuse_unfit
@@ -38,7 +39,7 @@ EARLY_PER_FIT = 0.25
 MAX_BYTES = 2**28
 """Bytes of one set of inputs at most: fewer of larger inputs are drawn. Chosen by hand, for memory."""
 MIN_DESCRIBED = 0.9
-"""Share of all observations that must be of classes whose moments their site says, for a choice by errors. Chosen by
+"""Share of all observations that must be of classes that their site describes, for a choice by errors. Chosen by
 hand: all ensembles of experiments/network_battery that describe classes have 0.97 or more."""
 MIN_OWN = 0.5
 """The same of every single site, for harm to be excluded. Chosen by hand."""
@@ -71,6 +72,8 @@ class ChoiceInputs:
         Whether every site's inputs are drawn as it describes them, every class among them.
     notes : tuple of str
         What is missing, in words.
+    margin : float
+        Share of a site's own error on labelled inputs by which a choice must be better than it.
     """
 
     fit: Rows
@@ -79,6 +82,7 @@ class ChoiceInputs:
     can_compare_sites: bool = True
     stand_for_all: bool = True
     notes: tuple[str, ...] = ()
+    margin: float = MARGIN
 
 
 def _beside(inputs: Tensor, module: nn.Module) -> Tensor:
@@ -205,12 +209,14 @@ def _draw(
     little = [one.name for one, share in zip(described, shares, strict=True) if is_labelled and share < MIN_OWN]
     if little:
         notes.append(f"{', '.join(little)}: less than half of the observations are described by class")
-    return ChoiceInputs(rows[0], rows[1], rows[2], stand_for_all=not notes, notes=tuple(notes))
+    margin = TEXT_MARGIN if first.input_kind == "tokens" else MARGIN
+    return ChoiceInputs(rows[0], rows[1], rows[2], stand_for_all=not notes, notes=tuple(notes), margin=margin)
 
 
 def described_share(description: Description) -> float:
-    """Return the share of a site's observations that are of classes whose moments it says."""
+    """Return the share of a site's observations that are of classes whose moments, or counts of tokens, it says."""
     if description.class_counts is None:
         return 0.0
-    described = sum(float(description.class_counts[label]) for label in description.class_moments)
+    labels = {*description.class_moments, *description.class_tokens}
+    described = sum(float(description.class_counts[label]) for label in labels)
     return described / description.n_observations

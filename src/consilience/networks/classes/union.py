@@ -133,4 +133,12 @@ def _renumbered(description: Description, places: Any, union: tuple[str, ...]) -
         features = np.full((len(union), description.class_features.shape[1]), np.nan)
         features[places] = description.class_features
     moments = {int(places[label]): of_class for label, of_class in description.class_moments.items()}
-    return replace(description, classes=union, class_counts=counts, class_features=features, class_moments=moments)
+    tokens = {int(places[label]): of_class for label, of_class in description.class_tokens.items()}
+    return replace(
+        description,
+        classes=union,
+        class_counts=counts,
+        class_features=features,
+        class_moments=moments,
+        class_tokens=tokens,
+    )

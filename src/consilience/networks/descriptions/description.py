@@ -8,6 +8,7 @@ may be missing; what each is for:
     moments by class         labelled synthetic inputs: candidates are judged by their error
     channel statistics       images for networks without batch normalisation, by ``matched_images``; not by default
     token counts             synthetic texts
+    token counts by class    labelled synthetic texts: candidates are judged by their error
     features by class        nothing yet
 """
 
@@ -161,6 +162,8 @@ class Description:
         By the path of a layer, of its outputs.
     tokens : TokenCounts, optional
         For inputs of tokens.
+    class_tokens : mapping of int to TokenCounts
+        By class that has enough observations and tokens, those of its inputs; without pairs.
     class_features : array of shape (C, h), optional
         Mean by class of what the last layer reads; NaN for classes that are not said.
     min_count : float
@@ -191,6 +194,7 @@ class Description:
     class_prior: Literal["own", "removed"] = "own"
     channels: Mapping[str, ChannelStatistics] = field(default_factory=dict)
     tokens: TokenCounts | None = None
+    class_tokens: Mapping[int, TokenCounts] = field(default_factory=dict)
     class_features: Array | None = None
     min_count: float = 5.0
     notes: tuple[str, ...] = ()
@@ -244,16 +248,46 @@ class Description:
 
     def _token_problems(self) -> list[Problem]:
         """Return what is wrong with counts of tokens."""
-        if self.tokens is None:
-            return []
-        tokens, counts = self.tokens, (self.tokens.unigrams, self.tokens.bigrams, self.tokens.lengths)
-        are_counts = all(np.isfinite(values).all() and (values >= 0).all() for values in counts)
-        are_counts &= bool(np.isfinite(tokens.n_rare) and tokens.n_rare >= 0)
-        if not are_counts or tokens.unigrams.ndim != 1 or tokens.bigrams.ndim != 2 or tokens.bigrams.shape[1] != 3:
-            return [Problem(self.name, "has counts of tokens that are no counts")]
-        if len(tokens.bigrams) and tokens.bigrams[:, :2].max() >= len(tokens.unigrams):
-            return [Problem(self.name, f"has pairs of tokens outside its vocabulary of {len(tokens.unigrams)}")]
-        return []
+        tables = [] if self.tokens is None else [self.tokens]
+        problems = []
+        for tokens in [*tables, *self.class_tokens.values()]:
+            counts = (tokens.unigrams, tokens.bigrams, tokens.lengths)
+            are_counts = all(np.isfinite(values).all() and (values >= 0).all() for values in counts)
+            are_counts &= bool(np.isfinite(tokens.n_rare) and tokens.n_rare >= 0)
+            if not are_counts or tokens.unigrams.ndim != 1 or tokens.bigrams.ndim != 2 or tokens.bigrams.shape[1] != 3:
+                problems.append(Problem(self.name, "has counts of tokens that are no counts"))
+            elif len(tokens.bigrams) and tokens.bigrams[:, :2].max() >= len(tokens.unigrams):
+                text = f"has pairs of tokens outside its vocabulary of {len(tokens.unigrams)}"
+                problems.append(Problem(self.name, text))
+        return problems or self._class_token_problems()
+
+    def _class_token_problems(self) -> list[Problem]:
+        """Return what is wrong with counts of tokens by class, beside those of all."""
+        whole, counts = self.tokens, self.class_counts
+        if whole is None or counts is None:
+            missing = "of all" if whole is None else "of its classes"
+            text = f"has counts of tokens by class, but no counts {missing}"
+            return [Problem(self.name, text)] if self.class_tokens else []
+        problems = []
+        for number, tokens in self.class_tokens.items():
+            if not 0 <= number < len(counts):
+                text = f"has tokens of class number {number}, of {len(counts)} classes"
+                problems.append(Problem(self.name, text))
+                continue
+            of_class = f"tokens of class {self._class_name(number)}"
+            if tokens.unigrams.shape != whole.unigrams.shape or tokens.padding != whole.padding:
+                problems.append(Problem(self.name, f"{of_class} are of another vocabulary than those of all"))
+            elif (tokens.unigrams > whole.unigrams * (1 + ROUNDING)).any():
+                problems.append(
+                    Problem(self.name, f"{of_class} are more than those of all", "describe the network again")
+                )
+            elif tokens.lengths.sum() > counts[number] * (1 + ROUNDING):
+                text = (
+                    f"{of_class} are of {tokens.lengths.sum():g} observations, and it says that there are "
+                    f"{counts[number]:g}"
+                )
+                problems.append(Problem(self.name, text, "describe the network again"))
+        return problems
 
     def _class_problems(self) -> list[Problem]:
         """Return what is wrong with the statements by class."""

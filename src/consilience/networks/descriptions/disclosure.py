@@ -53,16 +53,21 @@ def withheld_classes(counts: Labels, min_count: float) -> Labels:
     return np.flatnonzero((counts > 0) & (counts < min_count))
 
 
-def undescribed_classes(counts: Labels) -> Labels:
+def least_class_observations(min_count: float) -> float:
+    """Return how many observations a class must have for statistics of its own."""
+    return max(MIN_CLASS_OBSERVATIONS, min_count)
+
+
+def undescribed_classes(counts: Labels, min_count: float) -> Labels:
     """Return the numbers of the classes that have observations, but too few for statistics of their own."""
-    return np.flatnonzero((counts > 0) & (counts < MIN_CLASS_OBSERVATIONS))
+    return np.flatnonzero((counts > 0) & (counts < least_class_observations(min_count)))
 
 
 def is_remainder_said(counts: Labels, n_unlabelled: int, min_count: float) -> bool:
     """Return whether statistics of all that is not withheld may contain observations whose class is not described."""
-    undescribed = np.setdiff1d(undescribed_classes(counts), withheld_classes(counts, min_count))
+    undescribed = np.setdiff1d(undescribed_classes(counts, min_count), withheld_classes(counts, min_count))
     remainder = int(counts[undescribed].sum()) + n_unlabelled
-    return min_count == 0 or remainder == 0 or remainder >= MIN_CLASS_OBSERVATIONS
+    return min_count == 0 or remainder == 0 or remainder >= least_class_observations(min_count)
 
 
 def named(names: Sequence[str]) -> str:

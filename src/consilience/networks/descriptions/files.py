@@ -27,6 +27,9 @@ FORMAT = "consilience-description"
 SUFFIX = ".description"
 """What the name of a description's file has before its suffix."""
 
+WHOLE_NUMBERS = ("tokens/bigrams", "class_tokens/unigrams")
+"""Arrays of whole numbers, in int64; the others are float32."""
+
 NEGATIVE_VARIANCE_SHARE = 1e-6
 """Negative residual variances up to this share of the mean variance are rounding, and are set to 0."""
 
@@ -56,6 +59,8 @@ class DescriptionHeader(StrictModel):
     channels: Chunked[list[str]]
     token_padding: int | None
     n_rare_tokens: float | None
+    class_token_numbers: Chunked[list[int]] | None = None  # as in older files
+    class_rare_tokens: Chunked[list[float]] | None = None
     min_count: float
     notes: list[str]
 
@@ -97,9 +102,19 @@ def write_description(path: Path, description: Description) -> None:
     tokens = description.tokens
     if tokens is not None:
         arrays |= {"tokens/unigrams": tokens.unigrams, "tokens/lengths": tokens.lengths}
+    of_classes = [description.class_tokens[number] for number in sorted(description.class_tokens)]
+    if tokens is not None and of_classes:
+        longest = max(len(tokens.lengths), *(len(counts.lengths) for counts in of_classes))
+        arrays["class_tokens/lengths"] = np.stack(  # (K, L + 1)
+            [np.pad(counts.lengths, (0, longest - len(counts.lengths))) for counts in of_classes]
+        )
     stored: dict[str, Any] = {name: np.asarray(values, dtype=np.float32) for name, values in arrays.items()}
     if tokens is not None:
         stored["tokens/bigrams"] = np.asarray(tokens.bigrams, dtype=np.int64)
+    if tokens is not None and of_classes:
+        place, token = np.nonzero(np.stack([counts.unigrams for counts in of_classes]))
+        occurrences = np.stack([counts.unigrams for counts in of_classes])[place, token]
+        stored["class_tokens/unigrams"] = np.stack([place, token, occurrences], axis=1).astype(np.int64)
     header = {
         "format": FORMAT,
         "format_version": _VERSION,
@@ -120,6 +135,8 @@ def write_description(path: Path, description: Description) -> None:
         "channels": list(description.channels),
         "token_padding": None if tokens is None or tokens.padding is None else int(tokens.padding),
         "n_rare_tokens": None if tokens is None else float(tokens.n_rare),
+        "class_token_numbers": [int(number) for number in sorted(description.class_tokens)] or None,
+        "class_rare_tokens": [float(counts.n_rare) for counts in of_classes] or None,
         "min_count": float(description.min_count),
         "notes": list(description.notes),
     }
@@ -169,6 +186,8 @@ def read_description_header(where: Path | SafetensorsFile) -> DescriptionHeader:
         expected |= {"classes/mean", "classes/factor", "classes/residual"}
     if header.n_rare_tokens is not None:
         expected |= {"tokens/unigrams", "tokens/bigrams", "tokens/lengths"}
+    if header.class_token_numbers:
+        expected |= {"class_tokens/unigrams", "class_tokens/lengths"}
     if odd := sorted(set(shapes) ^ (expected | ({"class_features"} & set(shapes)))):
         raise FileFormatError(file, f"its tensors are not those of its statements ({', '.join(odd[:3])})", _REMEDY)
     if not len(header.class_numbers) == len(header.class_n_observations) == len(header.class_ranks):
@@ -185,6 +204,11 @@ def read_description_header(where: Path | SafetensorsFile) -> DescriptionHeader:
         is_fit = min(header.class_ranks) >= 0 and shapes["classes/factor"][0] == sum(header.class_ranks)
         if not is_fit or shapes["classes/mean"][0] != n_classes or shapes["classes/residual"][0] != n_classes:
             raise FileFormatError(file, f"its moments by class are not those of {n_classes} classes", _REMEDY)
+    if header.class_token_numbers:
+        n_token_classes = len(header.class_token_numbers)
+        is_fit = shapes["class_tokens/unigrams"][1] == 3 and shapes["class_tokens/lengths"][0] == n_token_classes
+        if not is_fit or header.n_rare_tokens is None or len(header.class_rare_tokens or ()) != n_token_classes:
+            raise FileFormatError(file, f"its counts of tokens are not those of {n_token_classes} classes", _REMEDY)
     return header
 
 
@@ -201,7 +225,7 @@ def read_description(where: Path | SafetensorsFile) -> Description:
     file = as_file(where)
     header = read_description_header(file)
     arrays: dict[str, Any] = {
-        name: np.asarray(values) if name == "tokens/bigrams" else np.asarray(values, dtype=np.float64)
+        name: np.asarray(values) if name in WHOLE_NUMBERS else np.asarray(values, dtype=np.float64)
         for name, values in file.arrays(list(file.header(_REMEDY).shapes), _REMEDY).items()
     }
     problems: list[Problem] = []
@@ -253,12 +277,39 @@ def read_description(where: Path | SafetensorsFile) -> Description:
             for layer in header.channels
         },
         tokens=tokens,
+        class_tokens={} if tokens is None else _class_tokens(file, header, arrays, tokens),
         class_features=arrays.get("class_features"),
         min_count=header.min_count,
         notes=tuple(header.notes),
         name=file.label,
     )
     return replace(description, sha256=file.digest)
+
+
+def _class_tokens(
+    file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, Any], tokens: TokenCounts
+) -> dict[int, TokenCounts]:
+    """Return the counts of tokens by class.
+
+    Raises
+    ------
+    FileFormatError
+        For counts of classes or tokens that are not there.
+    """
+    if not header.class_token_numbers or header.class_rare_tokens is None:
+        return {}
+    place, token, occurrences = arrays["class_tokens/unigrams"].T
+    size = (len(header.class_token_numbers), len(tokens.unigrams))
+    if len(place) and ((place < 0) | (place >= size[0]) | (token < 0) | (token >= size[1])).any():
+        raise FileFormatError(file, f"has counts by class outside {size[0]} classes and {size[1]} tokens", _REMEDY)
+    unigrams = np.zeros(size)
+    unigrams[place, token] = occurrences
+    return {
+        number: TokenCounts(of_class, np.zeros((0, 3), dtype=np.int64), lengths, header.token_padding, n_rare)
+        for number, of_class, lengths, n_rare in zip(
+            header.class_token_numbers, unigrams, arrays["class_tokens/lengths"], header.class_rare_tokens, strict=True
+        )
+    }
 
 
 def _without_rounding(residual: Array) -> Array:

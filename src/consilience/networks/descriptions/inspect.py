@@ -8,7 +8,7 @@ from consilience.core.inspection import Row, listed
 from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.descriptions.files import DescriptionHeader, read_description_header
+from consilience.networks.descriptions.files import WHOLE_NUMBERS, DescriptionHeader, read_description_header
 
 
 def inspect_description(file: SafetensorsFile) -> Inspection:
@@ -41,6 +41,7 @@ _CALLED = {
     "classes": "moments by class",
     "channels": "statistics of channels",
     "tokens": "counts of tokens",
+    "class_tokens": "counts of tokens by class",
     "class_features": "features by class",
 }
 """What the parts of the names of tensors are called."""
@@ -51,7 +52,7 @@ def _sizes(shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
         what = _CALLED[name.partition("/")[0]]
-        sizes[what] = sizes.get(what, 0) + prod(shape) * (8 if name == "tokens/bigrams" else 4)
+        sizes[what] = sizes.get(what, 0) + prod(shape) * (8 if name in WHOLE_NUMBERS else 4)
     return sizes
 
 
@@ -91,6 +92,10 @@ def _statement_rows(header: DescriptionHeader, shapes: dict[str, tuple[int, ...]
     if "tokens/unigrams" in shapes:
         n_pairs = shapes["tokens/bigrams"][0]
         rows.append(("tokens", f"vocabulary of {shapes['tokens/unigrams'][0]:,}, {format_count(n_pairs, 'pair')}"))
+    if header.class_token_numbers:
+        n_classes, n_counts = len(header.class_token_numbers), shapes["class_tokens/unigrams"][0]
+        text = f"{format_count(n_counts, 'count')} of {n_classes} class{'es' * (n_classes > 1)}"
+        rows.append(("tokens by class", text))
     if "class_features" in shapes:
         rows.append(("features", f"means by class of {shapes['class_features'][1]:,}, which the last layer reads"))
     return rows
@@ -130,6 +135,8 @@ def people_rows(header: DescriptionHeader, *, has_features: bool) -> list[Row]:
         )
     if header.n_rare_tokens is not None:
         rows.append(("words", "which words, and pairs of words, the site's texts use often"))
+    if header.class_token_numbers:
+        rows.append(("words by class", "which words the site's texts of each class use often"))
     if header.channels:
         rows.append(("channels", "how the network answers on average; nothing of a single input"))
     rows.append(("differences", "two descriptions of one site betray who was added between them: send one per model"))

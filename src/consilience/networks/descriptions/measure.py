@@ -25,11 +25,11 @@ from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.disclosure import (
     MAX_CLASS_RANK,
     MAX_RANK,
-    MIN_CLASS_OBSERVATIONS,
     MIN_OBSERVATIONS,
     MIN_TOKENS,
     allowed_rank,
     is_remainder_said,
+    least_class_observations,
     named,
     undescribed_classes,
     withheld_classes,
@@ -60,6 +60,10 @@ hand: 26 classes of 784 numbers take a ninth of it."""
 
 MIN_CLASS_RANK = 5
 """Moments by class whose rank would have to be less than this for their size are left out. Chosen by hand."""
+
+MAX_TOKEN_ENTRIES = 2**24
+"""Classes times vocabulary at most for counts of tokens by class (256 MiB while they are summed); beyond, tokens are
+counted over all classes. Chosen by hand, for memory."""
 
 MAX_CHANNEL_SUMS = 2**23
 """Sums of channels by class at most; beyond, channels are summed over all classes. Chosen by hand, for memory."""
@@ -302,7 +306,9 @@ class _Measurement:
         if is_token and len(shape) == 1:
             table = token_table(module)
             assert table is not None  # noqa: S101  (narrows the type; whoever reads tokens has a table)
-            measured.tokens = TokenAccumulator(table.num_embeddings, table.padding_idx)
+            n_groups = len(measured.counts)
+            is_by_class = n_groups * table.num_embeddings <= MAX_TOKEN_ENTRIES
+            measured.tokens = TokenAccumulator(table.num_embeddings, table.padding_idx, n_groups if is_by_class else 1)
         measured._hook(module, batch, n_outputs, stack)
         return measured
 
@@ -366,7 +372,7 @@ class _Measurement:
         if self.is_token:
             if self.tokens is not None:
                 self.shape = (max(self.shape[0], batch.inputs.shape[1]),)
-                self.tokens.add(batch.inputs.cpu().numpy(), batch.name)
+                self.tokens.add(batch.inputs.cpu().numpy(), groups)
             return
         rows = batch.inputs.reshape(n, -1).to(device="cpu", dtype=torch.float64).numpy()  # (n, d)
         for group in np.unique(groups).tolist():
@@ -381,7 +387,8 @@ class _Measurement:
         """Return what may leave, and what does not, a line each."""
         n_seen, counts = int(self.counts.sum()), self.counts[:-1]
         if n_observations is not None and n_observations < n_seen:
-            raise InputError("n_observations", f"is {n_observations:g}, but data has {n_seen} observations")
+            text = f"is {n_observations:g}, but data has {n_seen} observations"
+            raise InputError("n_observations", text, "give the number of all that it was trained on")
         if n_seen < min_count:
             raise InputError(
                 "data", f"a description of {n_seen} observations tells of single ones", f"give {min_count:g} at least"
@@ -402,11 +409,12 @@ class _Measurement:
                 f"{len(withheld)} of {len(counts)} classes have fewer than {min_count:g} observations and are withheld:"
                 f" {listed} (min_count=0 keeps them)"
             )
-        undescribed = undescribed_classes(counts)
+        undescribed = undescribed_classes(counts, min_count)
         if len(undescribed) > len(withheld):
             rest = [names[number] for number in undescribed if number not in withheld]
             notes.append(
-                f"fewer than {MIN_CLASS_OBSERVATIONS} observations, so that only their count is said: {named(rest)}"
+                f"fewer than {least_class_observations(min_count):g} observations, so that only their count is said: "
+                f"{named(rest)}"
             )
         # Groups that all other statistics are of: those not withheld, or those whose classes are described.
         said = np.setdiff1d(np.arange(len(self.counts)), withheld)
@@ -430,10 +438,8 @@ class _Measurement:
                 f"{n_said} observations are fewer than {MIN_OBSERVATIONS}, so that moments and range of all inputs and "
                 "statistics of channels are left out"
             )
-        tokens = None if self.tokens is None else self.tokens.result(min_count)
-        if self.tokens is not None and tokens is None:
-            left_out.append(f"fewer than {MIN_TOKENS} tokens, so that their counts are left out")
-        class_moments = self._class_moments(counts, notes)
+        tokens, class_tokens = self._token_counts(said, is_all, min_count, left_out)
+        class_moments = self._class_moments(counts, min_count, notes)
         described = Description(
             digest=digest,
             n_observations=float(n_seen if n_observations is None else n_observations) - n_withheld,
@@ -447,7 +453,8 @@ class _Measurement:
             class_moments=class_moments,
             channels=channels,
             tokens=tokens,
-            class_features=self._class_features(counts),
+            class_tokens=class_tokens,
+            class_features=self._class_features(counts, min_count),
             min_count=float(min_count),
             notes=tuple(notes),
         )
@@ -473,7 +480,7 @@ class _Measurement:
             total.merge(self.moments[group])
         return total.moments(allowed_rank(n, MAX_RANK))
 
-    def _class_moments(self, counts: Labels, notes: list[str]) -> dict[int, Moments]:
+    def _class_moments(self, counts: Labels, min_count: float, notes: list[str]) -> dict[int, Moments]:
         """Return the moments of every class that has enough observations, and note where their rank is reduced."""
         names = () if self.classes is None else self.classes
         if self.is_token or not self.are_labelled:
@@ -481,7 +488,7 @@ class _Measurement:
         if self.class_rank is None:
             notes.append("no moments by class, which would be too large")
             return {}
-        numbers = np.flatnonzero(counts >= MIN_CLASS_OBSERVATIONS)
+        numbers = np.flatnonzero(counts >= least_class_observations(min_count))
         moments = {
             int(number): self.moments[int(number)].moments(allowed_rank(counts[number], self.class_rank))
             for number in numbers
@@ -491,12 +498,31 @@ class _Measurement:
             notes.append(f"directions of the moments of classes reduced from {most}: {named(reduced)}")
         return moments
 
-    def _class_features(self, counts: Labels) -> Array | None:
+    def _token_counts(
+        self, said: Labels, is_all: bool, min_count: float, left_out: list[str]
+    ) -> tuple[TokenCounts | None, dict[int, TokenCounts]]:
+        """Return the counts of tokens of some groups together and of every class, and note what is left out."""
+        if self.tokens is None:
+            return None, {}
+        # Observations without a class are the last group, and the only one where classes are not told apart.
+        described = np.setdiff1d(self.tokens.described_groups(min_count), [self.tokens.n_groups - 1])
+        if self.tokens.n_groups < len(self.counts):
+            if not is_all:
+                left_out.append("classes and tokens are too many to leave some classes out of the counts of tokens")
+                return None, {}
+            said = np.zeros(1, dtype=np.int64)
+        tokens, class_tokens = self.tokens.result(said, described, min_count)
+        if tokens is None:
+            left_out.append(f"fewer than {MIN_TOKENS} tokens, so that their counts are left out")
+        return tokens, class_tokens
+
+    def _class_features(self, counts: Labels, min_count: float) -> Array | None:
         """Return the means (C, h) of what the last layer reads; NaN for classes of too few observations."""
-        if self.feature_sums is None or not (counts >= MIN_CLASS_OBSERVATIONS).any():
+        is_enough = counts >= least_class_observations(min_count)
+        if self.feature_sums is None or not is_enough.any():
             return None
         means = self.feature_sums[:-1].numpy() / np.maximum(counts, 1)[:, None]
-        return np.where((counts >= MIN_CLASS_OBSERVATIONS)[:, None], means, np.nan)
+        return np.where(is_enough[:, None], means, np.nan)
 
 
 def output_tensor(output: Any) -> Tensor | None:
@@ -533,6 +559,7 @@ def as_stored(description: Description) -> Description:
             for path, channels in description.channels.items()
         },
         tokens=None if description.tokens is None else stored_tokens(description.tokens),
+        class_tokens={number: stored_tokens(tokens) for number, tokens in description.class_tokens.items()},
         class_features=None if features is None else stored(features),
     )
 

@@ -63,7 +63,8 @@ def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
     ------
     InputError
         For what is none of these, for inputs without entries, not finite or of several shapes, or of another number
-        than their labels, and for inputs that the network does not take.
+        than their labels, for labels that are not finite, for tokens outside the vocabulary, and for inputs that the
+        network does not take.
     """
     name = str(data) if isinstance(data, str | Path) else "data"
     if isinstance(data, str | Path):
@@ -151,8 +152,11 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
             values = values.to(precision)
         elif values.dtype != torch.bool:
             values = values.to(torch.int64)
+        _refuse_not_finite_labels(labels, name)
         if shape is None:
             is_token = reads_tokens(module, values)
+        if is_token:
+            _refuse_unknown_tokens(values, module, name)
         if not values.is_floating_point() and not is_token:  # such as images of 0 to 255
             values = values.to(precision)
         if shape is None:
@@ -168,6 +172,27 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
         yield Batch(values, labels, name)
     if shape is None:
         raise InputError(data_name, "has no observations")
+
+
+def _refuse_not_finite_labels(labels: Any, name: str) -> None:
+    """Raise InputError for labels (n,) or targets (n, ...) that are NaN or infinite."""
+    if labels is None or (not isinstance(labels, Tensor) and labels.dtype.kind != "f"):
+        return
+    is_finite = torch.isfinite(labels).cpu().numpy() if isinstance(labels, Tensor) else np.isfinite(labels)
+    n = int((~is_finite).reshape(len(is_finite), -1).any(axis=1).sum())
+    if n:
+        raise InputError(name, f"has NaN or infinite labels ({n} observations)", "take these observations out")
+
+
+def _refuse_unknown_tokens(tokens: Tensor, module: nn.Module, name: str) -> None:
+    """Raise InputError for tokens that the network's table of them does not have."""
+    table = token_table(module)
+    assert table is not None  # noqa: S101  (narrows the type; whoever reads tokens has a table)
+    outside = tokens[(tokens < 0) | (tokens >= table.num_embeddings)]
+    if len(outside):
+        listed = ", ".join(map(str, sorted(set(outside.tolist()))[:MAX_NAMED_LABELS]))
+        text = f"has tokens outside the vocabulary of {table.num_embeddings}: {listed}"
+        raise InputError(name, text, "use the tokenizer that the network was trained with")
 
 
 def _native(array: Any) -> Any:

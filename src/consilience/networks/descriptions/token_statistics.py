@@ -1,16 +1,22 @@
-"""Counts of tokens, of pairs of neighbours, and of lengths, over sequences that arrive in batches.
+"""Counts of tokens, of pairs of neighbours, and of lengths, over sequences that arrive in batches, by class.
 
-A token is said where it occurs often enough and in enough observations: a name that one text repeats is not.
+A token is said where it occurs often enough and in enough observations: a name that one text repeats is not. Nor do
+differences tell of it: of all observations together a token's count is
+
+    sum of its counts in the classes that say it  +  its count in all others,
+
+the latter where it is often enough too. So what is left when classes are taken from the whole could be said by itself.
+Lengths alike. Pairs are not said by class: texts drawn from single tokens judged networks better than texts drawn
+from pairs (docs/synthetic_inputs.md). Of all together they are counted between tokens that are said.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from consilience.checks import Labels
-from consilience.errors import InputError
+from consilience.checks import AnyArray, Labels
 from consilience.networks.descriptions.description import TokenCounts
-from consilience.networks.descriptions.disclosure import MIN_TOKEN_COUNT, MIN_TOKENS
+from consilience.networks.descriptions.disclosure import MIN_TOKEN_COUNT, MIN_TOKENS, least_class_observations
 
 
 class TokenAccumulator:
@@ -22,68 +28,146 @@ class TokenAccumulator:
         Number of tokens that there are.
     padding : int, optional
         The token that fills sequences up at their end.
+    n_groups : int, optional
+        Groups that are told apart, such as classes. Default: 1.
     """
 
-    def __init__(self, vocabulary: int, padding: int | None) -> None:
+    def __init__(self, vocabulary: int, padding: int | None, n_groups: int = 1) -> None:
         """Start without tokens."""
-        self.vocabulary, self.padding = vocabulary, padding
-        self._occurrences = np.zeros(vocabulary, dtype=np.int64)
-        self._observations = np.zeros(vocabulary, dtype=np.int64)  # in which a token occurs
-        # Pairs by first * vocabulary + second, sorted, with their occurrences and observations.
+        self.vocabulary, self.padding, self.n_groups = vocabulary, padding, n_groups
+        self._occurrences = np.zeros((n_groups, vocabulary), dtype=np.int64)
+        self._observations = np.zeros((n_groups, vocabulary), dtype=np.int64)  # in which a token occurs
+        # Pairs by (group * vocabulary + first) * vocabulary + second, sorted, with their occurrences and observations.
         self._pairs = np.zeros((3, 0), dtype=np.int64)
-        self._lengths = np.zeros(1, dtype=np.int64)
+        self._lengths = np.zeros((n_groups, 1), dtype=np.int64)
 
-    def add(self, tokens: Labels, name: str) -> None:
-        """Add sequences of tokens (n, length).
-
-        Raises
-        ------
-        InputError
-            For tokens outside the vocabulary.
-        """
-        if (tokens < 0).any() or (tokens >= self.vocabulary).any():
-            raise InputError(name, f"has tokens outside the vocabulary of {self.vocabulary}")
+    def add(self, tokens: Labels, groups: Labels) -> None:
+        """Add sequences of tokens (n, length) of the vocabulary, of some groups (n,)."""
+        if self.n_groups == 1:
+            groups = np.zeros_like(groups)
         n, length = tokens.shape
         is_said = np.ones_like(tokens, dtype=bool) if self.padding is None else tokens != self.padding
         # Padding within a sequence is a token like others; only what follows the last other token fills up.
         lengths = np.where(is_said.any(axis=1), length - np.argmax(is_said[:, ::-1], axis=1), 0)
         is_inside = np.arange(length) < lengths[:, None]  # (n, length)
         rows = np.broadcast_to(np.arange(n)[:, None], tokens.shape)
-        self._occurrences += np.bincount(tokens[is_inside], minlength=self.vocabulary)
-        in_rows = np.unique(rows[is_inside] * self.vocabulary + tokens[is_inside])
-        self._observations += np.bincount(in_rows % self.vocabulary, minlength=self.vocabulary)
+        np.add.at(self._occurrences, (groups[rows[is_inside]], tokens[is_inside]), 1)
+        in_rows, of_rows = np.divmod(np.unique(rows[is_inside] * self.vocabulary + tokens[is_inside]), self.vocabulary)
+        np.add.at(self._observations, (groups[in_rows], of_rows), 1)
         are_inside = is_inside[:, 1:]
-        pairs = (tokens[:, :-1] * self.vocabulary + tokens[:, 1:])[are_inside]
-        self._add_pairs(pairs, rows[:, 1:][are_inside])
-        counted = np.bincount(lengths, minlength=len(self._lengths))
-        counted[: len(self._lengths)] += self._lengths
-        self._lengths = counted
+        keys = (groups[:, None] * self.vocabulary + tokens[:, :-1]) * self.vocabulary + tokens[:, 1:]
+        self._add_pairs(keys[are_inside], rows[:, 1:][are_inside])
+        self._lengths = np.pad(self._lengths, ((0, 0), (0, max(0, length + 1 - self._lengths.shape[1]))))
+        np.add.at(self._lengths, (groups, lengths), 1)
 
     def _add_pairs(self, pairs: Labels, rows: Labels) -> None:
         """Add pairs (k,) of neighbours and the observations (k,) that they are in."""
         distinct, occurrences = np.unique(pairs, return_counts=True)
         by_row = np.unique(np.stack([pairs, rows]), axis=1)[0]  # a pair once for every observation that has it
         observations = np.unique(by_row, return_counts=True)[1]
-        both = np.concatenate([self._pairs, np.stack([distinct, occurrences, observations])], axis=1)
-        keys, place = np.unique(both[0], return_inverse=True)
-        self._pairs = np.stack([keys, *(np.bincount(place, counts, len(keys)).astype(np.int64) for counts in both[1:])])
+        self._pairs = _summed(np.concatenate([self._pairs, np.stack([distinct, occurrences, observations])], axis=1))
 
-    def result(self, min_count: float) -> TokenCounts | None:
-        """Return what may leave of the counts; None where there are too few tokens."""
-        total = int(self._occurrences.sum())
-        if total < MIN_TOKENS and min_count > 0:
-            return None
+    def described_groups(self, min_count: float) -> Labels:
+        """Return the groups that have enough observations and tokens for counts of their own."""
+        is_enough = self._lengths.sum(axis=1) >= least_class_observations(min_count)
+        if min_count > 0:
+            is_enough &= self._occurrences.sum(axis=1) >= MIN_TOKENS
+        return np.flatnonzero(is_enough)
+
+    def result(
+        self, said: Labels, described: Labels, min_count: float
+    ) -> tuple[TokenCounts | None, dict[int, TokenCounts]]:
+        """Return what may leave of the counts of some groups together, and of single ones.
+
+        Parameters
+        ----------
+        said : array of int
+            Groups that may leave together.
+        described : array of int
+            Those of them that leave by themselves too, without pairs.
+        min_count : float
+            Observations in which a token, a pair or a length must occur.
+
+        Returns
+        -------
+        TokenCounts or None
+            Of all; None where there are too few tokens.
+        dict of int to TokenCounts
+            By group.
+        """
         least = MIN_TOKEN_COUNT if min_count > 0 else 0
-        is_common = (self._occurrences >= least) & (self._observations >= min_count)
-        unigrams = np.where(is_common, self._occurrences, 0)
-        first, second = np.divmod(self._pairs[0], self.vocabulary)
-        is_common_pair = (self._pairs[1] >= least) & (self._pairs[2] >= min_count)
-        is_common_pair &= is_common[first] & is_common[second]
-        lengths = np.where(self._lengths >= min_count, self._lengths, 0)
-        return TokenCounts(
-            unigrams.astype(np.float64),
-            np.stack([first, second, self._pairs[1]], axis=1)[is_common_pair],
-            lengths[: int(np.flatnonzero(lengths).max(initial=0)) + 1].astype(np.float64),
-            self.padding,
-            float(total - unigrams.sum()),
-        )
+        is_single = np.isin(said, described)
+        occurrences = self._occurrences[said]  # (groups, vocabulary)
+        if occurrences.sum() < MIN_TOKENS and min_count > 0:
+            return None, {}
+        is_own, is_token = _is_frequent(occurrences, self._observations[said], is_single, least, min_count)
+        lengths = self._lengths[said]  # (groups, longest + 1)
+        is_own_length, is_length = _is_frequent(lengths, lengths, is_single, 0, min_count)
+
+        said_lengths = (lengths * is_length).sum(axis=0)
+        longest = int(np.flatnonzero(said_lengths).max(initial=0))
+
+        def counts(tokens: Labels, pairs: Labels, of_lengths: Labels, total: int) -> TokenCounts:
+            first, second = np.divmod(pairs[0], self.vocabulary)
+            return TokenCounts(
+                tokens.astype(np.float64),
+                np.stack([first, second, pairs[1]], axis=1),
+                of_lengths[: longest + 1].astype(np.float64),
+                self.padding,
+                float(total - tokens.sum()),
+            )
+
+        no_pairs = np.zeros((3, 0), dtype=np.int64)
+        single = {
+            int(said[g]): counts(
+                occurrences[g] * is_own[g], no_pairs, lengths[g] * is_own_length[g], int(occurrences[g].sum())
+            )
+            for g in np.flatnonzero(is_single)
+        }
+        pairs = self._said_pairs(said, is_token)
+        pairs = pairs[:, (pairs[1] >= least) & (pairs[2] >= min_count)]
+        whole = counts((occurrences * is_token).sum(axis=0), pairs, said_lengths, int(occurrences.sum()))
+        return whole, single
+
+    def _said_pairs(self, said: Labels, is_token: AnyArray) -> Labels:
+        """Return the pairs (3, k) of some groups, of occurrences of tokens that are said (groups, vocabulary)."""
+        group, key = np.divmod(self._pairs[0], self.vocabulary**2)
+        first, second = np.divmod(key, self.vocabulary)
+        place_of_group = np.full(self.n_groups, -1)
+        place_of_group[said] = np.arange(len(said))
+        place = place_of_group[group]
+        is_said = (place >= 0) & is_token[place, first] & is_token[place, second]
+        return _summed(np.stack([key, *self._pairs[1:]])[:, is_said])
+
+
+def _is_frequent(
+    occurrences: Labels, observations: Labels, is_single: AnyArray, least: float, min_count: float
+) -> tuple[AnyArray, AnyArray]:
+    """Return which counts (groups, k) a group may say by itself, and which are in those of all groups together.
+
+    Parameters
+    ----------
+    occurrences, observations : array of shape (groups, k)
+        How often, and in how many observations of each group.
+    is_single : array of shape (groups,), bool
+        Groups that say counts by themselves.
+    least, min_count : float
+        Least occurrences, and least observations.
+
+    Returns
+    -------
+    array of shape (groups, k), bool
+        What a group says by itself.
+    array of shape (groups, k), bool
+        That, and what is left of all groups together, where that is frequent too.
+    """
+    is_own = is_single[:, None] & (occurrences >= least) & (observations >= min_count)
+    others = [np.where(is_own, 0, counts).sum(axis=0) for counts in (occurrences, observations)]
+    is_other = (others[0] >= least) & (others[1] >= min_count)
+    return is_own, is_own | is_other
+
+
+def _summed(table: Labels) -> Labels:
+    """Return keys (first row) in order, each once, and the sums of their counts (other rows)."""
+    keys, place = np.unique(table[0], return_inverse=True)
+    return np.stack([keys, *(np.bincount(place, counts, len(keys)).astype(np.int64) for counts in table[1:])])

@@ -10,7 +10,7 @@ Gaussian pooled over sites: where sites hold different classes, each one's is ne
 
 Images of which only means and variances are described are m + sqrt(r) times dead leaves of unit variance
 (``dead_leaves``): independent pixels are like no image. Texts have a length from their site's histogram, and follow its
-bigrams as a Markov chain.
+bigrams as a Markov chain; texts with labels have tokens of their class, independent of each other.
 
 The number of draws of a component is that expected of it, rounded up or down by systematic sampling (Madow 1949): every
 input is as likely to be of a component as under independent draws, and shares of components do not vary.
@@ -73,12 +73,15 @@ class _Component:
         Observations that it stands for.
     moments : Moments or None
         Of its inputs; None for texts.
+    tokens : TokenCounts or None
+        Of its texts.
     """
 
     site: int
     label: int
     mass: float
     moments: Moments | None
+    tokens: TokenCounts | None
 
 
 def draw_inputs(
@@ -100,8 +103,9 @@ def draw_inputs(
         Random generator, or its seed. Draws to fit on and draws to judge by must come from two (`draw_twice`).
         Default: 0.
     labelled : bool, optional
-        Whether inputs are drawn from the moments by class, and come with labels. A class of which a site says no
-        moments is drawn from the other sites that do, by their counts of it. Default: False.
+        Whether inputs are drawn from the moments by class, texts from the counts of tokens by class, and come with
+        labels. A class of which a site says neither is drawn from the other sites that do, by their counts of it.
+        Default: False.
 
     Returns
     -------
@@ -131,18 +135,21 @@ def draw_inputs(
     shape, is_text = _shape_and_kind(descriptions, labelled)
     rng = np.random.default_rng(rng)
     if labelled:
-        components, missing_classes = _class_components(descriptions, is_text)
+        components, missing_classes = _class_components(descriptions)
     else:
         components, missing_classes = _site_components(descriptions, is_text), ()
     if not components:
-        needed = "moments by class" if labelled else ("token counts" if is_text else "moments of the inputs")
+        if is_text:
+            needed = "counts of tokens by class" if labelled else "token counts"
+        else:
+            needed = "moments by class" if labelled else "moments of the inputs"
         raise UnsupportedError("descriptions", f"no site says {needed}", "describe the networks with data=")
     n_draws = systematic_allocation(np.array([component.mass for component in components]), count, rng)
     blocks: list[np.ndarray] = []
     for component, n in zip(components, n_draws.tolist(), strict=True):
         described = descriptions[component.site]
-        if described.tokens is not None and component.moments is None:
-            blocks.append(_draw_texts(described.name, described.tokens, shape[0], n, rng))
+        if component.tokens is not None:
+            blocks.append(_draw_texts(described.name, component.tokens, shape[0], n, rng))
         elif component.moments is not None:
             rows = _draw_rows(component.moments, shape, n, rng)
             low, high = described.input_range or (-np.inf, np.inf)
@@ -263,7 +270,7 @@ def _canonical_sites(descriptions: Sequence[Description]) -> list[int]:
 def _site_components(descriptions: Sequence[Description], is_text: bool) -> list[_Component]:
     """Return a component for each site that describes its inputs."""
     return [
-        _Component(site, -1, descriptions[site].n_observations, descriptions[site].inputs)
+        _Component(site, -1, descriptions[site].n_observations, descriptions[site].inputs, descriptions[site].tokens)
         for site in _canonical_sites(descriptions)
         if (_has_tokens(descriptions[site].tokens) if is_text else descriptions[site].inputs is not None)
     ]
@@ -282,16 +289,12 @@ def _token_counts(tokens: TokenCounts) -> Array:
     return counts
 
 
-def _class_components(descriptions: Sequence[Description], is_text: bool) -> tuple[list[_Component], tuple[str, ...]]:
+def _class_components(descriptions: Sequence[Description]) -> tuple[list[_Component], tuple[str, ...]]:
     """Return a component for each class of each site that describes it, and the names of classes that none does.
 
     A class has all its observations N_c, those of sites that say no moments of it too: these are shared among the
     sites that do, by their counts of it.
     """
-    if is_text:
-        raise UnsupportedError(
-            "descriptions", "texts are not described by class", "draw without labels: labelled=False"
-        )
     classes = next((described.classes for described in descriptions if described.classes is not None), None)
     if classes is None:
         return [], ()
@@ -301,6 +304,8 @@ def _class_components(descriptions: Sequence[Description], is_text: bool) -> tup
     for site, described in enumerate(descriptions):
         for label, moments in described.class_moments.items():
             counts[site, label], describes[site, label] = moments.n_observations, True
+        for label, tokens in described.class_tokens.items():
+            describes[site, label] = _has_tokens(tokens)
         if described.class_counts is not None:
             counts[site] = described.class_counts
     components, missing = [], []
@@ -311,7 +316,13 @@ def _class_components(descriptions: Sequence[Description], is_text: bool) -> tup
             continue
         share = counts[:, label].sum() / described_count
         components += [
-            _Component(site, label, counts[site, label] * share, descriptions[site].class_moments[label])
+            _Component(
+                site,
+                label,
+                counts[site, label] * share,
+                descriptions[site].class_moments.get(label),
+                descriptions[site].class_tokens.get(label),
+            )
             for site in sites
             if describes[site, label] and counts[site, label] > 0
         ]
