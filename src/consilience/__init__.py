@@ -14,6 +14,7 @@ from consilience.api.fuse import check, fuse
 from consilience.api.scores import log_density, topic_coherence
 from consilience.bayesian.api import predictive_barrier
 from consilience.bayesian.fusion import BayesianFusion
+from consilience.bayesian.methods.auto import BayesianAuto
 from consilience.bayesian.methods.kl import KLNetworkFusion
 from consilience.bayesian.methods.posterior_alignment import PosteriorAlignment
 from consilience.bayesian.network import BayesianNetwork
@@ -95,6 +96,7 @@ __all__ = [
     "Attached",
     "Auto",
     "Average",
+    "BayesianAuto",
     "BayesianFusion",
     "BayesianNetwork",
     "Concatenate",

@@ -188,7 +188,7 @@ def test_an_ensemble_is_no_file(bnns, command, unchanged):
         (("--method", "wb"), "kl, w2, average, ensemble"),
         (("--set", "colour=red"), "colour"),
         (("--set", "regularization=-1"), "regularization"),
-        (("--inputs", "data.npz", *TRACED), "--inputs: of no use for Bayesian networks"),
+        (("--method", "w2", "--inputs", "data.npz", *TRACED), "--inputs: of no use for Bayesian networks"),
         (("--weights", "1,2"), "weights: expected 3 numbers"),
         (("--reference", "7"), "reference: expected the number of a model, 0 to 2"),
     ],
@@ -325,6 +325,17 @@ def test_sites_describe_their_networks_and_one_of_the_candidates_is_chosen(bnns,
     chosen = cs.fuse(list(BAYESIAN), module=bnns[0].module, n_inputs=200, n_samples=8)
     assert chosen.verdict.text.partition(",")[0] in done.out
     assert same(cs.load(FUSED), chosen.model)
+
+
+def test_networks_whose_symmetry_is_not_known_are_traced_by_what_sites_describe(plain, observed, folder, command):
+    for name in BAYESIAN:
+        assert command("describe", name, *MODULE, "--data", f"{name}.npz").code == 0
+    described = [name.replace(".safetensors", ".description.safetensors") for name in BAYESIAN]
+    options = (*MODULE, "--set", "n_inputs=200", "--set", "n_samples=4", "-o", FUSED)
+    assert command("fuse", *BAYESIAN, *options).code == 0
+    beside = (folder / FUSED).read_bytes()
+    assert command("fuse", *described, *BAYESIAN, *options).code == 0  # as a pattern of both gives them
+    assert (folder / FUSED).read_bytes() == beside
 
 
 def test_a_described_network_is_written_anew_with_its_symmetry(plain, observed, folder, command):

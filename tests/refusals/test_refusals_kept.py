@@ -18,6 +18,7 @@ REWORDED = {
     "fuse, Bayesian networks, an option that does not exist": "the recommended method is another",
     "check, Bayesian networks, an option that does not exist": "the recommended method is another",
     "command on Bayesian networks, 'fuse one.safetensors two.safetensors -o c --set speed=9'": "the same",
+    "command on Bayesian networks, 'fuse one.safetensors two.safetensors -o c --inputs data.npz'": "see above",
     "fuse, a Bayesian network of no symmetry beside states": "the recommended method is another",
     "check, a Bayesian network of no symmetry beside states": "the recommended method is another",
     "save, an ensemble of networks": "'concatenate' is a method for posteriors, and ensembles are kept in folders",

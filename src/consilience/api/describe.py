@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from consilience.api.kinds import KINDS, POSTERIORS
+from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
 from consilience.networks.network import Network
 from consilience.posteriors.posterior import Features, Posterior
@@ -29,15 +30,15 @@ def describe(
 
     Of a network, the network itself with its symmetry and a `Description` of its training data: the number of
     observations, how many there are of each class, mean and covariance of the inputs and of those of each class, mean
-    and variance of every channel. No observation is in it, and what would tell of few is left out; ``consilience
-    inspect`` says what it betrays.
+    and variance of every channel (but of Bayesian networks). No observation is in it, and what would tell of few is
+    left out; ``consilience inspect`` says what it betrays.
 
     Parameters
     ----------
-    model : fitted model, Posterior, torch module or Network
+    model : fitted model, Posterior, torch module, Network or BayesianNetwork
         A fitted model of a class that an adapter accepts, a scikit-learn Pipeline of affine scalings and such a model,
-        which is described in the units of the data before any scaling, or a Posterior. Or a torch module, or a Network
-        that was described before.
+        which is described in the units of the data before any scaling, or a Posterior. Or a torch module, a Network
+        that was described before, or a BayesianNetwork with its module.
     data : optional
         The data that the model was trained on. Of a statistical model: rows (n, D), a DataFrame, or the path of a .csv,
         .npy or .npz file; they are counted, and leave nothing else in the posterior. Of a network: ``(X, y)`` with
@@ -45,7 +46,8 @@ def describe(
         ``x``, which is read once. Default: not counted.
     n_observations : float, optional
         Number of observations it was trained on, for models that do not record it (GaussianMixture, GaussianHMM,
-        CategoricalHMM), and networks whose data are not given, or not all of them. Default: counted in `data`.
+        CategoricalHMM), and networks whose data are not given, or not all of them. Default: what a BayesianNetwork
+        knows, or counted in `data`.
     classes : int or sequence of str, optional
         Of a network: the number or the names of its classes, in the order of its outputs. Default: as many as there
         are outputs, "0", "1", ...; none where labels are real numbers.
@@ -67,7 +69,7 @@ def describe(
 
     Returns
     -------
-    Posterior or Network
+    Posterior, Network or BayesianNetwork
         The posterior over the L components of the model; or the network, with its ``.description`` and ``.module``.
 
     Raises
@@ -101,5 +103,5 @@ def describe(
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)
-    described: Posterior | Network = kind.describe(model, data, **stated)
+    described: Posterior | Network | BayesianNetwork = kind.describe(model, data, **stated)
     return described

@@ -38,6 +38,7 @@ def save(
     in a file beside: ``site.description.safetensors`` beside ``site.safetensors``.
 
     A Bayesian network's file has a mean and a variance for every parameter; its module and the module's buffers stay.
+    Its number of observations alone is in the file itself; with `data` there is a description beside it too.
 
     Of a statistical model, ``save(model, path, ...)`` writes what ``describe(model, ...)`` returns.
 

@@ -105,7 +105,7 @@ def fuse(
     target_widths : mapping of str to int, optional
         Of networks: units of the fused network by group, in place of `target`.
     inputs : tensor of shape (n_samples, ...) or iterable of batches, optional
-        Of networks: unlabelled inputs, for methods that match by activations and for refits.
+        Of networks: unlabelled inputs, for methods that match by activations, for refits, and to compare candidates.
     fishers : sequence of length n_models, or mapping by name, optional
         Of networks: what ``consilience.fisher`` gave for each, or its files.
     descriptions : sequence of length n_models, or mapping by name, optional

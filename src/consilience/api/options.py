@@ -77,6 +77,7 @@ class MethodOptions(TypedDict, total=False):
     start: Any
     starts: tuple[str, ...]
     n_inputs: int
+    n_samples: int
     steps: int
     structure: str | None
     sweeps: int

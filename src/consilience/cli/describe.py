@@ -56,6 +56,8 @@ def describe(
 ) -> None:
     """Describe NETWORK by a site's data: counts of classes, moments of inputs, statistics of channels; no observation.
 
+    It may be a Bayesian network: of that, nothing is said of channels.
+
     The description is written beside the network, as SITE.description.safetensors beside SITE.safetensors, and with
     --output the network too, with its symmetry, so that files alone can be fused. Send both.
     """

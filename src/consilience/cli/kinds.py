@@ -12,6 +12,8 @@ from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
+from consilience.networks.descriptions.files import description_path
 from consilience.networks.methods import needs_no_symmetry
 
 _NETWORK_OPTIONS = {
@@ -117,22 +119,28 @@ def _refuse_bayesian(
             "fuse files of one kind",
         )
         for label, name in formats.items()
-        if name != expected
+        if name not in (expected, "description")
     ]
     if problems or unreadable:
         raise InputError([*unreadable, *problems])
-    if recipe.inputs is not None:
+    if recipe.inputs is not None and recipe.method not in (None, BAYESIAN.methods[0].name):
         raise OptionError("--inputs: of no use for Bayesian networks, whose variances say what is known")
     is_optional = any(method.name == recipe.method and method.optional_symmetry for method in BAYESIAN.methods)
-    is_traced = recipe.module is not None and recipe.example is not None
+    is_traced = recipe.module is not None and (recipe.example is not None or have_descriptions(files))
     if recipe.symmetry is None and not is_traced and not is_optional and not have_symmetry(files):
-        raise InputError([Problem(model, _NO_SYMMETRY) for model in recipe.models])
+        raise InputError([Problem(label, _NO_SYMMETRY) for label, name in formats.items() if name == expected])
 
 
 def have_symmetry(files: Sequence[SafetensorsFile]) -> bool:
     """Return whether the document of any of the files has a symmetry."""
     documents = [document for document in map(_document, files) if document is not None]
     return any(document.get("symmetry") is not None for document in documents)
+
+
+def have_descriptions(files: Sequence[SafetensorsFile]) -> bool:
+    """Return whether what inputs are like is described in any of the files, or beside one."""
+    beside = (description_path(file.path).is_file() for file in files)
+    return any(beside) or any(file.stated_format == DESCRIPTION_FORMAT for file in files)
 
 
 def _document(file: SafetensorsFile) -> Mapping[str, object] | None:

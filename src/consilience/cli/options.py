@@ -15,7 +15,7 @@ import click
 
 from consilience import api
 from consilience.api.kinds import POSTERIORS, SHARDS, are_shards, format_of
-from consilience.cli.kinds import have_symmetry, kind_of_models, network_options
+from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_models, network_options
 from consilience.core.inputs import EQUAL
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
@@ -303,7 +303,12 @@ def _network_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict
         arguments["module"] = module
         if recipe.example is not None:
             arguments["example"] = make_example(recipe.example, module)
-        elif recipe.symmetry is None and not needs_no_symmetry(recipe.method) and not have_symmetry(files):
+        elif not (
+            recipe.symmetry is not None
+            or needs_no_symmetry(recipe.method)
+            or have_symmetry(files)
+            or have_descriptions(files)
+        ):
             raise OptionError(f"--module {recipe.module}: needs --example SHAPE to find which axes move together")
         if recipe.inputs is not None:
             arguments["inputs"] = read_inputs(Path(recipe.inputs), module)

@@ -213,7 +213,7 @@ class SiteFacts:
 def refuse_statements(model: object, stated: Mapping[str, Any]) -> None:
     """Raise OptionError where `save` was told of a network what is said of statistical models only.
 
-    A number of observations is left unread there, as it always was: Bayesian networks are weighed by ``weights``.
+    A number of observations is left unread there, as it always was.
     """
     if meant_for_others := sorted(set(stated) - {"n_observations"}):
         raise OptionError(

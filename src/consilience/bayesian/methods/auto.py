@@ -27,7 +27,8 @@ class BayesianAuto(KLNetworkFusion):
     Parameters
     ----------
     n_samples : int
-        Samples of all weights by which the predictions of every candidate are computed, the same for all. Default: 64.
+        Samples of all weights by which the predictions of every candidate are computed, the same for all. Default: 64,
+        chosen by hand.
     n_inputs : int
         Inputs on which candidates are compared. Default: 4000.
     max_seconds : float, optional
