@@ -39,6 +39,7 @@ from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
+from consilience.networks.methods.fisher.kronecker import KroneckerMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
@@ -98,6 +99,8 @@ def _prepare(
     descriptions = tuple(network.description for network in described)
     trusted = descriptions if method.robust is None else (None,) * len(described)
     weights, are_stated = weights_of(given, trusted)  # (J,)
+    if not are_stated and isinstance(method, KroneckerMethod) and information is not None:
+        weights = _observed_shares(information, weights)
     if method.keeps_models:
         method = _with_described_counts(method, descriptions)
         counts = ensemble_class_counts(method, len(described), None if request.weights is None else weights)
@@ -126,6 +129,12 @@ def _prepare(
 def _is_exact(information: FisherInformation) -> bool:
     """Return whether merging by information gives what pooled data would: linear networks with Gaussian noise."""
     return information.linear and information.likelihood == "gaussian"
+
+
+def _observed_shares(information: Sequence[FisherInformation], weights: Array) -> Array:
+    """Return the sites' shares (J,) of the observations behind their information; `weights` where one says none."""
+    observations = np.array([of_site.observations or np.nan for of_site in information])
+    return weights if np.isnan(observations).any() else observations / observations.sum()
 
 
 def _without_network(files: Sequence[NamedInput], called: str) -> list[Problem]:
