@@ -290,7 +290,7 @@ def factors_of(path="0", **changed):
         ({"outputs": -np.eye(4)[None]}, "output gradients of 0 have a negative eigenvalue"),
         ({"inputs": np.eye(4)}, "have shape .4, 4., expected .groups, size, size."),
         ({"inputs": np.triu(np.ones((4, 4)))[None]}, "of 0 are not symmetric"),
-        ({"inputs": np.repeat(np.eye(4)[None], 2, axis=0)}, "factors of 2 groups of inputs, 1 of outputs"),
+        ({"inputs": np.repeat(np.eye(4)[None], 2, axis=0)}, "factors of 0 are of 2 groups of inputs, and 1 of outputs"),
     ],
 )
 def test_factors_that_contradict_themselves_are_refused_by_name(change, message):

@@ -44,6 +44,11 @@ from consilience.posteriors.thin_components import MIN_COUNT
 @click.option(
     "--min-count", default=MIN_COUNT, show_default=True, type=click.FloatRange(0), help="Withhold smaller classes."
 )
+@click.option(
+    "--layers/--no-layers",
+    default=None,
+    help="With second moments of what every layer reads and answers.  [default: where they take 4 MiB at most]",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def describe(
     network: Path,
@@ -55,7 +60,7 @@ def describe(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Describe NETWORK by a site's data: counts of classes, moments of inputs, statistics of channels; no observation.
+    """Describe NETWORK by a site's data: counts of classes, moments of inputs, channels and layers; no observation.
 
     The description is written beside the network, as SITE.description.safetensors beside SITE.safetensors, and with
     --output the network too, with its symmetry, so that files alone can be fused. Send both.

@@ -165,14 +165,14 @@ def layer_people_rows(n_observations: float | None) -> list[Row]:
     """Return what second moments of layers tell about people, in plain words."""
     over = "" if n_observations is None else f", over {n_observations:,g} observations"
     return [
-        ("layers", f"how the site's inputs vary together, and what every layer makes of them{over}"),
+        (
+            "layers",
+            f"how the site's inputs vary together, and what every layer makes of them{over}; of fewer than "
+            f"{OBSERVATIONS_PER_SIZE} observations for each row of a factor only its diagonal",
+        ),
         (
             "directions",
             "the leading directions of the first layer are directions in which inputs vary; an observation unlike all "
             "others may have one of its own",
-        ),
-        (
-            "few",
-            f"of fewer than {OBSERVATIONS_PER_SIZE} observations for each row of a factor only its diagonal is said",
         ),
     ]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -37,6 +38,8 @@ observations themselves."""
 
 NEGATIVE_SHARE = 1e-6
 """Eigenvalues of a factor below minus this share of their mean contradict that it is a second moment."""
+
+_REMEDY = "compute them again"
 
 MAX_NAMED = 3
 """Layers that a message names; further ones are counted. Chosen by hand, for the length of a line."""
@@ -87,27 +90,33 @@ class KroneckerFactors:
 
     def problems(self, name: str, layer: str) -> list[Problem]:
         """Return what contradicts that these are second moments, a line each."""
-        problems = []
+        return [Problem(name, f"{what} of {layer or 'the network'} {fault}", _REMEDY) for what, fault in self._faults]
+
+    @cached_property
+    def _faults(self) -> list[tuple[str, str]]:
+        """What contradicts that these are second moments: of which, and why."""
+        faults = []
         for what, values in (("inputs", self.inputs), ("output gradients", self.outputs)):
-            remedy = "compute them again"
-            of = f"second moments of the {what} of {layer}"
+            of = f"second moments of the {what}"
             if values.ndim != 3 or values.shape[1] != values.shape[2] or 0 in values.shape:
-                problems.append(Problem(name, f"{of} have shape {values.shape}, expected (groups, size, size)", remedy))
+                faults.append((of, f"have shape {values.shape}, expected (groups, size, size)"))
             elif not np.isfinite(values).all():
-                problems.append(Problem(name, f"{of} have NaN or infinite values", remedy))
+                faults.append((of, "have NaN or infinite values"))
             elif not np.array_equal(values, values.transpose(0, 2, 1)):
-                problems.append(Problem(name, f"{of} are not symmetric", remedy))
+                faults.append((of, "are not symmetric"))
             else:
                 smallest = np.linalg.eigvalsh(values)[:, 0]  # (groups,)
                 mean = np.trace(values, axis1=1, axis2=2) / values.shape[1]
                 rounding = SINGLE_ROUNDING * np.linalg.norm(values, axis=(1, 2))
                 if (smallest < -np.maximum(NEGATIVE_SHARE * np.abs(mean), rounding)).any():
-                    text = f"{of} have a negative eigenvalue ({smallest.min():.3g}), which no second moment has"
-                    problems.append(Problem(name, text, remedy))
-        if not problems and len(self.inputs) != len(self.outputs):
-            text = f"{layer} has factors of {len(self.inputs)} groups of inputs, {len(self.outputs)} of outputs"
-            problems.append(Problem(name, text, "compute them again"))
-        return problems
+                    faults.append(
+                        (of, f"have a negative eigenvalue ({smallest.min():.3g}), which no second moment has")
+                    )
+        if not faults and len(self.inputs) != len(self.outputs):
+            faults.append(
+                ("factors", f"are of {len(self.inputs)} groups of inputs, and {len(self.outputs)} of outputs")
+            )
+        return faults
 
     def fit(self, layer: str, arrays: Mapping[str, AnyArray]) -> bool:
         """Return whether these are the sizes of a layer whose weight and bias are in a network's arrays."""
