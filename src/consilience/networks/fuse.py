@@ -17,6 +17,7 @@ from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.choice.default import fuse_by_default
+from consilience.networks.choice.kronecker import fuse_with_chosen_damping
 from consilience.networks.choice.sites import Sites, weights_of
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.companions import split_companions
@@ -39,7 +40,7 @@ from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
-from consilience.networks.methods.fisher.kronecker import KroneckerMethod
+from consilience.networks.methods.fisher.kronecker import KFAC, KroneckerMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
@@ -115,6 +116,11 @@ def _prepare(
             sites = Sites(tuple(names), weights, descriptions, are_stated)
             stated = replace(arguments, example=example)
             fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
+            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+        if isinstance(method, KFAC) and method.damping is None:
+            sites = Sites(tuple(names), weights, descriptions, are_stated)
+            stated = replace(arguments, example=example)
+            fusion = fuse_with_chosen_damping(models, sites, stated, information, method, fusion_rng, request.progress)
             return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
         fusion, order = fuse_aligned(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information

@@ -20,6 +20,7 @@ from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import MARGIN, Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.inputs import ChoiceInputs, Rows
+from consilience.networks.choice.kronecker import kronecker_candidates
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
@@ -91,14 +92,22 @@ class Comparison:
 
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""
-        n_steps = 5 + N_DISTILLED
+        n_steps = 11 + N_DISTILLED
         candidates = self.workshop.site_candidates() if self.inputs.can_compare_sites else []
         n_sites = len(candidates)
         rng, distill_rng = self.rng.spawn(2)
-        for made in (self._averages(), self._refitted(rng), self._distilled(candidates, distill_rng)):
+        kronecker = kronecker_candidates(self.workshop, self.teacher.classifies, self._is_too_late, self._or_noted)
+        for made in (self._averages(), kronecker, self._refitted(rng), self._distilled(candidates, distill_rng)):
             for candidate in made:
                 candidates.append(candidate)
                 self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
+        choice = self.compare(candidates)
+        self.workshop.progress(n_steps, n_steps)
+        return choice
+
+    def compare(self, candidates: Sequence[Candidate]) -> Choice:
+        """Return candidates, those of the sites first, with their scores, and the one to take."""
+        n_sites = sum(candidate.site is not None for candidate in candidates)
         held = self.inputs.held
         criterion = self._criterion(held, self.on_held)
         outputs = [*self.on_held[:n_sites], *(outputs_of(c.module, held.inputs) for c in candidates[n_sites:])]
@@ -109,7 +118,6 @@ class Comparison:
             [candidate.site is not None for candidate in candidates],
             MARGIN if criterion.is_labelled else 0.0,
         )
-        self.workshop.progress(n_steps, n_steps)
         chosen = scores.choose()
         ensemble = self.teacher.answers(self.on_held)
         gap = None

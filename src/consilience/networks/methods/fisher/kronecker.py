@@ -10,8 +10,8 @@ not.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.fisher.kronecker import arrays_of_layer, matrix_of_layer
+from consilience.networks.fisher.kronecker import KroneckerFactors, arrays_of_layer, matrix_of_layer
 from consilience.networks.methods.fisher.informed import InformedMethod, MergedParameters
 from consilience.networks.methods.fisher.kronecker_quadratic import LayerQuadratic, adam_descent
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
@@ -37,6 +37,154 @@ DEFAULT_DAMPING = 0.1
 60.3, the best of the four in each 64.5)."""
 
 
+@dataclass(frozen=True, eq=False)
+class KroneckerMinimum:
+    """Merged parameters, and how they were found.
+
+    Parameters
+    ----------
+    arrays : dict of str to array
+        All informed parameters by name.
+    objective : float
+        The expected increase of the sites' losses there: the sum of Q over layers.
+    history : array of shape (n_steps,)
+        The objective that was descended, after each step.
+    is_converged : bool
+        Whether equations were solved.
+    """
+
+    arrays: dict[str, Array]
+    objective: float
+    history: Array
+    is_converged: bool
+
+
+@dataclass(frozen=True, eq=False)
+class KroneckerProblem:
+    """The quadratics of all layers of a network, and of single parameters that have no Kronecker factors.
+
+    Parameters
+    ----------
+    factors : mapping of str to KroneckerFactors
+        By path of a layer, those of the first site: which say sizes.
+    shapes : mapping of str to tuple of int
+        Of all parameters, by name.
+    layers : mapping of str to LayerQuadratic
+        By path of a layer.
+    rest : mapping of str to LayerQuadratic
+        By name of a parameter without factors: groups of one entry each.
+    """
+
+    factors: Mapping[str, KroneckerFactors]
+    shapes: Mapping[str, tuple[int, ...]]
+    layers: Mapping[str, LayerQuadratic]
+    rest: Mapping[str, LayerQuadratic]
+
+    @classmethod
+    def of(
+        cls, weights: Array, arrays: Sequence[Mapping[str, Array]], information: Sequence[FisherInformation]
+    ) -> KroneckerProblem:
+        """Return the problem of some sites.
+
+        Parameters
+        ----------
+        weights : array of shape (J,)
+            Weights of the sites, which sum to one.
+        arrays : sequence of mappings of str to array
+            Parameters of every site, units aligned.
+        information : sequence of FisherInformation
+            Of every site, units aligned.
+        """
+        first, layers, rest = information[0], {}, {}
+        for layer in first.layers:
+            factors = [of_site.layers[layer] for of_site in information]
+            means = [matrix_of_layer(layer, one, of_site) for one, of_site in zip(factors, arrays, strict=True)]
+            inputs, outputs = [one.inputs for one in factors], [one.outputs for one in factors]
+            layers[layer] = LayerQuadratic.of(weights, means, inputs, outputs)
+        for key in first.residual:
+            diagonals = [
+                to_numpy(one.residual[key]).reshape(-1, 1, 1) / (one.observations or 1.0) for one in information
+            ]
+            means = [of_site[key].reshape(-1, 1, 1) for of_site in arrays]
+            rest[key] = LayerQuadratic.of(weights, means, diagonals, [np.ones_like(one) for one in diagonals])
+        shapes = {key: tuple(arrays[0][key].shape) for key in first.parameters}
+        return cls(first.layers, shapes, layers, rest)
+
+    @property
+    def quadratics(self) -> list[LayerQuadratic]:
+        """All quadratics: of layers, then of the rest."""
+        return [*self.layers.values(), *self.rest.values()]
+
+    def arrays(self, matrices: Sequence[Array]) -> dict[str, Array]:
+        """Return parameters by name, from the matrices of all quadratics."""
+        arrays: dict[str, Array] = {}
+        for layer, matrix in zip(self.layers, matrices, strict=False):
+            arrays |= arrays_of_layer(layer, self.factors[layer], matrix, self.shapes)
+        for key, matrix in zip(self.rest, matrices[len(self.layers) :], strict=True):
+            arrays[key] = matrix.reshape(self.shapes[key])
+        return arrays
+
+    def matrices(self, arrays: Mapping[str, Array]) -> list[Array]:
+        """Return the matrices of all quadratics, from parameters by name."""
+        of_layers = [matrix_of_layer(layer, factors, arrays) for layer, factors in self.factors.items()]
+        return [*of_layers, *(np.reshape(arrays[key], (-1, 1, 1)) for key in self.rest)]
+
+    def minimum(self, matrices: Sequence[Array], history: Array, is_converged: bool) -> KroneckerMinimum:
+        """Return what was found, with its expected increase of the sites' losses."""
+        objective = sum(layer.value(matrix) for layer, matrix in zip(self.quadratics, matrices, strict=True))
+        return KroneckerMinimum(self.arrays(matrices), objective, history, is_converged)
+
+    def damped_minimum(
+        self,
+        damping: float,
+        tolerance: float,
+        max_iterations: int,
+        progress: Progress,
+        start: Mapping[str, Array] | None = None,
+    ) -> KroneckerMinimum:
+        """Return the minimum that is held to a start by damping.
+
+        Parameters
+        ----------
+        damping : float
+            mu over the mean eigenvalue of the information of a layer.
+        tolerance : float
+            Bound on the residual of the equations, relative to that at the start.
+        max_iterations : int
+            Steps of conjugate gradients for a layer at most.
+        progress : callable
+            Called with (layers done, layers in all).
+        start : mapping of str to array, optional
+            Parameters whose start is not the average, by name.
+        """
+        starts = [layer.average for layer in self.quadratics]
+        if start:
+            starts = self.matrices({**self.arrays(starts), **start})
+        objective = sum(layer.value(of) for layer, of in zip(self.quadratics, starts, strict=True))
+        matrices, history, is_converged = [], [], True
+        for number, (layer, of) in enumerate(zip(self.quadratics, starts, strict=True), 1):
+            found = layer.minimise(of, damping, tolerance, max_iterations, silent)
+            matrices.append(found.matrix)
+            is_converged &= found.is_converged
+            objective += float(found.history[-1]) if len(found.history) else 0.0
+            history.append(objective)
+            progress(number, len(starts))
+        return self.minimum(matrices, np.array(history), is_converged)
+
+    def regression_mean(self, off_diagonal: float) -> dict[str, Array]:
+        """Return the layers, by name of their arrays, that fit what the sites' layers answer to what they read.
+
+        Parameters
+        ----------
+        off_diagonal : float
+            Factor of second moments of different inputs.
+        """
+        arrays: dict[str, Array] = {}
+        for name, layer in self.layers.items():
+            arrays |= arrays_of_layer(name, self.factors[name], layer.regression_mean(off_diagonal), self.shapes)
+        return arrays
+
+
 @dataclass(frozen=True)
 class KroneckerMethod(InformedMethod, ABC):
     """Base class of merges by Kronecker-factored information; ``InformedMethod`` documents its options."""
@@ -46,17 +194,13 @@ class KroneckerMethod(InformedMethod, ABC):
     gives: ClassVar[str] = "one network"
 
     @abstractmethod
-    def minimise(
-        self, layers: Sequence[LayerQuadratic], starts: Sequence[Array], progress: Progress
-    ) -> tuple[list[Array], Array, bool]:
-        """Return the merged layers (groups, o, d), the objective after each step, and whether it converged.
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
+        """Return the merged parameters.
 
         Parameters
         ----------
-        layers : sequence of LayerQuadratic
-            What is minimised, by layer.
-        starts : sequence of array of shape (groups, o, d)
-            The average of the sites' layers, by their weights.
+        problem : KroneckerProblem
+            What is minimised.
         progress : callable
             Called with (steps done, steps at most).
         """
@@ -77,61 +221,16 @@ class KroneckerMethod(InformedMethod, ABC):
         """Return the merged parameters."""
         del rng
         arrays = [{key: to_numpy(values) for key, values in sites.layout.arrays(mean).items()} for mean in sites.means]
-        names, layers = quadratics(sites.weights, arrays, sites.information)
-        starts = [layer.average for layer in layers]
-        matrices, history, is_converged = self.minimise(layers, starts, progress)
-        merged: dict[str, Array] = {}
-        first = sites.information[0]
-        for name, matrix in zip(names, matrices, strict=True):
-            if name in first.layers:
-                merged |= arrays_of_layer(name, first.layers[name], matrix, sites.layout.shapes)
-            else:
-                merged[name.removeprefix(_DIAGONAL)] = matrix.reshape(sites.layout.shapes[name.removeprefix(_DIAGONAL)])
-        vector = np.concatenate([merged[name].ravel() for name in sites.layout.shapes])
-        objective = sum(layer.value(matrix) for layer, matrix in zip(layers, matrices, strict=True))
+        problem = KroneckerProblem.of(sites.weights, arrays, sites.information)
+        minimum = self.minimise(problem, progress)
+        vector = np.concatenate([minimum.arrays[name].ravel() for name in sites.layout.shapes])
         return MergedParameters(
             convert_like(vector, sites.means[0]),
-            objective,
-            history,
-            Status.CONVERGED if is_converged else Status.UNSOLVED,
-            {"layers": [name for name in names if name in first.layers]},
+            minimum.objective,
+            minimum.history,
+            Status.CONVERGED if minimum.is_converged else Status.UNSOLVED,
+            {"layers": list(problem.factors)},
         )
-
-
-_DIAGONAL = "diagonal of "
-"""What the name of a parameter without Kronecker factors has before it, among those of layers."""
-
-
-def quadratics(
-    weights: Array, arrays: Sequence[dict[str, Array]], information: Sequence[FisherInformation]
-) -> tuple[list[str], list[LayerQuadratic]]:
-    """Return the quadratics of all layers and of single parameters without factors, with their names.
-
-    Parameters
-    ----------
-    weights : array of shape (J,)
-        Weights of the sites, which sum to one.
-    arrays : sequence of mappings of str to array
-        Parameters of every site, units aligned.
-    information : sequence of FisherInformation
-        Of every site, units aligned.
-    """
-    names, layers = [], []
-    for layer in information[0].layers:
-        factors = [of_site.layers[layer] for of_site in information]
-        means = [matrix_of_layer(layer, one, of_site) for one, of_site in zip(factors, arrays, strict=True)]
-        names.append(layer)
-        layers.append(
-            LayerQuadratic.of(weights, means, [one.inputs for one in factors], [one.outputs for one in factors])
-        )
-    for key in information[0].residual:
-        diagonals = [
-            to_numpy(of_site.residual[key]).reshape(-1, 1, 1) / (of_site.observations or 1.0) for of_site in information
-        ]
-        names.append(_DIAGONAL + key)
-        means = [of_site[key].reshape(-1, 1, 1) for of_site in arrays]
-        layers.append(LayerQuadratic.of(weights, means, diagonals, [np.ones_like(one) for one in diagonals]))
-    return names, layers
 
 
 @dataclass(frozen=True)
@@ -179,33 +278,10 @@ class KFAC(KroneckerMethod):
         is_valid = self.damping is None or (is_number(self.damping) and self.damping > 0)
         yield ("damping", is_valid, "a positive number or None")
 
-    def minimise(
-        self, layers: Sequence[LayerQuadratic], starts: Sequence[Array], progress: Progress
-    ) -> tuple[list[Array], Array, bool]:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
         """Return the damped minimum, layer by layer, by conjugate gradients."""
         damping = DEFAULT_DAMPING if self.damping is None else self.damping
-        return _damped_minima(layers, starts, damping, self.tolerance, self.max_iterations, progress)
-
-
-def _damped_minima(
-    layers: Sequence[LayerQuadratic],
-    starts: Sequence[Array],
-    damping: float,
-    tolerance: float,
-    max_iterations: int,
-    progress: Progress,
-) -> tuple[list[Array], Array, bool]:
-    """Return the damped minimum of every layer, the sum of objectives after each layer, and whether all converged."""
-    matrices, history, is_converged = [], [], True
-    objective = sum(layer.value(start) for layer, start in zip(layers, starts, strict=True))
-    for number, (layer, start) in enumerate(zip(layers, starts, strict=True), 1):
-        minimum = layer.minimise(start, damping, tolerance, max_iterations, silent)
-        matrices.append(minimum.matrix)
-        is_converged &= minimum.is_converged
-        objective += float(minimum.history[-1]) if len(minimum.history) else 0.0
-        history.append(objective)
-        progress(number, len(layers))
-    return matrices, np.array(history), is_converged
+        return problem.damped_minimum(damping, self.tolerance, self.max_iterations, progress)
 
 
 @dataclass(frozen=True)
@@ -248,12 +324,11 @@ class FedFisher(KroneckerMethod):
         yield ("steps", is_count(self.steps), "a positive integer")
         yield ("learning_rate", is_number(self.learning_rate) and self.learning_rate > 0, "a positive number")
 
-    def minimise(
-        self, layers: Sequence[LayerQuadratic], starts: Sequence[Array], progress: Progress
-    ) -> tuple[list[Array], Array, bool]:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
         """Return the best iterate."""
-        matrices, history = adam_descent(layers, starts, self.steps, self.learning_rate, progress)
-        return matrices, history, True
+        starts = [layer.average for layer in problem.quadratics]
+        matrices, history = adam_descent(problem.quadratics, starts, self.steps, self.learning_rate, progress)
+        return problem.minimum(matrices, history, is_converged=True)
 
 
 @dataclass(frozen=True)
@@ -294,18 +369,17 @@ class FedLPA(KroneckerMethod):
         yield from super().requirements()
         yield ("ridge", is_number(self.ridge) and self.ridge > 0, "a positive number")
 
-    def minimise(
-        self, layers: Sequence[LayerQuadratic], starts: Sequence[Array], progress: Progress
-    ) -> tuple[list[Array], Array, bool]:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
         """Return the mode of the product of the posteriors."""
         root = self.ridge**0.5
-        ridged = [
-            LayerQuadratic(
-                layer.weights,
-                layer.means,
-                layer.inputs + root * np.eye(layer.inputs.shape[-1]),
-                layer.outputs + root * np.eye(layer.outputs.shape[-1]),
-            )
-            for layer in layers
-        ]
-        return _damped_minima(ridged, starts, 0.0, self.tolerance, self.max_iterations, progress)
+        ridged = replace(
+            problem,
+            layers={name: layer.with_ridge(root) for name, layer in problem.layers.items()},
+            rest={name: layer.with_ridge(root) for name, layer in problem.rest.items()},
+        )
+        found = ridged.damped_minimum(0.0, self.tolerance, self.max_iterations, progress)
+        objective = sum(
+            layer.value(matrix_of)
+            for layer, matrix_of in zip(problem.quadratics, ridged.matrices(found.arrays), strict=True)
+        )
+        return replace(found, objective=objective)
