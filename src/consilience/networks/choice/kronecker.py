@@ -207,10 +207,11 @@ def fuse_with_chosen_damping(
 
     The parameters are those of ``default.fuse_by_default``.
     """
-    input_rng, candidate_rng, merge_rng = rng.spawn(3)
+    merge_rng = copy.deepcopy(rng)
+    input_rng, candidate_rng = rng.spawn(2)
 
     def merged(damping: float) -> NetworkFusion:
-        # A copy of the generator: all dampings are tried on one matching, that of the damping given by name.
+        # A copy of the generator: every damping is tried on the matching that it has when it is given by name.
         fusion, _ = fuse_aligned(
             models, replace(method, damping=damping), sites.weights, arguments, copy.deepcopy(merge_rng), progress,
             NetworkFusion, information=information,
