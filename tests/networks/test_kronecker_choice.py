@@ -136,6 +136,15 @@ def test_information_that_came_along_is_used_without_described_layers(nets):
     assert {*KRONECKER, "fisher"} <= set(fusion.verdict.candidates)
 
 
+def test_files_make_the_same_candidates(described, fusion, tmp_path):
+    paths = {name: tmp_path / f"{name}.safetensors" for name in described}
+    for name, network in described.items():
+        cs.save(network, paths[name])
+    of_files = cs.fuse(paths, module=make)
+    for name in KRONECKER:
+        assert of_files.verdict.candidates[name] == pytest.approx(fusion.verdict.candidates[name], abs=0.01)
+
+
 def test_other_widths_have_none(nets, described):
     target = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
     fusion = cs.fuse(described, target=target)
@@ -165,6 +174,20 @@ def test_the_damping_is_chosen_on_what_sites_describe(nets, described):
     assert accuracy(chosen.model) >= max(by_true_accuracy) - 0.05
     again = cs.fuse(described, "kfac", fishers=infos, rng=3)
     assert same_bytes(chosen.model, again.model)
+
+
+def test_described_layers_are_merged_by_name(nets, described):
+    infos = {
+        name: replace(cs.fisher(net, X[ROWS[name]], "kronecker"), observations=float(ROWS[name].sum()))
+        for name, net in nets.items()
+    }
+    for method in (cs.KFAC(damping=0.1), cs.FedLPA()):
+        by_description = cs.fuse(described, method).model
+        by_information = cs.fuse(described, method, fishers=infos).model
+        with torch.no_grad():
+            np.testing.assert_allclose(by_description(X), by_information(X), atol=2e-2)
+    with pytest.raises(cs.InputError, match="needs fishers="):
+        cs.fuse(dict(described, lund=nets["lund"]), "kfac")
 
 
 def test_without_descriptions_the_damping_is_fixed_and_the_verdict_says_why(nets):

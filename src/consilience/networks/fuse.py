@@ -17,7 +17,7 @@ from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.choice.default import fuse_by_default
-from consilience.networks.choice.kronecker import fuse_with_chosen_damping
+from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
 from consilience.networks.choice.sites import Sites, weights_of
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.companions import split_companions
@@ -94,6 +94,8 @@ def _prepare(
     information = None
     if method.wants_information or (isinstance(method, Auto) and (arguments.fishers is not None or information_files)):
         information = gather_information(described, arguments.fishers, information_files)
+    if information is None and isinstance(method, KroneckerMethod):
+        information = described_information([network.description for network in described])
     if isinstance(method, Auto) and information is not None and all(map(_is_exact, information)):
         method = FisherMerging()  # the product of the posteriors, which pooled data would give
     given = None if request.weights is None else as_weights(in_order(request.weights, names, "weights"), len(described))

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Array
 from consilience.core.progress import Progress, silent
@@ -34,7 +35,7 @@ from consilience.networks.fusion import NetworkFusion
 from consilience.networks.method import NetworkEnsemble, average
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.fisher.kronecker import DAMPINGS, DEFAULT_DAMPING, KFAC, KroneckerProblem
-from consilience.networks.network import to_numpy
+from consilience.networks.network import convert_like, to_numpy
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
 if TYPE_CHECKING:
@@ -71,17 +72,18 @@ class KroneckerMerges:
         if not workshop.has_equal_widths or workshop.models.template is None:
             return None
         voting = _voting(workshop)
-        if workshop.information is not None and all(workshop.information[i].layers for i in voting):
-            return cls(workshop, [workshop.information[i] for i in voting])
-        said = [described_information(workshop.sites.descriptions[i]) for i in voting]
-        information = [of_site for of_site in said if of_site is not None]
-        if len(information) < len(said):
+        given = workshop.information
+        if given is not None and all(given[i].layers for i in voting):
+            information: tuple[FisherInformation, ...] | None = tuple(given[i] for i in voting)
+        else:
+            information = described_information([workshop.sites.descriptions[i] for i in voting])
+        if information is None or not all(_is_alike(of_site, information[0]) for of_site in information):
             return None
-        is_same = all(
-            (set(one.layers), one.likelihood) == (set(information[0].layers), information[0].likelihood)
-            for one in information
-        )
-        return cls(workshop, information) if is_same else None
+        # Factors move with units one to one, and with no others.
+        transports = [transport for i in voting for transport in workshop.base.transports[i].values()]
+        if any(one.is_soft or not np.array_equal(np.sort(one.labels), np.arange(one.width)) for one in transports):
+            return None
+        return cls(workshop, information)
 
     @cached_property
     def _average(self) -> dict[str, AnyArray]:
@@ -111,12 +113,10 @@ class KroneckerMerges:
 
     def module(self, merged: dict[str, Array]) -> nn.Module:
         """Return the average with the merged arrays in it, as a module."""
-        import torch
-
         arrays = dict(self._average)
         for key, values in merged.items():
-            like = torch.as_tensor(arrays[key])
-            arrays[key] = torch.as_tensor(values).to(like)
+            beside = convert_like(values, arrays[key])
+            arrays[key] = array_namespace(beside).astype(beside, arrays[key].dtype)
         return self.workshop.models.module(self.workshop.base.network.with_arrays(arrays))
 
     def head_start(self) -> dict[str, Array]:
@@ -140,17 +140,25 @@ def _voting(workshop: Workshop) -> list[int]:
     return [i for i in workshop.order if workshop.sites.weights[i] > 0]
 
 
-def described_information(description: Description | None) -> FisherInformation | None:
-    """Return the Kronecker factors that a site describes; None where it describes none."""
-    if description is None or not description.layers:
-        return None
-    return FisherInformation(
-        {},
-        layers=description.layers,
-        observations=description.n_observations,
-        likelihood=description.layer_likelihood,
-        name=description.name,
+def _is_alike(one: FisherInformation, other: FisherInformation) -> bool:
+    """Return whether two sites' factors are of the same layers and for outputs of one kind."""
+    return (set(one.layers), one.likelihood) == (set(other.layers), other.likelihood)
+
+
+def described_information(descriptions: Sequence[Description | None]) -> tuple[FisherInformation, ...] | None:
+    """Return the Kronecker factors that all sites describe; None where one describes none."""
+    information = tuple(
+        FisherInformation(
+            {},
+            layers=description.layers,
+            observations=description.n_observations,
+            likelihood=description.layer_likelihood,
+            name=description.name,
+        )
+        for description in descriptions
+        if description is not None and description.layers
     )
+    return information if len(information) == len(descriptions) else None
 
 
 def kronecker_candidates(

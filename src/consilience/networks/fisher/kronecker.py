@@ -105,13 +105,9 @@ class KroneckerFactors:
             elif not np.array_equal(values, values.transpose(0, 2, 1)):
                 faults.append((of, "are not symmetric"))
             else:
-                smallest = np.linalg.eigvalsh(values)[:, 0]  # (groups,)
-                mean = np.trace(values, axis1=1, axis2=2) / values.shape[1]
-                rounding = SINGLE_ROUNDING * np.linalg.norm(values, axis=(1, 2))
-                if (smallest < -np.maximum(NEGATIVE_SHARE * np.abs(mean), rounding)).any():
-                    faults.append(
-                        (of, f"have a negative eigenvalue ({smallest.min():.3g}), which no second moment has")
-                    )
+                smallest = smallest_eigenvalue_below_rounding(values)
+                if smallest is not None:
+                    faults.append((of, f"have a negative eigenvalue ({smallest:.3g}), which no second moment has"))
         if not faults and len(self.inputs) != len(self.outputs):
             faults.append(
                 ("factors", f"are of {len(self.inputs)} groups of inputs, and {len(self.outputs)} of outputs")
@@ -127,6 +123,19 @@ class KroneckerFactors:
         groups, o, d = self.sizes
         n_inputs = int(np.prod(shape[1:]))
         return len(shape) > 1 and shape[0] == groups * o and d == n_inputs + self.has_bias
+
+
+def smallest_eigenvalue_below_rounding(matrices: Array) -> float | None:
+    """Return the smallest eigenvalue of matrices (groups, k, k) that are no second moments; None if they are."""
+    size = matrices.shape[1]
+    mean = np.abs(np.trace(matrices, axis1=1, axis2=2)) / size
+    rounding = np.maximum(NEGATIVE_SHARE * mean, SINGLE_ROUNDING * np.linalg.norm(matrices, axis=(1, 2)))
+    try:
+        # A factorisation of the shifted matrix exists where no eigenvalue is below: a tenth of the time of eigenvalues.
+        np.linalg.cholesky(matrices + np.maximum(rounding, np.finfo(float).tiny)[:, None, None] * np.eye(size))
+    except np.linalg.LinAlgError:
+        return float(np.linalg.eigvalsh(matrices).min())
+    return None
 
 
 def parameter_names(layer: str) -> tuple[str, str]:

@@ -190,7 +190,7 @@ class KroneckerMethod(InformedMethod, ABC):
     """Base class of merges by Kronecker-factored information; ``InformedMethod`` documents its options."""
 
     reads_layers: ClassVar[bool] = True
-    needs: ClassVar[str] = "networks of the same widths, and of each consilience.fisher(..., kind='kronecker')"
+    needs: ClassVar[str] = "networks of the same widths that describe their layers, or consilience.fisher of each"
     gives: ClassVar[str] = "one network"
 
     @abstractmethod

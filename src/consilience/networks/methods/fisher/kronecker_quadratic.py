@@ -213,10 +213,11 @@ def _semidefinite(matrices: Sequence[Array]) -> list[Array]:
         if of_site.shape[-1] == 1:
             cleaned.append(np.maximum(of_site, 0.0))
             continue
-        values, vectors = np.linalg.eigh(of_site)
-        if values.min() >= 0:
+        try:
+            np.linalg.cholesky(of_site)  # exists for positive definite matrices only
             cleaned.append(of_site)
-        else:
+        except np.linalg.LinAlgError:
+            values, vectors = np.linalg.eigh(of_site)
             cleaned.append((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1))
     return cleaned
 
