@@ -287,7 +287,7 @@ INFORMED = {
     ),
     "ssf, descent": ("factors", {"method": "ssf", "solver": "sgd", "steps": 50}),
     "kfac": ("kronecker", {"method": "kfac", "damping": 0.1}),
-    "fedfisher": ("kronecker", {"method": "fedfisher", "steps": 20}),
+    "fedfisher": ("kronecker", {"method": "fedfisher", "steps": 20, "learning_rate": 0.01}),
     "fedlpa": ("kronecker", {"method": "fedlpa"}),
 }
 
