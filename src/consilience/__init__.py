@@ -46,6 +46,7 @@ from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage
 from consilience.networks.methods.consensus import Consensus
 from consilience.networks.methods.fedma import FedMA
+from consilience.networks.methods.fisher.kronecker import KFAC, FedFisher, FedLPA
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.methods.fisher.self_supervised import SelfSupervisedFisher
 from consilience.networks.methods.gromov_wasserstein.method import GromovFusion
@@ -90,6 +91,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "AMPS",
     "DARE",
+    "KFAC",
     "SLERP",
     "SPAHM",
     "TIES",
@@ -106,6 +108,8 @@ __all__ = [
     "DirichletProcess",
     "Evaluation",
     "Features",
+    "FedFisher",
+    "FedLPA",
     "FedMA",
     "FileFormatError",
     "FisherInformation",

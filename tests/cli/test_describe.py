@@ -61,8 +61,8 @@ def test_inspect_says_what_a_description_tells_of_people(data, command):
     assert "withheld:    of fewer than 5 observations: 1, 2" in lines
     people = lines[lines.index("What this file tells about people: ") :]
     assert [line.partition(":")[0] for line in people[1:]] == [
-        "counts", "mean input", "range", "mean by class", "features", "membership", "channels", "differences",
-        "protection",
+        "counts", "mean input", "range", "mean by class", "features", "membership", "channels", "layers",
+        "directions", "differences", "protection",
     ]  # fmt: skip
     document = json.loads(command("inspect", "--json", DESCRIBED[0]).out)
     assert document["header"]["n_observations"] == 198
@@ -76,11 +76,22 @@ def told(command, file):
     return {name: text.strip() for name, _, text in (line.partition(":") for line in people)}
 
 
+def test_layers_are_left_out_or_asked_for(data, command):
+    sizes = {}
+    for flag in ("--layers", "--no-layers"):
+        assert command("describe", SITES[0], *MODULE, "--data", "0.npz", flag).code == 0
+        sizes[flag] = json.loads(command("inspect", "--json", DESCRIBED[0]).out)["bytes"]
+    assert set(sizes["--layers"]) - set(sizes["--no-layers"]) == {"second moments of layers"}
+    assert bool(cs.load(DESCRIBED[0]).layers) is False
+
+
 def test_inspect_says_that_a_mean_without_classes_tells_who_was_in_it(data, command):
     np.savez("targets.npz", x=np.random.default_rng(0).normal(size=(200, 6)))
     assert command("describe", SITES[0], *MODULE, "--data", "targets.npz").code == 0
     people = told(command, DESCRIBED[0])
-    assert list(people) == ["counts", "mean input", "range", "membership", "channels", "differences", "protection"]
+    assert list(people) == [
+        "counts", "mean input", "range", "membership", "channels", "layers", "directions", "differences", "protection",
+    ]  # fmt: skip
     assert people["range"].endswith("of the observations, and 5 at least")
     cs.save(cs.Description("0" * 64, 200), "number.safetensors")
     assert list(told(command, "number.safetensors")) == ["counts", "differences", "protection"]

@@ -72,6 +72,9 @@ def test_a_new_class_is_hardly_ever_answered_and_leaves_the_others_their_proport
         assert new[:, missing].max() < np.exp(-10)
         assert after.description.class_counts[places].tolist() == before.description.class_counts.tolist()
         assert not after.description.class_counts[missing].any()
+        own, widened = (of.description.layers["2"].outputs[0] for of in (before, after))
+        np.testing.assert_array_equal(widened[np.ix_(places, places)], own)
+        assert not widened[missing].any()
 
 
 def test_the_order_of_the_sites_changes_nothing(sites):

@@ -18,11 +18,16 @@ every_method = pytest.mark.parametrize("name", NAMES)
 WEIGHTS = [0.5, 0.3, 0.2]
 
 
+def kind_of(name):
+    """Return the kind of information that a method reads."""
+    return "kronecker" if getattr(SPECIMENS[name], "reads_layers", False) else "factors"
+
+
 def fused(name, models=None, infos=None, weights=WEIGHTS, **options):
     """Return the fusion of three networks of one start, or of these."""
-    own, known = informed()
-    models, infos = own if models is None else models, known if infos is None else infos
     method = SPECIMENS[name]
+    own, known = informed(kind_of(name))
+    models, infos = own if models is None else models, known if infos is None else infos
     told = {"fishers": infos} if method.wants_information else {"example": observations(0, 5)}
     return cs.fuse(models, method, weights=weights, rng=0, **told, **options)
 
@@ -39,7 +44,7 @@ def answers(fusion):
 
 @every_method
 def test_the_order_in_which_models_arrive_changes_nothing(name):
-    models, infos = informed()
+    models, infos = informed(kind_of(name))
     turned = fused(name, models[::-1], infos[::-1], WEIGHTS[::-1])
     np.testing.assert_allclose(answers(turned), answers(plain(name)), rtol=ROUNDING, atol=ROUNDING)
 
@@ -60,7 +65,8 @@ def test_only_ratios_of_weights_matter(name):
 def test_identical_networks_fuse_into_one_of_them(name):
     model = perceptron()
     infos = [
-        cs.fisher(model, observations(seed), "factors", rank=None, prior_precision=0.0, minimum=1) for seed in range(3)
+        cs.fisher(model, observations(seed), kind_of(name), rank=None, prior_precision=0.0, minimum=1)
+        for seed in range(3)
     ]
     with torch.no_grad():
         expected = model(observations(9)).softmax(-1) if name == "ensemble" else model(observations(9))

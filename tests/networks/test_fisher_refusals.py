@@ -38,7 +38,7 @@ def diagonals(change=None, number=0):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "full"}, "kind: expected 'diagonal' or 'factors'"),
+        ({"kind": "full"}, "kind: expected 'diagonal', 'factors', 'kronecker'"),
         ({"likelihood": "poisson"}, "likelihood: expected"),
         ({"n_draws": 0}, "n_draws: expected a positive integer"),
         ({"rank": 0}, "rank: expected"),

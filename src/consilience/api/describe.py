@@ -22,6 +22,7 @@ def describe(
     features: Features | None = None,
     min_count: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
+    layers: bool | None = None,
     samples: float | None = None,
 ) -> Any:
     """Return what a site says of a model: the posterior over its components, or a network with its description.
@@ -30,8 +31,8 @@ def describe(
 
     Of a network, the network itself with its symmetry and a `Description` of its training data: the number of
     observations, how many there are of each class, mean and covariance of the inputs and of those of each class, mean
-    and variance of every channel (but of Bayesian networks). No observation is in it, and what would tell of few is
-    left out; ``consilience inspect`` says what it betrays.
+    and variance of every channel (but of Bayesian networks), second moments of what every layer reads. No observation
+    is in it, and what would tell of few is left out; ``consilience inspect`` says what it betrays.
 
     Parameters
     ----------
@@ -64,6 +65,10 @@ def describe(
     class_prior : {"own", "removed"}, optional
         Of a network: whether its probabilities contain the frequencies of the site's classes, as those of an ordinary
         loss do, or not, as under a logit-adjusted loss. Default: "own".
+    layers : bool, optional
+        Of a network: whether its description has the Kronecker factors of its layers too, about twice as many numbers
+        as the network has: second moments of what each layer reads, and of the gradients at what it answers. Default:
+        where they take 4 MiB at most.
     samples : float, optional
         Old name of `n_observations`, deprecated since 0.2.
 
@@ -99,7 +104,7 @@ def describe(
     n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
-        "features": features, "min_count": min_count, "class_prior": class_prior,
+        "features": features, "min_count": min_count, "class_prior": class_prior, "layers": layers,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)

@@ -30,6 +30,7 @@ def save(
     features: Features | None = None,
     symmetry: Symmetry | None = None,
     min_count: float | None = None,
+    layers: bool | None = None,
     samples: float | None = None,
 ) -> None:
     """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
@@ -70,6 +71,9 @@ def save(
     min_count : float, optional
         Components of a statistical model with fewer effective observations, and classes of fewer observations, are
         withheld, and a `WithheldWarning` names them; 0 withholds nothing. Default: 5.
+    layers : bool, optional
+        Of a network that is described: whether the description has the Kronecker factors of its layers too, as
+        ``describe`` says. Default: where they take 4 MiB at most.
     samples : float, optional
         Old name of `n_observations`, deprecated since 0.2.
 
@@ -85,7 +89,7 @@ def save(
     n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     keywords = {
         "data": data, "n_observations": n_observations, "sample_weight": sample_weight, "classes": classes,
-        "example": example, "min_count": min_count,
+        "example": example, "min_count": min_count, "layers": layers,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)

@@ -65,6 +65,7 @@ def describe_bayesian(
         example=example,
         min_count=least,
         class_prior="own" if class_prior is None else class_prior,
+        layers=False,  # their factors are of one network
         name=f"description of {bnn.name}",
     )
     if bnn.classes is not None and described.classes is not None and described.classes != bnn.classes:

@@ -52,7 +52,7 @@ def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
     if not any(METADATA_KEY in file.header.metadata for file in stored_fisher.files):
         return stored_fisher, None
     header = read_fisher_summary(path).header
-    if any(name.startswith("factors/") for name in stored_fisher.tensors):
+    if any(name.startswith(("factors/", "layers/")) for name in stored_fisher.tensors):
         raise FileFormatError(
             path, "has factors, which a merge of checkpoints has no room for", "compute it with kind='diagonal'"
         )

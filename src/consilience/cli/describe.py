@@ -43,6 +43,11 @@ from consilience.posteriors.thin_components import MIN_COUNT
 @click.option(
     "--min-count", default=MIN_COUNT, show_default=True, type=click.FloatRange(0), help="Withhold smaller classes."
 )
+@click.option(
+    "--layers/--no-layers",
+    default=None,
+    help="With second moments of what every layer reads and answers.  [default: where they take 4 MiB at most]",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def describe(
     network: Path,
@@ -54,7 +59,7 @@ def describe(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Describe NETWORK by a site's data: counts of classes, moments of inputs, statistics of channels; no observation.
+    """Describe NETWORK by a site's data: counts of classes, moments of inputs, channels and layers; no observation.
 
     It may be a Bayesian network: of that, nothing is said of channels.
 

@@ -12,7 +12,7 @@ from consilience.cli.options import module_option
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
-from consilience.networks.fisher.information import LIKELIHOODS
+from consilience.networks.fisher.information import KINDS, LIKELIHOODS
 
 
 @click.command()
@@ -24,8 +24,8 @@ from consilience.networks.fisher.information import LIKELIHOODS
     "--kind",
     default="diagonal",
     show_default=True,
-    type=click.Choice(["diagonal", "factors"]),
-    help="The diagonal alone, or the leading directions too.",
+    type=click.Choice(KINDS),
+    help="The diagonal alone, the leading directions too, or Kronecker factors of layers.",
 )
 @click.option(
     "--likelihood", default="categorical", show_default=True, type=click.Choice(LIKELIHOODS), help="Of the outputs."
@@ -56,7 +56,7 @@ from consilience.networks.fisher.information import LIKELIHOODS
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of what is drawn.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, seed: int, **options: Any) -> None:
-    """Compute the Fisher information of NETWORK on a site's data, for methods 'fisher' and 'ssf'.
+    """Compute the Fisher information of NETWORK on a site's data, for methods 'fisher', 'ssf' and 'kfac'.
 
     Only sums over all inputs are written, and directions of such sums, one for every four inputs at most. Send the file
     with the network's.
@@ -73,6 +73,8 @@ def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, se
     api.save(information, output)
     if not quiet:
         form = f"diagonal and {format_count(information.rank, 'factor')}" if information.rank else "diagonal"
+        if information.layers:
+            form = f"Kronecker factors of {format_count(len(information.layers), 'layer')}"
         observations = format_count(information.seen or 0, "observation")
         click.echo(f"Fisher information of {printable(str(network))}: {form}, {observations}")
         click.echo(f"wrote {output}")

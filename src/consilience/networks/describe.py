@@ -24,6 +24,7 @@ def describe_model(
     example: Any = None,
     min_count: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
+    layers: bool | None = None,
     symmetry: Symmetry | None = None,
 ) -> Network:
     """Return a network with its symmetry, its module and its description; see ``consilience.describe``.
@@ -34,7 +35,7 @@ def describe_model(
     ----------
     model : Module, Network with its module, or NetworkFusion
         The network.
-    data, n_observations, classes, example, min_count, class_prior
+    data, n_observations, classes, example, min_count, class_prior, layers
         As ``consilience.describe`` takes them.
     symmetry : Symmetry, optional
         Its symmetry. Default: that of a Network, or else traced and proved on the example.
@@ -63,6 +64,7 @@ def describe_model(
         example=example,
         min_count=MIN_COUNT if min_count is None else min_count,
         class_prior="own" if class_prior is None else class_prior,
+        layers=layers,
         name=f"description of {name}",
     )
     if symmetry is None and isinstance(model, Network) and not model.is_untraced:

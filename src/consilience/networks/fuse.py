@@ -17,6 +17,7 @@ from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.choice.default import fuse_by_default
+from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
 from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.companions import split_companions
@@ -39,6 +40,7 @@ from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
+from consilience.networks.methods.fisher.kronecker import KFAC, KroneckerMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
@@ -90,12 +92,16 @@ def _prepare(
     information = None
     if method.wants_information or (isinstance(method, Auto) and (arguments.fishers is not None or information_files)):
         information = gather_information(described, arguments.fishers, information_files)
+    if information is None and isinstance(method, KroneckerMethod):
+        information = described_information([network.description for network in described])
     if isinstance(method, Auto) and information is not None and all(map(_is_exact, information)):
         method = FisherMerging()  # the product of the posteriors, which pooled data would give
     descriptions = tuple(network.description for network in described)
     trusted = descriptions if method.robust is None else (None,) * len(described)
     said = [None if description is None else description.n_observations for description in trusted]
     weights, are_stated, observations = weigh_sites(names, request.weights, request.n_observations, said)
+    if not are_stated and isinstance(method, KroneckerMethod) and information is not None:
+        weights = _observed_shares(information, weights)
     if method.keeps_models:
         method = with_described_counts(method, descriptions)
         asked = request.weights is not None or request.n_observations is not None
@@ -112,6 +118,11 @@ def _prepare(
             stated = replace(arguments, example=example)
             fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
             return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+        if isinstance(method, KFAC) and method.damping is None:
+            sites = Sites(tuple(names), weights, descriptions, are_stated)
+            stated = replace(arguments, example=example)
+            fusion = fuse_with_chosen_damping(models, sites, stated, information, method, fusion_rng, request.progress)
+            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
         fusion, order = fuse_aligned(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information
         )
@@ -125,6 +136,12 @@ def _prepare(
 def _is_exact(information: FisherInformation) -> bool:
     """Return whether merging by information gives what pooled data would: linear networks with Gaussian noise."""
     return information.linear and information.likelihood == "gaussian"
+
+
+def _observed_shares(information: Sequence[FisherInformation], weights: Array) -> Array:
+    """Return the sites' shares (J,) of the observations behind their information; `weights` where one says none."""
+    observations = np.array([of_site.observations or np.nan for of_site in information])
+    return weights if np.isnan(observations).any() else observations / observations.sum()
 
 
 def _without_network(files: Sequence[NamedInput], called: str) -> list[Problem]:

@@ -10,7 +10,7 @@ from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.files import NetworkSummary, read_network_summary
-from consilience.networks.fisher.files import FisherSummary, read_fisher_summary
+from consilience.networks.fisher.files import FisherHeader, FisherSummary, layer_people_rows, read_fisher_summary
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
@@ -91,6 +91,8 @@ def _fisher_rows(file: SafetensorsFile, summary: FisherSummary) -> list[Row]:
     header = summary.header
     shown = [f"{name} {list(summary.shapes[f'residual/{name}'])}" for name in header.parameters]
     kind = f"diagonal and {format_count(summary.rank, 'factor')}" if summary.rank else "diagonal"
+    if header.layers:
+        kind = f"Kronecker factors of {format_count(len(header.layers), 'layer')}, diagonal of the rest"
     likelihood = "the published code's sums" if header.compat else f"{header.likelihood} likelihood"
     outcomes = "exact" if header.samples is None else f"{format_count(header.samples, 'outcome')} drawn for each"
     return [
@@ -100,8 +102,29 @@ def _fisher_rows(file: SafetensorsFile, summary: FisherSummary) -> list[Row]:
         ("observations", f"{_format_known(header.observations)}, {header.seen} of them looked at"),
         ("prior", f"precision {_format_known(header.prior_precision)}"),
         ("parameters", listed(shown)),
+        *_factor_rows(header, summary.shapes),
         ("network", f"sha256 {header.digest} of its parameters"),
+        *_people_rows(header),
     ]
+
+
+def _factor_rows(header: FisherHeader, shapes: dict[str, tuple[int, ...]]) -> list[Row]:
+    """Return the layers that have Kronecker factors with their sizes, and the bytes of all."""
+    if not header.layers:
+        return []
+    texts = [
+        f"{path or 'the network'} {sizes[2]} x {sizes[1]}" if len(sizes) == 4 else path
+        for path, sizes in header.layers.items()
+    ]
+    n_bytes = 4 * sum(prod(shape) for name, shape in shapes.items() if name.startswith("layers/"))
+    return [("layers", listed(texts)), ("sizes", f"Kronecker factors {n_bytes:,} bytes")]
+
+
+def _people_rows(header: FisherHeader) -> list[Row]:
+    """Return what Kronecker factors tell about people, in plain words."""
+    if not header.layers:
+        return []
+    return [("What this file tells about people", ""), *layer_people_rows(header.seen)]
 
 
 def _format_known(value: float | None) -> str:

@@ -125,8 +125,9 @@ class Posteriors(Kind):
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Posterior:
         """Return the posterior of a model; see `Kind.describe`."""
-        if stated.pop("class_prior", None) is not None:
-            raise OptionError("class_prior", "is for networks, and this model is none; leave it out")
+        for name in ("class_prior", "layers"):
+            if stated.pop(name, None) is not None:
+                raise OptionError(name, "is for networks, and this model is none; leave it out")
         return describe(model, data, **stated)
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:

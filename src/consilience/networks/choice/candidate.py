@@ -18,10 +18,11 @@ class Effort(IntEnum):
     CLASS_HEADS = 2
     MATCHED = 3
     FISHER = 4
-    REFITTED = 5
-    REFITTED_HEAD = 6
-    DISTILLED = 7
-    SIDE_BY_SIDE = 8
+    KRONECKER = 5
+    REFITTED = 6
+    REFITTED_HEAD = 7
+    DISTILLED = 8
+    SIDE_BY_SIDE = 9
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.inputs import ChoiceInputs, Rows
+from consilience.networks.choice.kronecker import kronecker_candidates
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
@@ -123,12 +124,18 @@ class Comparison:
 
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""
-        n_steps = 5 + N_DISTILLED
+        n_steps = 11 + N_DISTILLED
         candidates = self.workshop.site_candidates() if self.inputs.can_compare_sites else []
         n_sites = len(candidates)
         for candidate in self._made(candidates):
             candidates.append(candidate)
             self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
+        choice = self.compare(candidates)
+        self.workshop.progress(n_steps, n_steps)
+        return choice
+
+    def compare(self, candidates: Sequence[Candidate]) -> Choice:
+        """Return candidates with their scores, and the one to take."""
         held = self.inputs.held
         criterion = self._criterion(held, self.on_held)
         losses, ties, answers = [], [], []
@@ -145,7 +152,6 @@ class Comparison:
             self.inputs.margin if criterion.is_labelled else 0.0,
             [candidate.is_eligible for candidate in candidates],
         )
-        self.workshop.progress(n_steps, n_steps)
         chosen = scores.choose()
         ensemble = self.teacher.answers(self.on_held)
         gap = None
@@ -168,6 +174,7 @@ class Comparison:
         """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
         rng, distill_rng = self.rng.spawn(2)
         yield from self._averages()
+        yield from kronecker_candidates(self.workshop, self.teacher.classifies, self._is_too_late, self._or_noted)
         yield from self._refitted(rng)
         yield from self._distilled(candidates, distill_rng)
 

@@ -81,18 +81,18 @@ def _with_classes(network: DescribedNetwork, union: tuple[str, ...], example: An
     description = network.description
     assert description is not None  # noqa: S101  (checked by the caller)
     places = np.array([union.index(name) for name in description.classes or ()])
-    module = _widened(network, places, len(union), example)
+    module, head = _widened(network, places, len(union), example)
     return replace(
         network,
         module=module,
         arrays=arrays_of_module(module),
         symmetry=None,  # traced anew, for a head of another size
-        description=_renumbered(description, places, union),
+        description=_renumbered(description, places, union, head),
     )
 
 
-def _widened(network: DescribedNetwork, places: Any, n_classes: int, example: Any) -> nn.Module:
-    """Return a copy of a module whose head has a row for every class, its own rows in their places."""
+def _widened(network: DescribedNetwork, places: Any, n_classes: int, example: Any) -> tuple[nn.Module, str]:
+    """Return a copy of a module whose head has a row for every class, its own in their places, and the head's path."""
     import torch  # here, since networks of NumPy arrays need none
 
     from consilience.networks.classes.heads import find_head
@@ -110,10 +110,10 @@ def _widened(network: DescribedNetwork, places: Any, n_classes: int, example: An
         head.weight.copy_(_placed(layer.weight, layer.weight.mean(dim=0, keepdim=True), index, n_classes))
         head.bias.copy_(_placed(layer.bias, layer.bias.mean(dim=0, keepdim=True) - LOG_ODDS_OF_NEW, index, n_classes))
     if not path:
-        return head.train(layer.training)
+        return head.train(layer.training), path
     parent, _, name = path.rpartition(".")
     setattr(module.get_submodule(parent), name, head.train(layer.training))  # type: ignore[union-attr]
-    return module  # type: ignore[return-value]
+    return module, path  # type: ignore[return-value]
 
 
 def _placed(rows: Tensor, new: Tensor, places: Tensor, n_classes: int) -> Tensor:
@@ -123,8 +123,11 @@ def _placed(rows: Tensor, new: Tensor, places: Tensor, n_classes: int) -> Tensor
     return placed
 
 
-def _renumbered(description: Description, places: Any, union: tuple[str, ...]) -> Description:
-    """Return a description in the order of the union; it has no observations of the new classes."""
+def _renumbered(description: Description, places: Any, union: tuple[str, ...], head: str) -> Description:
+    """Return a description in the order of the union; it has no observations of the new classes.
+
+    Nor has it information on their rows of the head at a path, whose probabilities are nearly 0.
+    """
     counts = features = None
     if description.class_counts is not None:
         counts = np.zeros(len(union))
@@ -134,6 +137,11 @@ def _renumbered(description: Description, places: Any, union: tuple[str, ...]) -
         features[places] = description.class_features
     moments = {int(places[label]): of_class for label, of_class in description.class_moments.items()}
     tokens = {int(places[label]): of_class for label, of_class in description.class_tokens.items()}
+    layers = dict(description.layers)
+    if head in layers:
+        outputs = np.zeros((1, len(union), len(union)))
+        outputs[np.ix_([0], places, places)] = layers[head].outputs
+        layers[head] = replace(layers[head], outputs=outputs)
     return replace(
         description,
         classes=union,
@@ -141,4 +149,5 @@ def _renumbered(description: Description, places: Any, union: tuple[str, ...]) -
         class_features=features,
         class_moments=moments,
         class_tokens=tokens,
+        layers=layers,
     )

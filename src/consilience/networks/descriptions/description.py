@@ -10,6 +10,7 @@ may be missing; what each is for:
     token counts             synthetic texts
     token counts by class    labelled synthetic texts: candidates are judged by their error
     features by class        nothing yet
+    factors of layers        merging by Kronecker factors (K-FAC) and by regression (RegMean)
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError, Problem
+from consilience.networks.fisher.kronecker import KroneckerFactors
 
 ROUNDING = 1e-6
 """Counts agree that differ by no more than this share: float32 on disk."""
@@ -166,6 +168,13 @@ class Description:
         By class that has enough observations and tokens, those of its inputs; without pairs.
     class_features : array of shape (C, h), optional
         Mean by class of what the last layer reads; NaN for classes that are not said.
+    layers : mapping of str to KroneckerFactors
+        By the path of a linear layer or convolution: second moments of what it reads, and of the gradients at what it
+        answers.
+    layer_observations : float, optional
+        Observations that these are means over.
+    layer_likelihood : {"categorical", "gaussian"}, optional
+        What the outputs were taken for: logits of classes, or means of deviation 1.
     min_count : float
         Observations below which something was withheld.
     notes : tuple of str
@@ -196,6 +205,9 @@ class Description:
     tokens: TokenCounts | None = None
     class_tokens: Mapping[int, TokenCounts] = field(default_factory=dict)
     class_features: Array | None = None
+    layers: Mapping[str, KroneckerFactors] = field(default_factory=dict)
+    layer_observations: float | None = None
+    layer_likelihood: Literal["categorical", "gaussian"] | None = None
     min_count: float = 5.0
     notes: tuple[str, ...] = ()
     name: str = "description"
@@ -228,7 +240,24 @@ class Description:
             if moments.n_observations > n * (1 + ROUNDING):
                 text = f"moments of {of} are of {moments.n_observations:g} observations, and it says that it has {n:g}"
                 problems.append(Problem(self.name, text, "describe the network again"))
-        return [*problems, *self._channel_problems(), *self._class_problems(), *self._token_problems()]
+        return [
+            *problems,
+            *self._channel_problems(),
+            *self._class_problems(),
+            *self._token_problems(),
+            *self._layer_problems(),
+        ]
+
+    def _layer_problems(self) -> list[Problem]:
+        """Return what is wrong with factors of layers."""
+        problems = [p for layer, factors in self.layers.items() for p in factors.problems(self.name, layer)]
+        n = self.layer_observations
+        if self.layers and (n is None or not 0 < n <= self.n_observations * (1 + ROUNDING)):
+            stated = "no number of" if n is None else f"{n:g}"
+            own = f"{self.n_observations:g}"
+            text = f"second moments of layers are of {stated} observations, and it says that it has {own}"
+            problems.append(Problem(self.name, text, "describe the network again"))
+        return problems
 
     def _channel_problems(self) -> list[Problem]:
         """Return what is wrong with statistics of channels and with the range of the inputs."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from consilience.checks import Array
 from consilience.core.provenance import library_versions
@@ -22,6 +23,7 @@ from consilience.files.document import check_version, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
+from consilience.networks.fisher.kronecker import factor_arrays, factors_of_arrays, stated_sizes
 
 FORMAT = "consilience-description"
 SUFFIX = ".description"
@@ -63,6 +65,9 @@ class DescriptionHeader(StrictModel):
     class_rare_tokens: Chunked[list[float]] | None = None
     min_count: float
     notes: list[str]
+    layers: Chunked[dict[str, list[int]]] = Field(default_factory=dict)
+    layer_observations: float | None = None
+    layer_likelihood: Literal["categorical", "gaussian"] | None = None
 
 
 def description_path(network: Path) -> Path:
@@ -99,6 +104,7 @@ def write_description(path: Path, description: Description) -> None:
         arrays[f"channels/{layer}"] = np.stack([channels.mean, channels.variance])  # (2, channels)
     if description.class_features is not None:
         arrays["class_features"] = description.class_features
+    arrays |= factor_arrays(description.layers)
     tokens = description.tokens
     if tokens is not None:
         arrays |= {"tokens/unigrams": tokens.unigrams, "tokens/lengths": tokens.lengths}
@@ -140,6 +146,12 @@ def write_description(path: Path, description: Description) -> None:
         "min_count": float(description.min_count),
         "notes": list(description.notes),
     }
+    if description.layers:  # files without are those that earlier versions wrote and read
+        header |= {
+            "layers": stated_sizes(description.layers),
+            "layer_observations": description.layer_observations,
+            "layer_likelihood": description.layer_likelihood,
+        }
     write_arrays(path, storable_arrays(path, stored), json.dumps(header, sort_keys=True, allow_nan=False))
 
 
@@ -180,6 +192,7 @@ def read_description_header(where: Path | SafetensorsFile) -> DescriptionHeader:
     check_version(file.label, file.document, _VERSION)
     header = validate_document(file.label, DescriptionHeader, file.document)
     expected = {f"channels/{layer}" for layer in header.channels}
+    expected |= {f"layers/{path}/{what}" for path in header.layers for what in ("inputs", "outputs")}
     if header.inputs_n_observations is not None:
         expected |= {"inputs/mean", "inputs/factor", "inputs/residual"}
     if header.class_numbers:
@@ -279,6 +292,9 @@ def read_description(where: Path | SafetensorsFile) -> Description:
         tokens=tokens,
         class_tokens={} if tokens is None else _class_tokens(file, header, arrays, tokens),
         class_features=arrays.get("class_features"),
+        layers=factors_of_arrays(header.layers, arrays, file.label),
+        layer_observations=header.layer_observations,
+        layer_likelihood=header.layer_likelihood,
         min_count=header.min_count,
         notes=tuple(header.notes),
         name=file.label,

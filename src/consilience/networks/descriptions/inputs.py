@@ -100,6 +100,15 @@ def with_descriptions(
         for network, description in zip(networks, described, strict=True)
         if description is not None and not is_of(description, network)
     ]
+    problems += [
+        Problem(
+            description.name, f"describes another layer {layer or 'than the network'} than {network.label} has", _REMEDY
+        )
+        for network, description in zip(networks, described, strict=True)
+        if description is not None and is_of(description, network)
+        for layer, factors in description.layers.items()
+        if not factors.fit(layer, network.arrays)
+    ]
     # What is said of the sites is said by the names of their networks.
     described = [
         None if description is None else replace(description, name=network.label)

@@ -9,6 +9,7 @@ from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.files import WHOLE_NUMBERS, DescriptionHeader, read_description_header
+from consilience.networks.fisher.files import layer_people_rows
 
 
 def inspect_description(file: SafetensorsFile) -> Inspection:
@@ -43,6 +44,7 @@ _CALLED = {
     "tokens": "counts of tokens",
     "class_tokens": "counts of tokens by class",
     "class_features": "features by class",
+    "layers": "second moments of layers",
 }
 """What the parts of the names of tensors are called."""
 
@@ -98,6 +100,14 @@ def _statement_rows(header: DescriptionHeader, shapes: dict[str, tuple[int, ...]
         rows.append(("tokens by class", text))
     if "class_features" in shapes:
         rows.append(("features", f"means by class of {shapes['class_features'][1]:,}, which the last layer reads"))
+    if header.layers:
+        rows.append(
+            (
+                "layers",
+                f"Kronecker factors of {format_count(len(header.layers), 'layer')}, means over "
+                f"{header.layer_observations:,g} observations",
+            )
+        )
     return rows
 
 
@@ -139,6 +149,8 @@ def people_rows(header: DescriptionHeader, *, has_features: bool) -> list[Row]:
         rows.append(("words by class", "which words the site's texts of each class use often"))
     if header.channels:
         rows.append(("channels", "how the network answers on average; nothing of a single input"))
+    if header.layers:
+        rows += layer_people_rows(header.layer_observations)
     rows.append(("differences", "two descriptions of one site betray who was added between them: send one per model"))
     kept = f"statistics of {least} observations are withheld" if withholds else "no class is withheld for being small"
     rows.append(("protection", f"{kept}; no noise is added, so no formal privacy is given"))

@@ -34,6 +34,14 @@ from consilience.networks.descriptions.disclosure import (
     undescribed_classes,
     withheld_classes,
 )
+from consilience.networks.descriptions.layers import (
+    MAX_LAYER_BYTES,
+    MAX_LAYER_OBSERVATIONS,
+    MAX_SAMPLE_ENTRIES,
+    InputSample,
+    factor_bytes,
+    layer_statement,
+)
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import (
     Batch,
@@ -46,6 +54,7 @@ from consilience.networks.descriptions.observations import (
 )
 from consilience.networks.descriptions.ranges import RangeAccumulator
 from consilience.networks.descriptions.token_statistics import TokenAccumulator
+from consilience.networks.fisher.information import Likelihood
 from consilience.networks.repair.partial_forward import evaluation_without_gradients, layer_order, not_finite_problem
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
 from consilience.posteriors.thin_components import MIN_COUNT
@@ -81,6 +90,7 @@ def describe_network(
     example: Any = None,
     min_count: float = MIN_COUNT,
     class_prior: Literal["own", "removed"] = "own",
+    layers: bool | None = None,
     name: str = "description",
 ) -> Description:
     """Return what a site says of its network beside the weights; `WithheldWarning` names what stays.
@@ -103,6 +113,8 @@ def describe_network(
     class_prior : {"own", "removed"}, optional
         Whether probabilities contain the frequencies of the site's classes, or not, as after training with a
         logit-adjusted loss. Default: "own".
+    layers : bool, optional
+        Whether the Kronecker factors of the layers are said. Default: where all of them take 4 MiB at most.
     name : str, optional
         Name in messages.
 
@@ -121,6 +133,7 @@ def describe_network(
         example=example,
         min_count=min_count,
         class_prior=class_prior,
+        layers=layers,
         name=name,
     )[0]
 
@@ -134,6 +147,7 @@ def measure_network(
     example: Any,
     min_count: float,
     class_prior: Literal["own", "removed"],
+    layers: bool | None,
     name: str,
 ) -> tuple[Description, Tensor | None]:
     """Return a description and the first inputs, None without data; see `describe_network`."""
@@ -143,6 +157,8 @@ def measure_network(
         raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
     if class_prior not in ("own", "removed"):
         raise OptionError("class_prior", f"expected 'own' or 'removed', found {class_prior!r}")
+    if layers is not None and not isinstance(layers, bool):
+        raise OptionError("layers", f"expected True, False or None, found {layers!r}")
     if n_observations is not None and not (is_number(n_observations) and n_observations > 0):
         raise InputError("n_observations", f"expected a positive number of observations, found {n_observations!r}")
     digest = network_digest(arrays_of_module(module), aliases_of_module(module))
@@ -160,10 +176,10 @@ def measure_network(
     with evaluation_without_gradients(module), ExitStack() as stack:
         for batch in batches_of_data(data, module):
             if measured is None:
-                measured, first_inputs = _Measurement.start(module, batch, classes, stack), batch.inputs[:2]
+                measured, first_inputs = _Measurement.start(module, batch, classes, stack, layers), batch.inputs[:2]
             measured.add(module, batch)
     assert measured is not None  # noqa: S101  (narrows the type; `batches_of_data` raises where there are none)
-    described, left_out = measured.description(digest, n_observations, min_count)
+    described, left_out = measured.description(module, digest, n_observations, min_count)
     if left_out:
         warn_caller("; ".join(left_out), WithheldWarning)
     return replace(described, class_prior=class_prior, name=name), first_inputs
@@ -237,6 +253,8 @@ class _Measurement:
         What is not measured, a line each.
     make_accumulator
         Makes what sums the moments of a class.
+    sample
+        Inputs that the factors of layers are computed from; None where they are not said.
     moments, ranges, tokens, channels, feature_sums
         What was summed so far, by class where it can be.
     groups
@@ -258,6 +276,7 @@ class _Measurement:
     moments: dict[int, MomentAccumulator] = field(default_factory=dict)
     ranges: dict[int, RangeAccumulator] = field(default_factory=dict)
     tokens: TokenAccumulator | None = None
+    sample: InputSample | None = None
     channels: dict[str, _ChannelSums] = field(default_factory=dict)
     feature_sums: Tensor | None = None
     groups: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
@@ -266,7 +285,12 @@ class _Measurement:
 
     @classmethod
     def start(
-        cls, module: nn.Module, batch: Batch, classes: int | Sequence[str] | None, stack: ExitStack
+        cls,
+        module: nn.Module,
+        batch: Batch,
+        classes: int | Sequence[str] | None,
+        stack: ExitStack,
+        layers: bool | None,
     ) -> _Measurement:
         """Return a measurement without observations, hooked into a module until `stack` ends."""
         outputs = output_tensor(module(_on_device(batch.inputs[:2], module)))
@@ -309,8 +333,22 @@ class _Measurement:
             n_groups = len(measured.counts)
             is_by_class = n_groups * table.num_embeddings <= MAX_TOKEN_ENTRIES
             measured.tokens = TokenAccumulator(table.num_embeddings, table.padding_idx, n_groups if is_by_class else 1)
+        measured._sample_inputs(module, d, layers)
         measured._hook(module, batch, n_outputs, stack)
         return measured
+
+    def _sample_inputs(self, module: nn.Module, d: int, layers: bool | None) -> None:
+        """Keep a sample of inputs (n, d) for the factors of layers, where these are asked for or small."""
+        if layers is False:
+            return
+        n_bytes = factor_bytes(module)
+        if layers is None and n_bytes > MAX_LAYER_BYTES:
+            text = (
+                f"second moments of layers would take {n_bytes / 2**20:.3g} MiB and are left out; layers=True says them"
+            )
+            self.notes = (*self.notes, text)
+        elif n_bytes:
+            self.sample = InputSample(max(1, min(MAX_LAYER_OBSERVATIONS, MAX_SAMPLE_ENTRIES // max(d, 1))))
 
     def _hook(self, module: nn.Module, batch: Batch, n_outputs: int | None, stack: ExitStack) -> None:
         """Record the outputs of layers with channels, and what the last layer reads."""
@@ -369,6 +407,8 @@ class _Measurement:
         self.counts += np.bincount(groups, minlength=len(self.counts))
         self.groups = torch.from_numpy(groups)
         module(_on_device(batch.inputs, module))
+        if self.sample is not None:
+            self.sample.add(batch.inputs, groups)
         if self.is_token:
             if self.tokens is not None:
                 self.shape = (max(self.shape[0], batch.inputs.shape[1]),)
@@ -383,7 +423,9 @@ class _Measurement:
                 self.moments[int(group)] = self.make_accumulator()
             self.moments[int(group)].add(in_group)
 
-    def description(self, digest: str, n_observations: float | None, min_count: float) -> tuple[Description, list[str]]:
+    def description(
+        self, module: nn.Module, digest: str, n_observations: float | None, min_count: float
+    ) -> tuple[Description, list[str]]:
         """Return what may leave, and what does not, a line each."""
         n_seen, counts = int(self.counts.sum()), self.counts[:-1]
         if n_observations is not None and n_observations < n_seen:
@@ -440,6 +482,18 @@ class _Measurement:
             )
         tokens, class_tokens = self._token_counts(said, is_all, min_count, left_out)
         class_moments = self._class_moments(counts, min_count, notes)
+        said_of_layers: dict[str, Any] = {}
+        if self.sample is not None and is_enough:
+            # Outputs without classes are means, of which only the scale of B depends on a deviation.
+            likelihood: Likelihood = "gaussian" if self.classes is None else "categorical"
+            statement = layer_statement(module, self.sample, said, MIN_OBSERVATIONS, likelihood)
+            notes += statement.notes
+            if statement.layers:
+                said_of_layers = {
+                    "layers": statement.layers,
+                    "layer_observations": float(statement.n_observations),
+                    "layer_likelihood": likelihood,
+                }
         described = Description(
             digest=digest,
             n_observations=float(n_seen if n_observations is None else n_observations) - n_withheld,
@@ -457,6 +511,7 @@ class _Measurement:
             class_features=self._class_features(counts, min_count),
             min_count=float(min_count),
             notes=tuple(notes),
+            **said_of_layers,
         )
         return as_stored(described), left_out
 

@@ -7,26 +7,24 @@ which is saved and sent beside the network.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from consilience.checks import is_count, is_number
 from consilience.core.progress import Progress, seeded, shown
 from consilience.errors import InputError, OptionError
-from consilience.networks.fisher.information import LIKELIHOODS, FisherInformation, Likelihood
+from consilience.networks.fisher.information import KINDS, LIKELIHOODS, FisherInformation, Kind, Likelihood
 from consilience.networks.torch_modules import is_module
 
 if TYPE_CHECKING:
     from torch import nn
 
-_KINDS = ("diagonal", "factors")
-
 
 def fisher(
     model: nn.Module,
     batches: Any,
-    kind: Literal["diagonal", "factors"] = "diagonal",
+    kind: Kind = "diagonal",
     likelihood: Likelihood = "categorical",
     n_draws: int | None = None,
     prior_precision: float = 1.0,
@@ -55,16 +53,18 @@ def fisher(
         The network as it will be sent; its first axis in and out counts observations. It is left as it is.
     batches : Tensor of shape (n, ...) or iterable of batches
         Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
-    kind : {"diagonal", "factors"}, optional
+    kind : {"diagonal", "factors", "kronecker"}, optional
         ``"diagonal"`` (default): F_pp, an array for every parameter. ``"factors"``: also the leading singular
-        directions G of all gradients together, so that F is G^T G plus a diagonal. Gradients of single observations do
-        not leave.
+        directions G of all gradients together, so that F is G^T G plus a diagonal. ``"kronecker"``: for every linear
+        layer and convolution the second moments of what it reads and of the gradients at what it answers (K-FAC), about
+        twice the numbers of the network; what has no such factors (gains of norms, embeddings, weights of several
+        layers) keeps its diagonal. Gradients of single observations do not leave.
     likelihood : {"categorical", "bernoulli", "gaussian"}, optional
         What outputs stand for: ``"categorical"`` (default; logits of classes on the second axis), ``"bernoulli"``
         (logits), ``"gaussian"`` (means).
     n_draws : int, optional
         Outcomes drawn for each observation (Monte Carlo). Default: None, the exact expectation, which costs a backward
-        pass for each output.
+        pass for each output; for Kronecker factors one outcome where there are more than 20 outputs.
     prior_precision : float, optional
         alpha of the prior N(0, I / alpha) that the network was trained with, on the scale of the sum: N times the
         weight decay where the loss is a mean over N observations. 0 without any. Default: 1.
@@ -103,10 +103,18 @@ def fisher(
     UnsupportedError
         For a network that normalises over the batch, where no observation has a gradient of its own.
 
+    Warns
+    -----
+    WithheldWarning
+        Where there are fewer than two observations for each row of a Kronecker factor, so that only its diagonal is
+        given: the eigenvectors of second moments of few observations are these observations.
+
     References
     ----------
     Matena, Raffel (2022), "Merging models with Fisher-weighted averaging"; (3) of Recasens et al. (2023), "Beyond
-    parameter averaging in model aggregation".
+    parameter averaging in model aggregation". Kronecker factors: Martens, Grosse (2015), "Optimizing neural networks
+    with Kronecker-factored approximate curvature"; of convolutions: Grosse, Martens (2016), "A Kronecker-factored
+    approximate Fisher matrix for convolution layers".
 
     Examples
     --------
@@ -124,7 +132,7 @@ def fisher(
         raise InputError("batches", "a tuple is one batch, inputs with labels", "give [(inputs, labels)], or a list")
     is_scale = n_observations is None or (is_number(n_observations) and n_observations > 0)
     for option, is_valid, expected in (
-        ("kind", kind in _KINDS, " or ".join(map(repr, _KINDS))),
+        ("kind", kind in KINDS, ", ".join(map(repr, KINDS))),
         ("likelihood", likelihood in LIKELIHOODS, ", ".join(map(repr, LIKELIHOODS))),
         ("n_draws", n_draws is None or is_count(n_draws), "a positive integer or None"),
         ("rank", rank is None or is_count(rank), "a positive integer or None"),
@@ -145,7 +153,7 @@ def fisher(
 
     with shown(progress, "Fisher information", "observation") as report:
         return fisher_information(
-            model, batches, kind == "factors", likelihood, noise, n_draws, rank, n_observations, prior_precision,
+            model, batches, kind, likelihood, noise, n_draws, rank, n_observations, prior_precision,
             minimum, generator, report, compat,
         )  # fmt: skip
 

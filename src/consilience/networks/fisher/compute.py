@@ -1,4 +1,4 @@
-"""Fisher information of a torch network on the data of a site: its diagonal, or its leading directions too.
+"""Fisher information of a torch network on the data of a site: its diagonal, leading directions, or Kronecker factors.
 
 With x_n the observations, theta the trained parameters and f the outputs,
 
@@ -8,8 +8,9 @@ where s_nc are the columns of a square root of the information of the outputs (`
 outcomes drawn from the model. Each J_n^T s_nc is one row of per-sample gradients (`sample_gradients`).
 
 Such rows of single observations betray inputs (a row of a linear layer's is an output's gradient times the input), so
-they never leave. What leaves is the sum of their squares, and the singular directions of all of them together
-(`singular_directions`), both from no fewer than a minimum of observations.
+they never leave. What leaves is the sum of their squares, the singular directions of all of them together
+(`singular_directions`), or the second moments of what layers read and of the gradients at what they answer
+(`kronecker_sums`), all from no fewer than a minimum of observations.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from consilience.errors import InputError
-from consilience.networks.fisher.information import FisherInformation, Likelihood, parameter_digest
+from consilience.core.caller import warn_caller
+from consilience.errors import InputError, WithheldWarning
+from consilience.networks.fisher.information import FisherInformation, Kind, Likelihood, parameter_digest
+from consilience.networks.fisher.kronecker import few_observations_text
+from consilience.networks.fisher.kronecker_sums import MAX_EXACT_OUTPUTS, KroneckerSums, observations_at_once
 from consilience.networks.fisher.likelihoods import information_square_root, sample_labels, sampled_scores
 from consilience.networks.fisher.sample_gradients import (
     GradientMethod,
@@ -73,7 +77,7 @@ _N_LINEARITY_OBSERVATIONS = 8
 def fisher_information(
     module: nn.Module,
     batches: Any,
-    factors: bool,
+    kind: Kind,
     likelihood: Likelihood,
     noise: float,
     n_draws: int | None,
@@ -92,7 +96,8 @@ def fisher_information(
     inputs = as_batches(batches)
     total = sum(map(batch_length, inputs)) if isinstance(inputs, (list, Tensor)) else 0  # 0: a stream of unknown length
     # One accumulator for what leaves: a diagonal, a low-rank sketch, or the published sums.
-    accumulator = _accumulator(parameters, factors, rank, compat)
+    accumulator = _accumulator(parameters, kind == "factors", rank, compat)
+    sums = KroneckerSums({})  # of layers whose information factorises; what has no factors keeps its diagonal
     n_seen, is_linear = 0, False
     n_parameters = sum(values.numel() for values in parameters.values())
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
@@ -104,17 +109,28 @@ def fisher_information(
             if not n_seen:
                 _refuse_unfit(backward, batch)
                 is_linear = _is_linear(module, parameters, batch, generator)
+                if kind == "kronecker":
+                    sums = KroneckerSums.start(backward, batch)
+                    rest = {name: values for name, values in parameters.items() if name not in sums.parameters}
+                    accumulator = _DiagonalAccumulator(rest)
             # One observation alone cannot show whether several interact.
             if not is_chosen and batch_length(batch) > 1:
                 method, is_chosen = _in_single_precision(backward).choose_method(batch), True
-                step = _observations_at_once(backward, batch, method, n_parameters, factors)
+                step = _observations_at_once(backward, batch, method, n_parameters, kind == "factors")
+                if sums.layers:
+                    step = min(step, observations_at_once(backward, batch))
             for start in range(0, batch_length(batch), step):
                 rows = batch_rows(batch, slice(start, start + step))
-                outputs, backward_pass = backward.forward(rows, method)
-                _refuse_outputs(outputs, likelihood)
-                for column in _output_gradients(outputs, likelihood, noise, n_draws, generator, compat):
-                    accumulator.add(backward_pass(column))
-                n_seen += len(outputs)
+                for way, parts in _passes(method, accumulator, sums):
+                    outputs, backward_pass = backward.forward(rows, way)
+                    _refuse_outputs(outputs, likelihood)
+                    if kind == "kronecker" and n_draws is None and outputs[0].numel() > MAX_EXACT_OUTPUTS:
+                        n_draws = 1
+                    for column in _output_gradients(outputs, likelihood, noise, n_draws, generator, compat):
+                        gradients = backward_pass(column)
+                        for part in parts:
+                            part.add(gradients)
+                n_seen += batch_length(rows)
                 progress(n_seen, max(total, n_seen))
     if n_seen < minimum:
         raise InputError(
@@ -127,12 +143,16 @@ def fisher_information(
             "n_observations", f"{n_observations:g} are fewer than the {n_seen} that were looked at", "leave it out"
         )
     residual, rows_by_parameter = accumulator.result(n_seen)
+    layers, only_diagonals = sums.factors(n_seen)
+    if only_diagonals:
+        warn_caller(few_observations_text(n_seen, only_diagonals), WithheldWarning)
     # F is a sum over observations, so that factors, whose squares are summed, scale with the root.
     scale = 1.0 if compat or n_observations is None else n_observations / n_seen
     state = arrays_of_module(module)
     return FisherInformation(
         residual={name: _stored(values * scale, parameters[name]) for name, values in residual.items()},
         factors={name: _stored(values * scale**0.5, parameters[name]) for name, values in rows_by_parameter.items()},
+        layers=layers,
         observations=float(n_seen if n_observations is None else n_observations),
         prior_precision=prior_precision,
         likelihood=likelihood,
@@ -144,6 +164,19 @@ def fisher_information(
         digest=parameter_digest(state, parameters),
         aliases={alias: name for alias, name in aliases_of_module(module).items() if name in parameters},
     )
+
+
+def _passes(
+    method: GradientMethod, accumulator: _FisherAccumulator, sums: KroneckerSums
+) -> list[tuple[GradientMethod, list[_FisherAccumulator | KroneckerSums]]]:
+    """Return how gradients are taken and what they are added to: one pass where one will do for all."""
+    if not sums.layers:
+        return [(method, [accumulator])]
+    if not accumulator.parameters:
+        return [(GradientMethod.CLOSED_FORMS, [sums])]
+    if method is GradientMethod.CLOSED_FORMS:
+        return [(method, [accumulator, sums])]
+    return [(method, [accumulator]), (GradientMethod.CLOSED_FORMS, [sums])]
 
 
 class _FisherAccumulator(ABC):

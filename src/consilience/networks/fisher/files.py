@@ -1,8 +1,9 @@
 """Files of Fisher information, written beside the file of a network.
 
-An ordinary safetensors file: arrays ``residual/NAME`` (*shape) and ``factors/NAME`` (rank, *shape) by parameter, and
-one JSON document in the header's metadata, format "consilience-fisher". A digest of the parameters binds it to its
-network, whose own file stays as it is.
+An ordinary safetensors file: arrays ``residual/NAME`` (*shape) and ``factors/NAME`` (rank, *shape) by parameter, or
+Kronecker factors ``layers/PATH/inputs`` and ``layers/PATH/outputs`` by layer (float32 lower triangles), and one JSON
+document in the header's metadata, format "consilience-fisher". A digest of the parameters binds it to its network,
+whose own file stays as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
+from consilience.core.inspection import Row
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import storable_arrays, write_arrays
@@ -19,6 +23,12 @@ from consilience.files.document import check_version, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.fisher.information import FisherInformation, Likelihood
+from consilience.networks.fisher.kronecker import (
+    OBSERVATIONS_PER_SIZE,
+    factor_arrays,
+    factors_of_arrays,
+    stated_sizes,
+)
 
 _FORMAT, _VERSION = "consilience-fisher", 1
 _REMEDY = "write it with consilience.save"
@@ -45,6 +55,7 @@ class FisherHeader(StrictModel):
     compat: bool
     digest: str | None
     aliases: Chunked[dict[str, str]]
+    layers: Chunked[dict[str, list[int]]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,9 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
     """
     arrays = {f"residual/{name}": values for name, values in information.residual.items()}
     arrays |= {f"factors/{name}": values for name, values in information.factors.items()}
+    arrays |= factor_arrays(information.layers)
+    # Files without Kronecker factors are those that earlier versions wrote and read.
+    layers = {"layers": stated_sizes(information.layers)} if information.layers else {}
     header = {
         "format": _FORMAT,
         "format_version": _VERSION,
@@ -90,6 +104,7 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
         "parameters": list(information.residual),
         "aliases": dict(sorted(information.aliases.items())),
         **{name: getattr(information, name) for name in _FIELDS},
+        **layers,
     }
     write_arrays(path, storable_arrays(path, arrays), json.dumps(header, sort_keys=True, allow_nan=False))
 
@@ -110,6 +125,7 @@ def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
     check_version(file.label, file.document, _VERSION)
     header = validate_document(file.label, FisherHeader, file.document)
     expected = {f"residual/{name}" for name in header.parameters}
+    expected |= {f"layers/{path}/{what}" for path in header.layers for what in ("inputs", "outputs")}
     factors = {f"factors/{name}" for name in header.parameters}
     if set(shapes) not in (expected, expected | factors):
         odd = sorted(set(shapes) ^ expected)[:3]
@@ -135,6 +151,7 @@ def read_fisher(where: Path | SafetensorsFile) -> FisherInformation:
         return FisherInformation(
             residual={name: arrays[f"residual/{name}"] for name in header.parameters},
             factors={name: arrays[f"factors/{name}"] for name in header.parameters if f"factors/{name}" in arrays},
+            layers=factors_of_arrays(header.layers, arrays, file.label),
             aliases=header.aliases,
             name=file.label,
             sha256=file.digest,
@@ -142,3 +159,20 @@ def read_fisher(where: Path | SafetensorsFile) -> FisherInformation:
         )
     except IndexError as error:  # factors without an axis
         raise InputError(file, "factors must have an axis for their number", _REMEDY) from error
+
+
+def layer_people_rows(n_observations: float | None) -> list[Row]:
+    """Return what second moments of layers tell about people, in plain words."""
+    over = "" if n_observations is None else f", over {n_observations:,g} observations"
+    return [
+        (
+            "layers",
+            f"how the site's inputs vary together, and what every layer makes of them{over}; of fewer than "
+            f"{OBSERVATIONS_PER_SIZE} observations for each row of a factor only its diagonal",
+        ),
+        (
+            "directions",
+            "the leading directions of the first layer are directions in which inputs vary; an observation unlike all "
+            "others may have one of its own",
+        ),
+    ]

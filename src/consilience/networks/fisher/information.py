@@ -1,4 +1,4 @@
-"""Fisher information of a network's parameters, diagonal or low rank plus diagonal.
+"""Fisher information of a network's parameters: diagonal, low rank plus diagonal, or Kronecker factors by layer.
 
 At parameters theta (P numbers) the information of N observations x_n with outcomes y is
 
@@ -9,7 +9,10 @@ the leading singular directions of all gradients together; r (P,), the *residual
 G^T G. Without factors, r is the whole diagonal. With a prior N(0, I / alpha) the precision of the posterior is
 F + alpha I (Laplace approximation).
 
-Both parts are split by parameter. They move with the units of their network (permutations and signs), and a digest of
+In the Kronecker-factored form the parameters of a layer have F = N A (x) B (``fisher.kronecker``), no information being
+shared between layers, and only parameters without such factors have an r.
+
+All parts are split by parameter. They move with the units of their network (permutations and signs), and a digest of
 the parameters binds them to the network that they were computed at.
 """
 
@@ -25,6 +28,12 @@ from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
 from consilience.errors import InputError, Problem
+from consilience.networks.fisher.kronecker import (
+    KroneckerFactors,
+    diagonal_by_parameter,
+    informed_names,
+    moved_factors,
+)
 from consilience.networks.network import Network, is_floating, non_finite_problems, to_bytes
 from consilience.networks.symmetry.entry_positions import entry_permutation
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -32,6 +41,8 @@ from consilience.networks.symmetry.transport import Transport
 
 Likelihood = Literal["categorical", "bernoulli", "gaussian"]
 LIKELIHOODS: tuple[Likelihood, ...] = get_args(Likelihood)
+Kind = Literal["diagonal", "factors", "kronecker"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _MAX_NAMES_SHOWN = 3
 """Parameters that a message names; further ones are counted. Chosen by hand, for the length of a line."""
@@ -48,6 +59,9 @@ class FisherInformation:
         there are none. In units of one over the parameter squared.
     factors : mapping of str to array of shape (rank, ...), optional
         By parameter: G, split as the parameters are. Empty for a diagonal alone. Default: empty.
+    layers : mapping of str to KroneckerFactors, optional
+        By path of a layer: means over observations of the factors of its weight and bias, which then have no residual.
+        Default: empty.
     observations : float, optional
         Number N of observations that it stands for. Default: None, unknown.
     prior_precision : float, optional
@@ -85,6 +99,7 @@ class FisherInformation:
 
     residual: Mapping[str, AnyArray]
     factors: Mapping[str, AnyArray] = field(default_factory=dict)
+    layers: Mapping[str, KroneckerFactors] = field(default_factory=dict, kw_only=True)
     observations: float | None = None
     prior_precision: float | None = None
     likelihood: Likelihood | None = None
@@ -99,7 +114,7 @@ class FisherInformation:
     sha256: str | None = None
 
     def __post_init__(self) -> None:
-        problems = [Problem(self.name, "has no parameters")] if not self.residual else []
+        problems = [Problem(self.name, "has no parameters")] if not self.residual and not self.layers else []
         arrays = [*self.residual.items(), *self.factors.items()]
         problems += [
             Problem(self.name, f"{key} holds {v.dtype}, not floats") for key, v in arrays if not is_floating(v)
@@ -121,7 +136,7 @@ class FisherInformation:
                 for key, values in self.residual.items()
                 if _minimum(values) < 0
             ]
-            problems += self._factor_problems()
+            problems += self._factor_problems() + self._layer_problems()
         for field_name in ("observations", "noise"):
             value = getattr(self, field_name)
             if value is not None and not (isfinite(value) and value > 0):
@@ -163,12 +178,26 @@ class FisherInformation:
             if tuple(values.shape) != (self.rank, *self.residual[key].shape)
         ]
 
+    def _layer_problems(self) -> list[Problem]:
+        """Return the problems with Kronecker factors, a line each."""
+        problems = [p for layer, factors in self.layers.items() for p in factors.problems(self.name, layer)]
+        if self.layers and self.factors:
+            problems.append(Problem(self.name, "has factors of all parameters and of layers", "give one of them"))
+        if twice := [name for name in informed_names(self.layers) if name in self.residual]:
+            problems.append(Problem(self.name, f"{_shorten(twice)}: has a residual and Kronecker factors of its layer"))
+        return problems
+
     def _is_informative(self) -> bool:
         """Return whether any entry is not zero."""
         return any(
             bool(array_namespace(values).any(values != 0))
             for values in (*self.residual.values(), *self.factors.values())
-        )
+        ) or any(factors.diagonal.any() for factors in self.layers.values())
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of all parameters that are informed."""
+        return [*self.residual, *informed_names(self.layers)]
 
     def record(self) -> dict[str, Any]:
         """Return its entry in the provenance of a fused file, as JSON values."""
@@ -176,8 +205,10 @@ class FisherInformation:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
-    def kind(self) -> Literal["diagonal", "factors"]:
-        """Whether it has factors, or only a diagonal."""
+    def kind(self) -> Kind:
+        """Whether it has factors, Kronecker factors of layers, or only a diagonal."""
+        if self.layers:
+            return "kronecker"
         return "factors" if self.factors else "diagonal"
 
     @property
@@ -187,9 +218,25 @@ class FisherInformation:
 
     @property
     def diagonal(self) -> dict[str, AnyArray]:
-        """The diagonal of F by parameter, each of its parameter's shape."""
+        """The diagonal of F by parameter, each of its parameter's shape; of layers with Kronecker factors, flattened.
+
+        Of a layer with Kronecker factors it is that of N A (x) B, weights (o, i).
+        """
         # diag(G^T G + diag(r)) = r + sum over factors of their squares
-        return {key: values + _squares(self.factors.get(key)) for key, values in self.residual.items()}
+        own = {key: values + _squares(self.factors.get(key)) for key, values in self.residual.items()}
+        return {**own, **{key: self._scale * values for key, values in diagonal_by_parameter(self.layers).items()}}
+
+    @property
+    def _scale(self) -> float:
+        """Number of observations that means over observations are multiplied by; 1 where it is unknown."""
+        return 1.0 if self.observations is None else self.observations
+
+    def as_diagonal(self, shapes: Mapping[str, tuple[int, ...]]) -> FisherInformation:
+        """Return the same with the diagonal alone of its Kronecker factors, for methods that read no factors."""
+        if not self.layers:
+            return self
+        diagonal = {key: values.reshape(shapes[key]) for key, values in self.diagonal.items()}
+        return replace(self, residual=diagonal, layers={})
 
     def renamed(self, symmetry: Symmetry) -> FisherInformation:
         """Return the same information under the names that a symmetry uses for tied parameters."""
@@ -211,9 +258,10 @@ class FisherInformation:
     def unfit(self, network: Network) -> list[Problem]:
         """Return the reasons why this is not the information of a network, a line each; empty when it may be."""
         names = {key: self._name(key, network.symmetry) for key in self.residual}
+        names |= {key: key for key in informed_names(self.layers)}
         residual = {names[key]: values for key, values in self.residual.items()}
         problems: list[Problem] = []
-        if missing := [key for key in residual if key not in network.arrays]:
+        if missing := [key for key in names.values() if key not in network.arrays]:
             problems.append(
                 Problem(
                     self.name, f"{_shorten(missing)}: not in {network.name}", "give the information of this network"
@@ -227,6 +275,15 @@ class FisherInformation:
             )
             for key, values in residual.items()
             if key in network.arrays and tuple(values.shape) != tuple(network.arrays[key].shape)
+        ]
+        problems += [
+            Problem(
+                self.name,
+                f"factors of {layer or 'the network'} are those of another layer than that of {network.name}",
+                "give the information of this network",
+            )
+            for layer, factors in self.layers.items()
+            if not missing and not factors.fit(layer, network.arrays)
         ]
         if (
             not problems
@@ -257,7 +314,8 @@ class FisherInformation:
             residual[key] = _take_entries(values, entries, None, 0)
             if information.factors:
                 factors[key] = _take_entries(information.factors[key], entries, signs, 1)
-        return replace(information, residual=residual, factors=factors)
+        layers = moved_factors(information.layers, layouts, transports, units)
+        return replace(information, residual=residual, factors=factors, layers=layers)
 
 
 def as_information(information: Any, name: str) -> FisherInformation:

@@ -92,7 +92,7 @@ def _read(fishers: Sequence[Any]) -> tuple[FisherInformation, ...]:
 def _was_computed_at(information: FisherInformation, network: DescribedNetwork) -> bool:
     """Return whether a network has the parameters at which Fisher information was computed, by digest."""
     names = {
-        key: key if key in network.arrays else _other_name(information, key, network) for key in information.residual
+        key: key if key in network.arrays else _other_name(information, key, network) for key in information.parameters
     }
     if any(name is None for name in names.values()):
         return False

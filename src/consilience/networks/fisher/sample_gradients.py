@@ -70,7 +70,7 @@ class PerSampleGradients(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class _ClosedFormGradients(PerSampleGradients):
+class ClosedFormGradients(PerSampleGradients):
     """From one ordinary backward pass for all observations.
 
     Parameters
@@ -183,11 +183,37 @@ class PerSampleBackward:
             return GradientMethod.VECTORISED
         return GradientMethod.ONE_BY_ONE
 
+    def closed_form_parameters(self, batch: Any) -> set[str]:
+        """Return the parameters whose gradients the closed forms of their layers give, tried on the first rows."""
+        trial = batch_rows(batch, slice(0, _N_TRIAL_OBSERVATIONS))
+        outputs, backward = self._forward_one_by_one(trial)
+        column = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
+        expected = backward(column)
+        largest = max(_largest(expected.gradients(name)) for name in self.parameters)
+        together, backward_together = self.forward(trial, GradientMethod.CLOSED_FORMS)
+        if together.shape != outputs.shape:
+            return set()
+        per_sample = backward_together(column)
+        return {
+            use.parameter
+            for use in self.recorded(trial)
+            if _are_close(
+                per_sample.gradients(use.parameter),
+                expected.gradients(use.parameter),
+                largest,
+                torch.finfo(self.parameters[use.parameter].dtype).eps,
+            )
+        }
+
+    def recorded(self, batch: Any) -> list[ParameterUse]:
+        """Return the uses of trained parameters by layers of known kinds, for the first rows of a batch."""
+        with self._recorded_uses() as uses:
+            _outputs(self.module, batch_rows(batch, slice(0, _N_TRIAL_OBSERVATIONS)))
+        return uses
+
     def _has_closed_forms(self, trial: Any) -> bool:
         """Return whether layers of known kinds use all trained parameters."""
-        with self._recorded_uses() as uses:
-            _outputs(self.module, trial)
-        return {use.parameter for use in uses} == set(self.parameters)
+        return {use.parameter for use in self.recorded(trial)} == set(self.parameters)
 
     def _agrees(self, method: GradientMethod, trial: Any, column: Tensor, expected: PerSampleGradients) -> bool:
         """Return whether a way runs and gives the gradients of each observation taken alone."""
@@ -252,7 +278,7 @@ class PerSampleBackward:
         by_output = {
             id(output): at_least_float32(gradient) for output, gradient in zip(use_outputs, gradients, strict=True)
         }
-        return _ClosedFormGradients(len(outputs), uses_by_parameter, by_output)
+        return ClosedFormGradients(len(outputs), uses_by_parameter, by_output)
 
     def _forward_one_by_one(self, batch: Any) -> tuple[Tensor, Backward]:
         with torch.backends.cudnn.flags(enabled=False):  # whose recurrent layers go backward in training mode only

@@ -12,6 +12,7 @@ from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
 from consilience.networks.methods.consensus import Consensus
 from consilience.networks.methods.fedma import FedMA
+from consilience.networks.methods.fisher.kronecker import KFAC, FedFisher, FedLPA
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.methods.fisher.self_supervised import SelfSupervisedFisher
 from consilience.networks.methods.gromov_wasserstein.method import GromovFusion
@@ -30,6 +31,9 @@ NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
     FedMA,
     FisherMerging,
     SelfSupervisedFisher,
+    KFAC,
+    FedFisher,
+    FedLPA,
     NetworkAverage,
     NetworkEnsembleMethod,
 )
@@ -74,9 +78,12 @@ def make_network_method(method: str | NetworkMethod | Method | None, options: Ma
 
 
 __all__ = [
+    "KFAC",
     "NETWORK_METHODS",
     "Auto",
     "Consensus",
+    "FedFisher",
+    "FedLPA",
     "FedMA",
     "FisherMerging",
     "GromovFusion",

@@ -27,9 +27,10 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.methods.fisher.base import FisherMethod, MergedParameters, Prior
+from consilience.networks.methods.fisher.base import FisherMethod, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
 from consilience.networks.methods.fisher.diagonal_average import diagonal_average, least_precision
+from consilience.networks.methods.fisher.informed import MergedParameters
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
 from consilience.networks.methods.fisher.precision import PosteriorProduct
 
@@ -133,7 +134,7 @@ class FisherMerging(FisherMethod):
         if self.favor_target is not None and self.favor_target >= len(sites):
             reasons.append(Problem("favor_target", f"there are {len(sites)} models, from 0; found {self.favor_target}"))
         if self.structure == "full":
-            size = sum(prod(values.shape) for values in sites[0].residual.values())
+            size = sum(prod(values.shape) for values in sites[0].diagonal.values())
             if size > MAX_DENSE_PARAMETERS:
                 text = (
                     f"structure 'full' makes a matrix of {size} x {size} parameters, at most {MAX_DENSE_PARAMETERS} "

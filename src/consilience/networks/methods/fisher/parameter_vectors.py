@@ -54,7 +54,9 @@ def in_input_order(ensemble: NetworkEnsemble) -> NetworkEnsemble:
     )
 
 
-def gather_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> AlignedSites:
+def gather_sites(
+    ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]], *, keeps_layers: bool = False
+) -> AlignedSites:
     """Return parameters and information of all sites with their units transported, in the reference's array library.
 
     Parameters
@@ -63,16 +65,21 @@ def gather_sites(ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Tr
         The networks with their information.
     transports : sequence of mappings of str to Transport, of length n_models
         For every model and group, the transport of its units: permutations and signs only.
+    keeps_layers : bool, optional
+        Whether Kronecker factors stay as they are. Default: they become their diagonals.
     """
     like = next(iter(ensemble.networks[ensemble.reference].working.values()))
     information = ensemble.information or ()
     # Sorted by name, so that vectors do not depend on the order in which a site wrote its parameters.
-    first = information[0].renamed(ensemble.symmetry).residual
-    layout = VectorLayout({key: tuple(values.shape) for key, values in sorted(first.items())})
+    names = sorted(information[0].renamed(ensemble.symmetry).parameters)
+    arrays_of_first = ensemble.networks[0].arrays
+    layout = VectorLayout({key: tuple(arrays_of_first[key].shape) for key in names})
     means, aligned = [], []
     for network, site_information, model_transports in zip(ensemble.networks, information, transports, strict=True):
         # Mean and precision move together: the posterior is the same, in other coordinates.
         transported = site_information.moved(network, model_transports)
+        if not keeps_layers:
+            transported = transported.as_diagonal(layout.shapes)
         arrays = network.move(model_transports)
         means.append(layout.vector({key: convert_like(arrays[key], like) for key in layout.shapes}))
         residual = {key: convert_like(values, like) for key, values in transported.residual.items()}

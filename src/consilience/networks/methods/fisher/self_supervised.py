@@ -22,8 +22,9 @@ from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, Problem
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.methods.fisher.base import FisherMethod, MergedParameters, Prior
+from consilience.networks.methods.fisher.base import FisherMethod, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
+from consilience.networks.methods.fisher.informed import MergedParameters
 from consilience.networks.methods.fisher.masked_objective import LowRankGaussian, Mask, MaskedObjective, draw_masks
 from consilience.networks.methods.fisher.merging import RIDGE
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites

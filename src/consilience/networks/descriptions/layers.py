@@ -1,0 +1,152 @@
+"""Kronecker factors of a network's layers for its description, from a random sample of the site's observations.
+
+Which observations may enter is known only when all have been seen (``disclosure``), so a uniform sample of the inputs
+is kept while they pass (reservoir sampling; Vitter 1985, algorithm R), and the factors are computed at the end, over
+those of it that may enter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from consilience.checks import Labels
+from consilience.errors import InputError, UnsupportedError
+from consilience.networks.fisher.information import Likelihood
+from consilience.networks.fisher.kronecker import KroneckerFactors, few_observations_text
+from consilience.networks.fisher.kronecker_sums import kronecker_factors
+from consilience.networks.fisher.sample_gradients import PerSampleBackward
+from consilience.networks.landscape.evaluation import evaluation_mode
+from consilience.networks.module_inputs import first_line
+from consilience.networks.repair.partial_forward import is_layer
+
+MAX_LAYER_BYTES = 2**22
+"""Bytes of all factors up to which they are said unless asked otherwise (4 MiB): as much as the rest of a description
+of images takes (3.5 MB for a ResNet-8 on 3 x 32 x 32, docs/describe.md)."""
+
+MAX_LAYER_OBSERVATIONS = 2000
+"""Observations that factors are computed from, at most: whole factors of up to 1,000 inputs need as many. The passes
+over more would take longer than all else of a description."""
+
+MAX_SAMPLE_ENTRIES = 2**26
+"""Entries of the inputs that are kept, at most (256 MiB in float32). Chosen by hand, for memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerStatement:
+    """What a description says of layers.
+
+    Parameters
+    ----------
+    layers : dict of str to KroneckerFactors
+        By path.
+    n_observations : int
+        Observations that they are means over; 0 where there are none.
+    likelihood : {"categorical", "gaussian"}
+        What the outputs were taken for.
+    notes : tuple of str
+        What was reduced or left out, a line each.
+    """
+
+    layers: dict[str, KroneckerFactors]
+    n_observations: int
+    likelihood: Likelihood
+    notes: tuple[str, ...] = ()
+
+
+def factor_bytes(module: nn.Module) -> int:
+    """Return the bytes of the factors of all linear layers and convolutions that are trained, in a file."""
+    total = 0
+    for part in module.modules():
+        if not is_layer(part) or not part.weight.requires_grad:
+            continue
+        groups = 1 if isinstance(part, nn.Linear) else part.groups
+        d = int(np.prod(part.weight.shape[1:])) + (part.bias is not None and part.bias.requires_grad)
+        o = part.weight.shape[0] // groups
+        total += 4 * groups * (d * (d + 1) + o * (o + 1)) // 2
+    return total
+
+
+@dataclass(eq=False)
+class InputSample:
+    """A uniform random sample of the inputs that pass, with the group of each.
+
+    Parameters
+    ----------
+    capacity : int
+        Inputs that are kept at most.
+    """
+
+    capacity: int
+    inputs: list[Tensor] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    n_seen: int = 0
+    is_ragged: bool = False
+    _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def add(self, inputs: Tensor, groups: Labels) -> None:
+        """Let inputs (n, ...) pass, of groups (n,)."""
+        if self.inputs and inputs.shape[1:] != self.inputs[0].shape:
+            self.is_ragged = True
+            return
+        # Input t of all takes a place with probability capacity / t, at random.
+        numbers = np.arange(self.n_seen, self.n_seen + len(inputs))
+        places = np.where(numbers < self.capacity, numbers, self._rng.integers(0, numbers + 1))
+        self.n_seen += len(inputs)
+        for row in np.flatnonzero(places < self.capacity).tolist():
+            place, of_row = int(places[row]), inputs[row].detach().to("cpu", copy=True)
+            if place < len(self.inputs):
+                self.inputs[place], self.groups[place] = of_row, int(groups[row])
+            else:
+                self.inputs.append(of_row)
+                self.groups.append(int(groups[row]))
+
+    def rows(self, groups: Labels) -> Tensor | None:
+        """Return the kept inputs of some groups, None where there are none or inputs have several shapes."""
+        chosen = [of for of, group in zip(self.inputs, self.groups, strict=True) if group in set(groups.tolist())]
+        return torch.stack(chosen) if chosen and not self.is_ragged else None
+
+
+def layer_statement(
+    module: nn.Module, sample: InputSample, groups: Labels, minimum: int, likelihood: Likelihood
+) -> LayerStatement:
+    """Return the factors of a network's layers over the sample's inputs of some groups; none where they cannot be said.
+
+    Parameters
+    ----------
+    module : Module
+        The network; it is left as it is.
+    sample : InputSample
+        Inputs.
+    groups : ndarray of int
+        Groups of observations that may enter.
+    minimum : int
+        Fewer observations say nothing.
+    likelihood : {"categorical", "gaussian"}
+        What outputs stand for.
+    """
+    inputs = sample.rows(groups)
+    parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}
+    reason = ""
+    if inputs is None:
+        reason = "inputs have several lengths"
+    elif len(inputs) < minimum:
+        reason = f"{len(inputs)} observations are fewer than {minimum}"
+    elif not parameters:
+        reason = "no parameter is trained"
+    if reason or inputs is None:
+        return LayerStatement({}, 0, likelihood, (f"second moments of layers are left out: {reason}",))
+    try:
+        with evaluation_mode(module):
+            backward = PerSampleBackward(module, parameters)
+            layers, only_diagonals = kronecker_factors(
+                backward, inputs, likelihood, 1.0, torch.Generator().manual_seed(0)
+            )
+    except (InputError, UnsupportedError, RuntimeError) as error:
+        # Networks that answer no tensor, or that autograd cannot follow, are described without.
+        return LayerStatement({}, 0, likelihood, (f"second moments of layers are left out: {first_line(error)}",))
+    notes = (few_observations_text(len(inputs), only_diagonals),) if only_diagonals else ()
+    return LayerStatement(layers, len(inputs) if layers else 0, likelihood, notes)

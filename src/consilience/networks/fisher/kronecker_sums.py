@@ -1,0 +1,179 @@
+"""Sums of the Kronecker factors of a network's layers over observations, from forward and backward passes.
+
+One forward pass gives what every layer reads, one backward pass for each column of the square root of the information
+of the outputs (``likelihoods``) gives the gradients at what it answers. Calls of a layer at several positions, or more
+than once, add up (Grosse and Martens 2016). Only sums leave this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from consilience.networks.fisher.information import Likelihood
+from consilience.networks.fisher.kronecker import (
+    OBSERVATIONS_PER_SIZE,
+    KroneckerFactors,
+    as_stored,
+    parameter_names,
+    reduced,
+)
+from consilience.networks.fisher.likelihoods import information_square_root, sampled_scores
+from consilience.networks.fisher.parameter_uses import LinearUse
+from consilience.networks.fisher.sample_gradients import (
+    ClosedFormGradients,
+    GradientMethod,
+    PerSampleBackward,
+    PerSampleGradients,
+    batch_length,
+    batch_rows,
+)
+from consilience.networks.repair.partial_forward import is_layer
+from consilience.networks.torch_modules import aliases_of_module
+
+MAX_EXACT_OUTPUTS = 20
+"""Outputs whose expectation is exact, a backward pass for each; of more, outcomes are drawn. The specification's bound,
+for time."""
+
+MAX_OBSERVATIONS_AT_ONCE = 256
+"""Observations in one pass, at most. Chosen by hand; only speed and memory depend on it."""
+
+MAX_ENTRIES_AT_ONCE = 2**24
+"""Entries of inputs and outputs of layers in memory at once (64 MiB): patches of a convolution are as many times as
+large as its input as its kernel has entries. Chosen by hand; only speed and memory depend on it."""
+
+
+@dataclass(frozen=True, eq=False)
+class KroneckerSums:
+    """Sums over the observations seen so far.
+
+    Parameters
+    ----------
+    layers : dict of str to bool
+        Path of every layer that has factors, and whether its bias counts among what it reads.
+    """
+
+    layers: dict[str, bool]
+    _inputs: dict[str, Tensor] = field(default_factory=dict)
+    _outputs: dict[str, Tensor] = field(default_factory=dict)
+    _n_rows: dict[str, int] = field(default_factory=dict)  # observations times positions
+    _last_use: dict[str, LinearUse] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, backward: PerSampleBackward, batch: Any) -> KroneckerSums:
+        """Return sums over no observation, of the linear layers and convolutions whose gradients factorise.
+
+        These are the ones whose trained weights belong to one layer alone, for which the closed form of the gradient is
+        right: tried on a few observations.
+        """
+        right, uses = backward.closed_form_parameters(batch), backward.recorded(batch)
+        tied = set(aliases_of_module(backward.module).values())
+        layers: dict[str, bool] = {}
+        for path, part in backward.module.named_modules():
+            weight, bias = parameter_names(path)
+            if not is_layer(part) or weight not in right or weight in tied:
+                continue
+            has_bias = bias in backward.parameters
+            if has_bias and (bias not in right or bias in tied):
+                continue
+            of_weight = [use for use in uses if use.parameter == weight]
+            if all(isinstance(use, LinearUse) for use in of_weight):
+                layers[path] = has_bias
+        return cls(layers)
+
+    @property
+    def parameters(self) -> set[str]:
+        """Names of the parameters that the factors inform."""
+        return {name for path, has_bias in self.layers.items() for name in parameter_names(path)[: 1 + has_bias]}
+
+    def add(self, gradients: PerSampleGradients) -> None:
+        """Add what layers read in a pass, once, and the gradients of one column of outputs."""
+        if not isinstance(gradients, ClosedFormGradients):
+            raise TypeError("factors need the inputs of layers, which closed forms of gradients have")
+        for path, has_bias in self.layers.items():
+            weight, _ = parameter_names(path)
+            uses = [use for use in gradients.uses[weight] if isinstance(use, LinearUse)]
+            is_new_pass = self._last_use.get(path) is not uses[0]
+            self._last_use[path] = uses[0]
+            for use in uses:
+                at_output = use.output_gradients(gradients.output_gradients[id(use.output)])  # (n, groups, t, o)
+                _accumulate(self._outputs, path, _by_group(at_output))
+                if is_new_pass:
+                    read = _by_group(use.inputs)  # (groups, n * t, i)
+                    ones = read.new_ones(*read.shape[:2], 1)
+                    _accumulate(self._inputs, path, torch.cat([read, ones], dim=2) if has_bias else read)
+                    self._n_rows[path] = self._n_rows.get(path, 0) + read.shape[1]
+
+    def factors(self, n_observations: int) -> tuple[dict[str, KroneckerFactors], list[str]]:
+        """Return the factors by layer, in the precision of a file, and the layers of which only diagonals leave."""
+        layers, only_diagonals = {}, []
+        for path, has_bias in self.layers.items():
+            inputs = (self._inputs[path] / n_observations).cpu().numpy()
+            outputs = (self._outputs[path] / self._n_rows[path]).cpu().numpy()
+            kept = [reduced((of + of.transpose(0, 2, 1)) / 2, n_observations) for of in (inputs, outputs)]
+            if n_observations < OBSERVATIONS_PER_SIZE * max(kept[0].shape[1], kept[1].shape[1]):
+                only_diagonals.append(path or "the network")
+            layers[path] = as_stored(KroneckerFactors(kept[0], kept[1], has_bias))
+        return layers, only_diagonals
+
+
+def _by_group(values: Tensor) -> Tensor:
+    """Return (groups, n * positions, k) of values (n, groups, positions, k)."""
+    return values.transpose(0, 1).flatten(1, 2)
+
+
+def _accumulate(sums: dict[str, Tensor], path: str, rows: Tensor) -> None:
+    """Add the products of rows (groups, m, k) to the sums of a layer, float64."""
+    products = (rows.transpose(1, 2) @ rows).to(torch.float64)
+    sums[path] = sums[path] + products if path in sums else products
+
+
+def columns_of_outputs(
+    outputs: Tensor, likelihood: Likelihood, noise: float, n_draws: int | None, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Yield the columns of the square root of the information of outputs (n, ...), exact up to 20 of them.
+
+    Of more than 20 columns, or where `n_draws` says so, scores of outcomes drawn from the network; one by default.
+    """
+    n_columns = outputs[0].numel()
+    if n_draws is None and n_columns <= MAX_EXACT_OUTPUTS:
+        return information_square_root(outputs, likelihood, noise)
+    return sampled_scores(outputs, likelihood, noise, n_draws or 1, generator)
+
+
+def kronecker_factors(
+    backward: PerSampleBackward, inputs: Any, likelihood: Likelihood, noise: float, generator: torch.Generator
+) -> tuple[dict[str, KroneckerFactors], list[str]]:
+    """Return the factors of a network's layers over some inputs, and the layers of which only diagonals leave.
+
+    Parameters
+    ----------
+    backward : PerSampleBackward
+        The network, in evaluation mode.
+    inputs : Tensor of shape (n, ...)
+        Inputs, two or more.
+    likelihood, noise
+        What outputs stand for; see ``likelihoods``.
+    generator : torch.Generator
+        Source of outcomes, where they are drawn.
+    """
+    sums = KroneckerSums.start(backward, inputs)
+    if not sums.layers:
+        return {}, []
+    step = observations_at_once(backward, inputs)
+    for first in range(0, batch_length(inputs), step):
+        rows = batch_rows(inputs, slice(first, first + step))
+        outputs, backward_pass = backward.forward(rows, GradientMethod.CLOSED_FORMS)
+        for column in columns_of_outputs(outputs, likelihood, noise, None, generator):
+            sums.add(backward_pass(column))
+    return sums.factors(batch_length(inputs))
+
+
+def observations_at_once(backward: PerSampleBackward, batch: Any) -> int:
+    """Return how many observations go through a network together."""
+    entries = max(1, backward.entries_per_observation(batch))
+    return max(1, min(MAX_OBSERVATIONS_AT_ONCE, MAX_ENTRIES_AT_ONCE // entries))
