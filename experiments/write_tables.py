@@ -19,6 +19,7 @@ from federated.tables import TABLES as FEDERATED
 from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
+from network_battery.kronecker_tables import TABLES as KRONECKER
 from network_battery.tables import TABLES as NETWORK_BATTERY
 from scale_tables import SCALE
 from scores.tables import TABLES as SCORES
@@ -44,6 +45,7 @@ PAGES = (
     "docs/experiments_points.md",
     "docs/experiments_recurrent.md",
     "docs/federated.md",
+    "docs/fisher.md",
     "docs/networks_default.md",
     "docs/number.md",
     "docs/scores.md",
@@ -341,6 +343,7 @@ TABLES = {
     **BATTERY,
     **POINTS,
     **NETWORKS,
+    **KRONECKER,
     **NETWORK_BATTERY,
     **RECURRENT,
     **FISHER,

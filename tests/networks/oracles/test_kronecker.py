@@ -200,6 +200,15 @@ def test_the_quadratic_and_its_gradient_are_those_of_whole_matrices():
         np.testing.assert_allclose(gradient[index], difference, rtol=1e-6, atol=1e-8)
 
 
+def test_the_expected_increase_is_never_negative_and_zero_where_all_sites_agree():
+    problem = drawn_problem(7)
+    for mean in problem.means:
+        assert problem.value(mean) > 0
+    same = LayerQuadratic(problem.weights, np.stack([problem.means[0]] * 3), problem.inputs, problem.outputs)
+    assert same.value(same.average) == 0
+    np.testing.assert_array_equal(same.average, problem.means[0])
+
+
 def sites(number=3):
     """Return networks of one start with a bias, grouped and plain convolutions, and what is known of them."""
     base = convolutional_net()
