@@ -24,6 +24,8 @@ def fused(name, models=None, infos=None, weights=WEIGHTS, **options):
     models, infos = own if models is None else models, known if infos is None else infos
     method = SPECIMENS[name]
     told = {"fishers": infos} if method.wants_information else {"example": observations(0, 5)}
+    if isinstance(method, cs.Distill):
+        told["inputs"] = observations(3)
     return cs.fuse(models, method, weights=weights, rng=0, **told, **options)
 
 

@@ -33,12 +33,14 @@ from consilience.networks.fuse_aligned import (
     split_arguments,
     target_units,
 )
+from consilience.networks.fuse_distilled import distillation_problems, fuse_distilled
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import DescribedNetwork, describe_networks
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
+from consilience.networks.methods.distill import Distill
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
@@ -104,14 +106,19 @@ def _prepare(
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
     proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
     models = _with_symmetry(described, information, method, arguments, example, proof_rng)
+    sites, stated = Sites(tuple(names), weights, descriptions, are_stated), replace(arguments, example=example)
     if request.only_check:
+        if isinstance(method, Distill):
+            robust = method.reasons(NetworkEnsemble(models.networks, weights, dict(models.networks[0].units)))
+            return Prepared.checked([*robust, *distillation_problems(models, sites, stated)])
         return Prepared.checked(_refusals(models, method, arguments, weights, information))
 
     def fuse() -> NetworkFusion:
         if isinstance(method, Auto):
-            sites = Sites(tuple(names), weights, descriptions, are_stated)
-            stated = replace(arguments, example=example)
             fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
+            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+        if isinstance(method, Distill):
+            fusion = fuse_distilled(models, sites, stated, method, fusion_rng, request.progress)
             return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
         fusion, order = fuse_aligned(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information
@@ -172,7 +179,7 @@ def _with_symmetry(
     try:
         return with_symmetry(described, arguments.symmetry, example, arguments.module, rng)
     except UnsupportedError:
-        if not isinstance(method, Auto) or not all(network.description for network in described):
+        if not isinstance(method, Auto | Distill) or not all(network.description for network in described):
             raise
         return without_symmetry(described, arguments.module)  # what cannot be traced can still be chosen among
 

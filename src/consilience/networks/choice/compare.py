@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +26,9 @@ from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.heads import class_heads, refit_head
 from consilience.networks.classes.shares import class_shares
-from consilience.networks.distillation import distill
+from consilience.networks.distillation import Distilled, distill, has_batch_norm
 from consilience.networks.methods.fisher.merging import FisherMerging
+from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 
 N_DISTILLED = 2
@@ -95,11 +97,17 @@ class Comparison:
         candidates = self.workshop.site_candidates() if self.inputs.can_compare_sites else []
         n_sites = len(candidates)
         rng, distill_rng = self.rng.spawn(2)
-        for made in (self._averages(), self._refitted(rng), self._distilled(candidates, distill_rng)):
+        for made in (self.averages(), self.refitted(rng), self._distilled(candidates, distill_rng)):
             for candidate in made:
                 candidates.append(candidate)
                 self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
-        held = self.inputs.held
+        choice = self.scored(candidates, Scores.choose)
+        self.workshop.progress(n_steps, n_steps)
+        return choice
+
+    def scored(self, candidates: Sequence[Candidate], choose: Callable[[Scores], int]) -> Choice:
+        """Return candidates, sites' own in front, with their scores on held-out inputs, and which a rule takes."""
+        held, n_sites = self.inputs.held, sum(candidate.site is not None for candidate in candidates)
         criterion = self._criterion(held, self.on_held)
         outputs = [*self.on_held[:n_sites], *(outputs_of(c.module, held.inputs) for c in candidates[n_sites:])]
         scores = Scores(
@@ -109,8 +117,7 @@ class Comparison:
             [candidate.site is not None for candidate in candidates],
             MARGIN if criterion.is_labelled else 0.0,
         )
-        self.workshop.progress(n_steps, n_steps)
-        chosen = scores.choose()
+        chosen = choose(scores)
         ensemble = self.teacher.answers(self.on_held)
         gap = None
         if self.teacher.classifies:
@@ -126,7 +133,7 @@ class Comparison:
             can_exclude_harm=self.inputs.can_compare_sites and self.inputs.stand_for_all,
         )
 
-    def _averages(self) -> Iterator[Candidate]:
+    def averages(self) -> Iterator[Candidate]:
         """Yield the base, the base with the rows of its head by class, and that by Fisher information."""
         workshop, base = self.workshop, self.workshop.base_candidate
         yield base
@@ -158,7 +165,7 @@ class Comparison:
         copied.load_state_dict({**state, **{key: torch.as_tensor(rows[key]).to(state[key]) for key in rows}})
         return copied
 
-    def _refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
+    def refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
         if not self.workshop.method.refit or self._is_too_late("refit"):
             return
@@ -174,40 +181,64 @@ class Comparison:
             yield Candidate("refit_head", Effort.REFITTED_HEAD, module, base, made)
 
     def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
-        """Yield the best candidates so far but sites', distilled from the ensemble.
-
-        Half of a target is the drawn class where there is one.
-        """
+        """Yield the best candidates so far but sites', distilled from the ensemble."""
         fused = [candidate for candidate in candidates if candidate.site is None]
         if not self.workshop.method.steps or self._is_too_late("distill"):
             return
-        fit, early = self.inputs.fit, self.inputs.early
-        criterion = self._criterion(early, self.on_early)
-        losses = [float(criterion.losses(outputs_of(c.module, early.inputs)).mean()) for c in fused]
-        targets = _with_labels(self.teacher.answers(self.on_fit), fit)
-        early_targets = _with_labels(self.teacher.answers(self.on_early), early)
-        for number, stream in zip(
-            np.argsort(losses, kind="stable")[:N_DISTILLED], rng.spawn(N_DISTILLED), strict=False
-        ):
-            start = fused[int(number)]
+        for start, stream in zip(self.best(fused, N_DISTILLED), rng.spawn(N_DISTILLED), strict=False):
             name = f"distill({start.name})"
             if self._is_too_late(name):
                 continue
             with self._or_noted(name):
-                distilled = distill(
-                    start.module,
-                    fit.inputs,
-                    torch.as_tensor(targets),
-                    early.inputs,
-                    torch.as_tensor(early_targets),
-                    loss="kl" if self.teacher.classifies else "squared",
-                    steps=self.workshop.method.steps,
-                    rng=stream,
-                )
-                if not distilled.best_step:  # nothing was gained
-                    continue
-                made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
-                yield Candidate(name, Effort.DISTILLED, distilled.module, start.base, "; ".join(filter(None, made)))
+                candidate, _ = self.distil(start, stream, steps=self.workshop.method.steps)
+                if candidate is not None:
+                    yield candidate
+
+    def best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+        """Return so many candidates of the least loss on the inputs to stop by."""
+        early = self.inputs.early
+        criterion = self._criterion(early, self.on_early)
+        losses = [float(criterion.losses(outputs_of(c.module, early.inputs)).mean()) for c in candidates]
+        return [candidates[int(number)] for number in np.argsort(losses, kind="stable")[:count]]
+
+    def distil(
+        self, start: Candidate, rng: np.random.Generator, *, is_anchored: bool = True, **options: Any
+    ) -> tuple[Candidate | None, Distilled[nn.Module]]:
+        """Return a candidate trained to answer as the ensemble, None where nothing was gained, and how training went.
+
+        Half of a target is the drawn class where there is one. Batch normalisation is anchored afterwards.
+
+        Parameters
+        ----------
+        start : Candidate
+            The network at the start.
+        rng : numpy.random.Generator
+            Draws batches.
+        is_anchored : bool, optional
+            Whether the base has the models' layers, so that batch normalisation can have theirs. Default: True.
+        **options
+            Of `consilience.networks.distillation.distill`.
+        """
+        fit, early = self.inputs.fit, self.inputs.early
+        distilled = distill(
+            start.module,
+            fit.inputs,
+            torch.as_tensor(_with_labels(self.teacher.answers(self.on_fit), fit)),
+            early.inputs,
+            torch.as_tensor(_with_labels(self.teacher.answers(self.on_early), early)),
+            loss="kl" if self.teacher.classifies else "squared",
+            rng=rng,
+            **options,
+        )
+        if not distilled.best_step:
+            return None, distilled
+        module = distilled.module
+        if is_anchored and has_batch_norm(module):  # steps move gamma and beta away from those of the models
+            aligned, order = start.base.aligned_models, self.workshop.order
+            module = anchor(module, [aligned[i] for i in order], self.workshop.ordered.weights).module
+        made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
+        name = f"distill({start.name})"
+        return Candidate(name, Effort.DISTILLED, module, start.base, "; ".join(filter(None, made))), distilled
 
     def _criterion(self, rows: Rows, outputs: Array) -> Criterion:
         """Return what candidates are compared by on inputs, for the sites' outputs (J, n, k) on them."""

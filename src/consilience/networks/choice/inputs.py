@@ -28,7 +28,7 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.module_inputs import refuse_unfit
 from consilience.networks.repair.partial_forward import as_batches, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
-from consilience.networks.synthetic.matched_images import matched_images
+from consilience.networks.synthetic.matched_images import MatchedImages, matched_images
 
 HELD_PER_FIT = 2
 """Inputs that compare candidates, for each one that they are fitted on: a standard error of an error rate of 20 % is
@@ -42,6 +42,8 @@ MIN_DESCRIBED = 0.9
 hand: all ensembles of experiments/network_battery that describe classes have 0.97 or more."""
 MIN_OWN = 0.5
 """The same of every single site, for harm to be excluded. Chosen by hand."""
+IMAGE_SHARE = 0.5
+"""Share of a bound on seconds that images take at most, so that time is left to train. Chosen by hand."""
 _GIVEN_SHARES = (0.5, 0.1, 0.4)
 """Shares of given inputs to fit, to stop and to compare."""
 
@@ -97,6 +99,7 @@ def choice_inputs(
     n_inputs: int,
     rng: np.random.Generator,
     progress: Progress,
+    max_seconds: float | None = None,
 ) -> ChoiceInputs | None:
     """Return inputs for a choice, or None where nobody says what inputs are like.
 
@@ -116,6 +119,8 @@ def choice_inputs(
         Source of all draws.
     progress : callable
         Called with (steps done, steps in all) while images are matched.
+    max_seconds : float, optional
+        Of the call; images take `IMAGE_SHARE` of it at most. Default: no bound.
     """
     draw_rng, image_rng = rng.spawn(2)
     if given is not None:
@@ -127,9 +132,13 @@ def choice_inputs(
     if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_statistics, modules)):
         return None
     # The second set compares: it ranks fused networks, never a site's own against them.
-    fit, others = (_match(modules, sites, example, stream, progress) for stream in image_rng.spawn(2))
-    n_early = len(others) // 4
-    return ChoiceInputs(Rows(fit), Rows(others[:n_early]), Rows(others[n_early:]), can_compare_sites=False)
+    seconds = None if max_seconds is None else 0.5 * IMAGE_SHARE * max_seconds
+    fit, others = (_match(modules, sites, example, stream, progress, seconds) for stream in image_rng.spawn(2))
+    notes = ("max_seconds cut the matching of images",) if fit.is_cut or others.is_cut else ()
+    images, other_images = (matched.inputs.to(next(modules[0].parameters())) for matched in (fit, others))
+    n_early = len(other_images) // 4
+    early, held = Rows(other_images[:n_early]), Rows(other_images[n_early:])
+    return ChoiceInputs(Rows(images), early, held, can_compare_sites=False, notes=notes)
 
 
 def _has_statistics(module: nn.Module) -> bool:
@@ -138,17 +147,23 @@ def _has_statistics(module: nn.Module) -> bool:
 
 
 def _match(
-    modules: Sequence[nn.Module], sites: Sites, example: Tensor, rng: np.random.Generator, progress: Progress
-) -> Tensor:
-    """Return images (n, ...) matched to the statistics of the networks' batch normalisation."""
+    modules: Sequence[nn.Module],
+    sites: Sites,
+    example: Tensor,
+    rng: np.random.Generator,
+    progress: Progress,
+    max_seconds: float | None,
+) -> MatchedImages:
+    """Return images matched to the statistics of the networks' batch normalisation."""
     return matched_images(
         modules,
         tuple(example.shape[1:]),
         rng=rng,
         descriptions=sites.descriptions,
         names=sites.names,
+        max_seconds=max_seconds,
         progress=progress,
-    ).inputs.to(next(modules[0].parameters()))
+    )
 
 
 def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInputs:

@@ -23,6 +23,7 @@ from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage
+from consilience.networks.methods.distill import Distill
 from consilience.networks.repair_fusion import replace_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
@@ -45,7 +46,7 @@ class Workshop:
     sites: Sites
     arguments: NetworkArguments
     information: Sequence[FisherInformation] | None
-    method: Auto
+    method: Auto | Distill
     rng: np.random.Generator
     progress: Progress
 
@@ -138,9 +139,9 @@ class Workshop:
         )
         return fusion
 
-    def site_candidates(self) -> list[Candidate]:
-        """Return the sites' own networks, where the caller asks for no other width."""
-        if self.arguments.target is not None or self.arguments.target_widths is not None:
+    def site_candidates(self, any_width: bool = False) -> list[Candidate]:
+        """Return the sites' own networks, where the caller asks for no other width, or to compare with in any width."""
+        if not any_width and (self.arguments.target is not None or self.arguments.target_widths is not None):
             return []
         modules = self.modules if self.models.template is not None else [None] * len(self.order)
         return [

@@ -11,6 +11,7 @@ from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
 from consilience.networks.methods.consensus import Consensus
+from consilience.networks.methods.distill import Distill
 from consilience.networks.methods.fedma import FedMA
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.methods.fisher.self_supervised import SelfSupervisedFisher
@@ -30,6 +31,7 @@ NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
     FedMA,
     FisherMerging,
     SelfSupervisedFisher,
+    Distill,
     NetworkAverage,
     NetworkEnsembleMethod,
 )
@@ -77,6 +79,7 @@ __all__ = [
     "NETWORK_METHODS",
     "Auto",
     "Consensus",
+    "Distill",
     "FedMA",
     "FisherMerging",
     "GromovFusion",
