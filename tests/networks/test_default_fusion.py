@@ -315,3 +315,56 @@ def test_one_output_for_two_classes_is_not_compared():
     fusion = cs.fuse(described)
     assert "1 numbers for 2 classes" in fusion.verdict.text
     assert fusion.verdict.harmless is None
+
+
+# -- Batch normalisation and descriptions that tell nothing of use.
+
+
+def halves(make_net=make_normed):
+    rows = [~HELD & (torch.arange(len(X)) % 2 == part) for part in (0, 1)]
+    return [train(of_site, start, make_net, steps=10) for start, of_site in enumerate(rows)], rows
+
+
+def untracked():
+    net = make_normed()
+    net[2] = nn.BatchNorm2d(6, track_running_stats=False)
+    return net
+
+
+def test_statistics_that_were_never_updated_or_are_not_kept_are_said():
+    fresh, _ = halves()
+    fresh[1][2].reset_running_stats()
+    verdict = cs.fuse(fresh, example=X[:2]).verdict
+    assert verdict.code == "no_inputs"
+    assert "model 1: batch normalisation 2 has never seen data (mean 0, variance 1)" in verdict.text
+    with pytest.raises(cs.UnsupportedError, match="model 1: batch normalisation 2 has never seen data"):
+        cs.fuse(fresh, "distill", example=X[:2])
+    kept_none, _ = halves(untracked)
+    verdict = cs.fuse(kept_none, example=X[:2]).verdict
+    assert "batch normalisation 2 keeps no running statistics (track_running_stats=False)" in verdict.text
+
+
+@pytest.mark.parametrize("method", [None, "distill"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (-1.0, r"model 1: channel variances of 2 are negative \(-1\)"),
+        (float("nan"), "model 1: array 2.running_var has NaN"),
+    ],
+)
+def test_variances_that_are_none_are_refused_by_name(method, value, message):
+    broken, _ = halves()
+    broken[1][2].running_var[3] = value
+    with pytest.raises(cs.InputError, match=message):
+        cs.fuse(broken, method, example=X[:2])
+
+
+@pytest.mark.parametrize("method", [None, "distill"])
+def test_inputs_described_with_another_shape_are_refused(method):
+    nets, rows = halves()
+    described = [cs.describe(net, (X[of_site], Y[of_site])) for net, of_site in zip(nets, rows, strict=True)]
+    others = [replace(one, description=replace(one.description, input_shape=(8, 8))) for one in described]
+    with pytest.raises(cs.InputError, match=r"descriptions: Sequential does not take an input such as .* \(2, 8, 8\)"):
+        cs.fuse(others, method)
+    with pytest.raises(cs.InputError, match="example: Sequential does not take an input"):
+        cs.fuse(described, method, example=torch.zeros(2, 1, 8, 8))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,6 +44,9 @@ from consilience.networks.methods.distill import Distill
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def prepare_networks(request: Request) -> Prepared:
@@ -114,6 +117,10 @@ def _prepare(
         return Prepared.checked(_refusals(models, method, arguments, weights, information))
 
     def fuse() -> NetworkFusion:
+        if isinstance(method, Auto | Distill) and models.template is not None:
+            _refuse_unfit_example(
+                models.template, example, "example" if arguments.example is not None else "descriptions"
+            )
         if isinstance(method, Auto):
             fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
             return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
@@ -146,6 +153,21 @@ def _described_example(described: Sequence[DescribedNetwork], arguments: Network
     if template is None and arguments.module is None:
         return None
     return example_of([network.description for network in described], template)
+
+
+def _refuse_unfit_example(template: nn.Module, example: Any, name: str) -> None:
+    """Raise for an example that the networks do not take, or descriptions of inputs of another shape.
+
+    Raises
+    ------
+    InputError
+        Quoting the error of the module.
+    """
+    arguments = example if isinstance(example, tuple) else (example,)
+    if all(hasattr(argument, "detach") for argument in arguments):
+        from consilience.networks.module_inputs import refuse_unfit
+
+        refuse_unfit(template, arguments, name)
 
 
 def _refusals(

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from consilience.networks.choice.compare import Comparison
     from consilience.networks.distillation import Distilled
 
-_NO_INPUTS = "nothing tells what inputs are like: none are given, no site describes its own, and there is no batch norm"
+_NO_INPUTS = (
+    "nothing tells what inputs are like: none are given, no site describes its own, and no batch normalisation keeps "
+    "statistics of them"
+)
 
 
 def distillation_problems(models: NetworksWithSymmetry, sites: Sites, arguments: NetworkArguments) -> list[Problem]:

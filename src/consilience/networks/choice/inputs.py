@@ -71,6 +71,8 @@ class ChoiceInputs:
         Whether they tell a site's own network from a fused one; images matched to statistics do not.
     stand_for_all : bool
         Whether every site's inputs are drawn as it describes them, every class among them.
+    are_real : bool
+        Whether the caller gave them: batch normalisation may learn its statistics from them.
     notes : tuple of str
         What is missing, in words.
     """
@@ -80,6 +82,7 @@ class ChoiceInputs:
     held: Rows
     can_compare_sites: bool = True
     stand_for_all: bool = True
+    are_real: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -129,7 +132,7 @@ def choice_inputs(
     if drawn is not None:
         return drawn
     example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
-    if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_statistics, modules)):
+    if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_norm, modules)):
         return None
     # The second set compares: it ranks fused networks, never a site's own against them.
     seconds = None if max_seconds is None else 0.5 * IMAGE_SHARE * max_seconds
@@ -141,9 +144,9 @@ def choice_inputs(
     return ChoiceInputs(Rows(images), early, held, can_compare_sites=False, notes=notes)
 
 
-def _has_statistics(module: nn.Module) -> bool:
-    """Return whether a network carries statistics of batch normalisation."""
-    return any(is_norm(part) and part.running_var is not None for part in module.modules())
+def _has_norm(module: nn.Module) -> bool:
+    """Return whether a network has batch normalisation, with or without statistics: that of matched images says why."""
+    return any(map(is_norm, module.modules()))
 
 
 def _match(
@@ -191,7 +194,7 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
     if not all(len(part) for part in parts):
         raise UnsupportedError(f"{len(inputs)} inputs are too few to compare candidates on")
     fit, early, held = (Rows(part) for part in parts)
-    return ChoiceInputs(fit, early, held)
+    return ChoiceInputs(fit, early, held, are_real=True)
 
 
 def _draw(
