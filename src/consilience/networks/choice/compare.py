@@ -28,6 +28,7 @@ from consilience.networks.classes.heads import class_heads, refit_head
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.distillation import Distilled, distill, has_batch_norm
 from consilience.networks.methods.fisher.merging import FisherMerging
+from consilience.networks.methods.optimal_transport import OTFusion
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 
@@ -36,6 +37,13 @@ N_DISTILLED = 2
 LABEL_WEIGHT = 0.5
 """Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
 values."""
+
+
+MIN_REAL_INPUTS = 128
+"""Given inputs from which batch normalisation may learn its statistics in a distillation: two batches, by hand."""
+MATCHING_INPUTS = 512
+"""Inputs at most by whose activations units are matched. Chosen by hand, for memory."""
+_BY_ACTIVATIONS = OTFusion(cost="activations")
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,16 +177,23 @@ class Comparison:
         """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
         if not self.workshop.method.refit or self._is_too_late("refit"):
             return
-        base, inputs = self.workshop.base, self.inputs.fit.inputs
-        fusion = refit_fusion(base, self.workshop.order, None, inputs, rng)
-        if fusion.repaired is None:
-            self.notes.append(f"refit was left out: {fusion.details['refit']}")
-            return
-        yield Candidate("refit", Effort.REFITTED, fusion.model, base, fusion.repaired)
-        with self._or_noted("refit_head"):
-            module = refit_head(fusion.model, inputs, torch.as_tensor(self.teacher.head_targets(self.on_fit)))
-            made = f"{fusion.repaired}; head fitted to the sites' ensemble"
-            yield Candidate("refit_head", Effort.REFITTED_HEAD, module, base, made)
+        workshop, inputs = self.workshop, self.inputs.fit.inputs
+        bases = {"refit": workshop.base}
+        if not workshop.is_common_start and workshop.has_equal_widths:
+            with self._or_noted("refit_activations"):
+                bases["refit_activations"] = workshop.averaged(_BY_ACTIVATIONS, inputs[:MATCHING_INPUTS])
+        for name, base in bases.items():
+            if self._is_too_late(name):
+                continue
+            fusion = refit_fusion(base, workshop.order, None, inputs, rng)
+            if fusion.repaired is None:
+                self.notes.append(f"{name} was left out: {fusion.details['refit']}")
+                continue
+            yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
+            with self._or_noted(f"{name}_head"):
+                module = refit_head(fusion.model, inputs, torch.as_tensor(self.teacher.head_targets(self.on_fit)))
+                made = f"{fusion.repaired}; head fitted to the sites' ensemble"
+                yield Candidate(f"{name}_head", Effort.REFITTED_HEAD, module, base, made)
 
     def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the best candidates so far but sites', distilled from the ensemble."""
@@ -220,6 +235,7 @@ class Comparison:
             Of `consilience.networks.distillation.distill`.
         """
         fit, early = self.inputs.fit, self.inputs.early
+        reads_batches = self.inputs.are_real and len(fit) >= MIN_REAL_INPUTS
         distilled = distill(
             start.module,
             fit.inputs,
@@ -227,13 +243,14 @@ class Comparison:
             early.inputs,
             torch.as_tensor(_with_labels(self.teacher.answers(self.on_early), early)),
             loss="kl" if self.teacher.classifies else "squared",
+            batch_statistics=reads_batches,
             rng=rng,
             **options,
         )
         if not distilled.best_step:
             return None, distilled
         module = distilled.module
-        if is_anchored and has_batch_norm(module):  # steps move gamma and beta away from those of the models
+        if is_anchored and not reads_batches and has_batch_norm(module):  # steps moved gamma and beta
             aligned, order = start.base.aligned_models, self.workshop.order
             module = anchor(module, [aligned[i] for i in order], self.workshop.ordered.weights).module
         made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]

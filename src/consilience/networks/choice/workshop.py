@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -124,14 +124,14 @@ class Workshop:
             networks.append(network.with_arrays(rows, network.name))
         return replace(self.models, networks=tuple(networks))
 
-    def averaged(self, method: NetworkMethod) -> NetworkFusion:
-        """Return the average of the networks, their units aligned by a method."""
+    def averaged(self, method: NetworkMethod, inputs: Any = None) -> NetworkFusion:
+        """Return the average of the networks, their units aligned by a method, which may ask them on inputs."""
         fusion, _ = fuse_aligned(
             # Information belongs to the parameters that it was computed at, to the last bit.
             self.models if method.wants_information else self.centred,
             method,
             self.sites.weights,
-            self.arguments,
+            self.arguments if inputs is None else replace(self.arguments, inputs=inputs),
             self.rng,
             self.progress,
             NetworkFusion,
