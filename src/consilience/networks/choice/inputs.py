@@ -44,6 +44,11 @@ MIN_OWN = 0.5
 """The same of every single site, for harm to be excluded. Chosen by hand."""
 IMAGE_SHARE = 0.5
 """Share of a bound on seconds that images take at most, so that time is left to train. Chosen by hand."""
+SHIFTED_COPIES = 8
+"""Copies of matched images that candidates are fitted on, each image shifted: refitted on 8, two ResNet-8 had 82.0 %,
+on the images alone 80.6 (Fashion-MNIST, one pair)."""
+MAX_SHIFT = 1 / 14
+"""Part of an axis by which images are shifted at most: one pixel of 14, of that measurement."""
 _GIVEN_SHARES = (0.5, 0.1, 0.4)
 """Shares of given inputs to fit, to stop and to compare."""
 
@@ -125,7 +130,7 @@ def choice_inputs(
     max_seconds : float, optional
         Of the call; images take `IMAGE_SHARE` of it at most. Default: no bound.
     """
-    draw_rng, image_rng = rng.spawn(2)
+    draw_rng, image_rng, shift_rng = rng.spawn(3)
     if given is not None:
         return _split(given, modules[0], draw_rng)
     drawn = None if sites.described is None else _draw(sites.described, n_inputs, modules[0], draw_rng)
@@ -141,7 +146,29 @@ def choice_inputs(
     images, other_images = (matched.inputs.to(next(modules[0].parameters())) for matched in (fit, others))
     n_early = len(other_images) // 4
     early, held = Rows(other_images[:n_early]), Rows(other_images[n_early:])
+    images = shifted_copies(images, SHIFTED_COPIES, shift_rng)
     return ChoiceInputs(Rows(images), early, held, can_compare_sites=False, notes=notes)
+
+
+def shifted_copies(images: Tensor, copies: int, rng: np.random.Generator) -> Tensor:
+    """Return images (n, channels, ...) and so many less one copies of them, every image shifted by its own few pixels.
+
+    What leaves at one side enters at the other. Rows of numbers have no places to shift to, and come back alone.
+    """
+    axes = range(2, images.ndim)
+    copies = min(copies, max(1, MAX_BYTES // (images.element_size() * images.numel())))
+    if not axes:
+        return images
+    parts = [images]
+    for _ in range(copies - 1):
+        reach = [max(1, round(MAX_SHIFT * images.shape[axis])) for axis in axes]
+        shifts = np.stack([rng.integers(-most, most + 1, len(images)) for most in reach], axis=1)  # (n, axes)
+        rolled = [
+            torch.roll(image, tuple(shift), tuple(range(1, image.ndim)))
+            for image, shift in zip(images, shifts.tolist(), strict=True)
+        ]
+        parts.append(torch.stack(rolled))
+    return torch.cat(parts)
 
 
 def _has_norm(module: nn.Module) -> bool:
