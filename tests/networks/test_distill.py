@@ -1,5 +1,6 @@
 """Laws of distillation as a method: what it starts from, is taught by, trains on, and what it says of that."""
 
+import copy
 from functools import cache
 
 import numpy as np
@@ -192,3 +193,15 @@ def test_default_and_method_are_taught_by_the_same_ensemble():
     )
     outputs = np.stack([net(X[:50]).detach().double().numpy() for net in nets().values()])
     np.testing.assert_allclose(Teacher(sites, True).answers(outputs), ensemble(X[:50]).exp().detach(), atol=1e-4)
+
+
+def test_batch_normalisation_learns_its_statistics_from_inputs_that_are_real():
+    real = X[HELD]
+    distilled = cs.fuse(normed(), method="distill", inputs=real, example=X[:2])
+    assert int(distilled.model[2].num_batches_tracked) > int(normed()[0][2].num_batches_tracked)
+    training = copy.deepcopy(distilled.model).train()
+    with torch.no_grad():
+        answers = training(real).argmax(1)
+    assert float((answers == Y[HELD]).double().mean()) > accuracy(distilled.model) - 0.02
+    few = cs.fuse(normed(), method="distill", inputs=real[:200], example=X[:2])  # too few to learn statistics from
+    assert int(few.model[2].num_batches_tracked) == int(normed()[0][2].num_batches_tracked)

@@ -18,7 +18,7 @@ import numpy as np
 from consilience.checks import Array, is_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
@@ -180,13 +180,15 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
     if arguments.target is not None:
         if not is_module(arguments.target):
             raise OptionError("target", f"expected a torch module, found {type(arguments.target).__name__}")
-        if not is_width_change(models, arguments.target):
-            raise InputError(
+        try:
+            return models.symmetry.units(models.shapes(arguments.target), "target")
+        except InputError as error:
+            unfit = Problem(
                 "target",
                 f"a {type(arguments.target).__name__} that is not the models' network in other widths",
                 "give one that differs in widths only, or method='distill', which trains any network",
             )
-        return models.symmetry.units(models.shapes(arguments.target), "target")
+            raise InputError([unfit, *error.problems]) from error
     default = method.default_units(models.networks, arguments.reference_number)
     return check_widths(models.symmetry, default, arguments.target_widths)
 

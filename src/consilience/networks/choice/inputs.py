@@ -145,9 +145,9 @@ def choice_inputs(
     notes = ("max_seconds cut the matching of images",) if fit.is_cut or others.is_cut else ()
     images, other_images = (matched.inputs.to(next(modules[0].parameters())) for matched in (fit, others))
     n_early = len(other_images) // 4
-    early, held = Rows(other_images[:n_early]), Rows(other_images[n_early:])
-    images = shifted_copies(images, SHIFTED_COPIES, shift_rng)
-    return ChoiceInputs(Rows(images), early, held, can_compare_sites=False, notes=notes)
+    sets = (images, other_images[:n_early], other_images[n_early:])
+    copied, early, held = (Rows(shifted_copies(of_set, SHIFTED_COPIES, shift_rng)) for of_set in sets)
+    return ChoiceInputs(copied, early, held, can_compare_sites=False, notes=notes)
 
 
 def shifted_copies(images: Tensor, copies: int, rng: np.random.Generator) -> Tensor:
