@@ -368,3 +368,24 @@ def test_inputs_described_with_another_shape_are_refused(method):
         cs.fuse(others, method)
     with pytest.raises(cs.InputError, match="example: Sequential does not take an input"):
         cs.fuse(described, method, example=torch.zeros(2, 1, 8, 8))
+
+
+class Attending(nn.Module):
+    """Attention, whose output weights are read without a call of their layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = x.unflatten(1, (8, 8))
+        return self.head((x + self.attention(x, x, x, need_weights=False)[0]).mean(dim=1))
+
+
+def test_networks_of_other_starts_are_matched_by_activations_too():
+    for make_net in (make_normed, Attending):
+        nets, _ = halves(make_net)
+        fusion = cs.fuse(nets, inputs=X[HELD][:300], example=X[:2], steps=5)
+        assert {"refit", "refit_activations", "refit_activations_head"} <= set(fusion.candidates)
+    near = [train(rows, 0, steps=3) for rows in ROWS.values()]  # of one start
+    assert "refit_activations" not in cs.fuse(near, inputs=X[HELD][:300], example=X[:2], steps=5).candidates
