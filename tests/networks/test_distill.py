@@ -114,6 +114,13 @@ def test_several_models_become_one_of_any_width():
     assert cs.fuse(described(), method="distill", target_widths={"0": 30}, steps=5).groups == {"0": 30}
 
 
+def test_a_network_of_the_same_arrays_and_other_activations_is_another_architecture():
+    bent = nn.Sequential(nn.Linear(64, 24), nn.Tanh(), nn.Linear(24, 10))
+    distilled = cs.fuse(described(), method="distill", target=bent, steps=5)
+    assert "another architecture" in distilled.verdict.text
+    assert isinstance(distilled.model[1], nn.Tanh)
+
+
 def test_narrower_networks_with_batch_normalisation_have_statistics_of_their_own():
     distilled = cs.fuse(normed(), method="distill", example=X[:2], target=make_normed(4))
     assert accuracy(distilled.model) > 0.75

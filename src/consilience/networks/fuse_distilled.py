@@ -36,7 +36,13 @@ from consilience.networks.network import Network
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module, module_with
+from consilience.networks.torch_modules import (
+    aliases_of_module,
+    arrays_of_module,
+    is_module,
+    layer_kinds,
+    module_with,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,7 +111,7 @@ def fuse_distilled(
 
     matching_rng, input_rng, candidate_rng = rng.spawn(3)
     target = arguments.target
-    other = target if target is not None and is_module(target) and not is_width_change(models, target) else None
+    other = target if target is not None and is_module(target) and not _is_of_other_widths(models, target) else None
     if other is not None:
         arguments = replace(arguments, target=None)
     is_narrower = other is None and is_narrower_than_some(models.networks, target_units(models, method, arguments))
@@ -163,6 +169,12 @@ def fuse_distilled(
         status=Status.OUT_OF_TIME if distilled.stopped_by == "time" else fusion.status,
         details={**fusion.details, "distillation": _record(distilled)},
     )
+
+
+def _is_of_other_widths(models: NetworksWithSymmetry, target: nn.Module) -> bool:
+    """Return whether a network is that of the models in these or other widths: by its arrays, and by its layers' kinds."""
+    same_kinds = models.template is None or layer_kinds(models.template) == layer_kinds(target)
+    return same_kinds and is_width_change(models, target)
 
 
 def _remaining(method: Distill, started: float) -> float | None:
