@@ -172,7 +172,7 @@ def fuse_distilled(
 
 
 def _is_of_other_widths(models: NetworksWithSymmetry, target: nn.Module) -> bool:
-    """Return whether a network is that of the models in these or other widths: by its arrays, and by its layers' kinds."""
+    """Return whether a network is that of the models in these or other widths, by its arrays and kinds of layers."""
     same_kinds = models.template is None or layer_kinds(models.template) == layer_kinds(target)
     return same_kinds and is_width_change(models, target)
 
