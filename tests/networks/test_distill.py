@@ -2,6 +2,7 @@
 
 import copy
 from functools import cache
+from itertools import count
 
 import numpy as np
 import pytest
@@ -166,7 +167,9 @@ def test_a_target_that_is_no_width_change_is_refused_elsewhere():
         cs.fuse(nets(), method="consensus", example=X[:2], target=Tanh())
 
 
-def test_time_that_is_up_is_said_in_status_and_verdict():
+def test_time_that_is_up_is_said_in_status_and_verdict(monkeypatch):
+    clock = count()  # every look at it is a hundredth of a second
+    monkeypatch.setattr("consilience.networks.distillation.time.monotonic", lambda: next(clock) / 100)
     cut = cs.fuse(described(), method="distill", max_seconds=2.0, steps=10**6)
     assert cut.status is cs.Status.OUT_OF_TIME
     assert cut.provenance["result"]["status"] == "out_of_time"
@@ -212,3 +215,11 @@ def test_batch_normalisation_learns_its_statistics_from_inputs_that_are_real():
     assert float((answers == Y[HELD]).double().mean()) > accuracy(distilled.model) - 0.02
     few = cs.fuse(normed(), method="distill", inputs=real[:200], example=X[:2])  # too few to learn statistics from
     assert int(few.model[2].num_batches_tracked) == int(normed()[0][2].num_batches_tracked)
+
+
+def test_beside_another_architecture_the_models_are_as_they_came():
+    distilled = cs.fuse(described(), method="distill", target=Tanh(), steps=5)
+    x = X[HELD][:20]
+    for aligned, net in zip(distilled.aligned_models, nets().values(), strict=True):
+        torch.testing.assert_close(aligned(x), net(x))
+    assert [network.name for network in distilled.aligned] == list(nets())

@@ -162,8 +162,11 @@ class NetworkFusion(Fusion):
     def aligned(self) -> tuple[Network, ...]:
         """The models with their units in the order of the fused network.
 
-        A renumbered model is the same function; one that was spread by a soft coupling is not.
+        A renumbered model is the same function; one that was spread by a soft coupling is not. Where the fused network
+        is of another architecture they are as they came.
         """
+        if not self.matching:
+            return tuple(replace(local.network, name=local.name) for local in self.inputs)
         return tuple(
             self.network.with_arrays(local.network.move(moves), local.name)
             for local, moves in zip(self.inputs, self.transports, strict=True)
