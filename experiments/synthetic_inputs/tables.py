@@ -30,6 +30,16 @@ def _cell(rows: list[dict[str, Any]]) -> str:
     return shown + (f" ({len(rows)})" if len(rows) > 1 else "")
 
 
+def _is_site(row: dict[str, Any]) -> bool:
+    return row.get("chosen", "").startswith("site:")
+
+
+def _best_fused(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the accuracy of the fused candidate of the least score."""
+    fused = {name: score for name, score in row["scores"].items() if not name.startswith("site:")}
+    return {"eval": row["candidates"][min(fused, key=fused.__getitem__)]}
+
+
 def convolutions_table() -> str:
     """Return accuracies by way of fusing (row) and kind of networks (column), means over pairs."""
     results = json.loads(RESULTS.read_text())["rows"]
@@ -52,6 +62,10 @@ def convolutions_table() -> str:
     for name, shown in ROWS.items():
         if any(by_row[group, name] for group in groups):
             lines.append(f"| {shown} | {' | '.join(_cell(by_row[group, name]) for group in groups)} |")
+            fused = [[_best_fused(row) for row in by_row[group, name] if _is_site(row)] for group in groups]
+            if any(fused):
+                cells = " | ".join(_cell(rows) for rows in fused)
+                lines.append(f"| where that is a site's own network, the fused one of the best score | {cells} |")
     return "\n".join(lines) + "\n"
 
 
