@@ -24,6 +24,7 @@ from network_battery.tables import TABLES as NETWORK_BATTERY
 from scale_tables import SCALE
 from scores.tables import TABLES as SCORES
 from spahm.tables import TABLES as POINTS
+from synthetic_inputs.tables import TABLES as SYNTHETIC_INPUTS
 from trust_tables import TRUST
 from wasserstein.recurrent.tables_recurrent import TABLES as RECURRENT
 from wasserstein.tables import TABLES as NETWORKS
@@ -49,6 +50,7 @@ PAGES = (
     "docs/networks_default.md",
     "docs/number.md",
     "docs/scores.md",
+    "docs/synthetic_inputs.md",
     "docs/verdict.md",
     "docs/average.md",
 )
@@ -354,6 +356,7 @@ TABLES = {
     **TRUST,
     **HOUSE,
     **SCORES,
+    **SYNTHETIC_INPUTS,
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,
     "fisher-speed": fisher_speed_table,

@@ -45,6 +45,7 @@ from consilience.networks.fusion import NetworkFusion
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage
 from consilience.networks.methods.consensus import Consensus
+from consilience.networks.methods.distill import Distill
 from consilience.networks.methods.fedma import FedMA
 from consilience.networks.methods.fisher.kronecker import KFAC, FedFisher, FedLPA
 from consilience.networks.methods.fisher.merging import FisherMerging
@@ -106,6 +107,7 @@ __all__ = [
     "ConsilienceError",
     "Description",
     "DirichletProcess",
+    "Distill",
     "Evaluation",
     "Features",
     "FedFisher",

@@ -247,6 +247,19 @@ def test_methods_lists_every_method_with_its_options(command):
         assert block.split("options: ")[1] == (", ".join(options) or "none")
 
 
+def test_methods_shows_those_of_one_name(command):
+    done = command("methods", "distill")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Neural networks\n\ndistill ")
+    assert "learning_rate=None" in done.out
+    both = command("methods", "average").out
+    tables = METHODS, NETWORK_METHODS, BAYESIAN_METHODS, TENSOR_METHODS
+    assert both.count("\naverage ") == sum(method.name == "average" for table in tables for method in table)
+    unknown = command("methods", "distil")
+    assert unknown.code == 2
+    assert "there is no method distil; there are " in unknown.err
+
+
 @pytest.mark.parametrize("words", [["-h"], ["--help"]])
 def test_help(command, words):
     done = command(*words)

@@ -23,6 +23,10 @@ def dense(widths=(7, 6)):
     )
 
 
+def shallow(width):
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, CLASSES))
+
+
 def convolutional():
     return nn.Sequential(
         nn.Conv2d(2, 5, 3, padding=1, bias=False),
@@ -310,6 +314,21 @@ def _informed(folder, chosen):
         **saved(fusion, folder),
         "of files": dict(of_files.network.arrays),
     }
+
+
+DISTILLED = {"inputs": {}, "narrower": {"target": (4, 6)}, "another architecture": {"target": (5,)}}
+
+
+@cases("networks by distill: {}", DISTILLED)
+def _distilled(folder, options):
+    """Fuse networks by training on given inputs, into their widths, narrower ones and another network."""
+    widths = options.get("target")
+    target = None if widths is None else drawn(dense(widths) if len(widths) == 2 else shallow(*widths), 9)
+    inputs = torch.as_tensor(np.random.default_rng(19).normal(size=(200, FEATURES)))
+    models = nets("dense", 3)
+    return saved(
+        cs.fuse(models, "distill", inputs=inputs, example=example_of("dense"), target=target, steps=60), folder
+    )
 
 
 DEFAULTS = {"described": True, "not described": False}

@@ -25,6 +25,7 @@ SPECIMENS = Specimens(
         "kfac": cs.KFAC(damping=0.1, tolerance=1e-13),
         "fedfisher": cs.FedFisher(steps=50),
         "fedlpa": cs.FedLPA(tolerance=1e-13),
+        "distill": cs.Distill(steps=20),
         "average": cs.NetworkAverage(),
         "ensemble": NetworkEnsembleMethod(),
     },
@@ -35,8 +36,9 @@ NAMES = [kind.name for kind in NETWORK_METHODS]
 
 
 def _matches(method):
-    """Return whether a method matches units by weights alone, so that the laws of renumbering hold for it."""
-    return not (method.optional_symmetry or method.keeps_models or method.wants_information)
+    """Return whether a method only matches units by weights, so that the laws of renumbering hold for it."""
+    is_trained = isinstance(method, cs.Distill)
+    return not (method.optional_symmetry or method.keeps_models or method.wants_information or is_trained)
 
 
 METHODS = {name: SPECIMENS[name] for name in NAMES if name in SPECIMENS and _matches(SPECIMENS[name])}

@@ -8,8 +8,10 @@ import torch
 from numpy.testing import assert_allclose
 from torch import nn
 
+import consilience as cs
+from consilience.networks.norm_distance import norm_distance
 from consilience.networks.repair.anchor import anchor
-from consilience.networks.repair.channel_statistics import reestimate_batch_norm
+from consilience.networks.repair.channel_statistics import channel_rows, reestimate_batch_norm
 from consilience.networks.repair.refit import refit
 from tests.networks.repair_nets import average, digits, inputs_for, randomised, same_state
 
@@ -162,3 +164,128 @@ def test_training_mode_no_longer_multiplies_twice():
     assert (loud_deviation > 50 * expected).all()
     assert_allclose(deviation, expected, rtol=1e-2)
     assert relative_gap(loud, anchored, x) < FLOAT32
+
+
+# -- Every kind of norm, any number of models, any width.
+
+SHAPES = {"1d": (4,), "1d of sequences": (4, 7), "2d": (4, 5, 3), "3d": (4, 3, 2, 3)}
+
+
+def normed(kind, seed, dtype=torch.float64):
+    """Return a norm of four channels whose every number depends on the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    norm = getattr(nn, f"BatchNorm{max(1, len(SHAPES[kind]) - 1)}d")(4).to(dtype).eval()
+    with torch.no_grad():
+        for values in (norm.weight, norm.bias, norm.running_mean):
+            values.copy_(torch.randn(4, generator=generator))
+        norm.running_var.copy_(torch.rand(4, generator=generator) + 0.1)
+    return norm
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, FLOAT64), (torch.float32, FLOAT32)])
+def test_every_kind_of_batch_normalisation_keeps_its_function_at_the_mean_of_many_models(kind, dtype, rounding):
+    models, fused = [normed(kind, seed, dtype) for seed in range(5)], normed(kind, 9, dtype)
+    weights = np.array([0.4, 0.3, 0.2, 0.1, 0.0])
+    anchored = anchor(fused, models, weights).module
+    x = 3.0 * torch.randn(50, *SHAPES[kind], generator=torch.Generator().manual_seed(1), dtype=dtype)
+    assert relative_gap(fused, anchored, x) < rounding
+    gains, biases = (
+        sum(a * value(model).detach() for a, model in zip(weights, models, strict=True))
+        for value in (lambda norm: norm.weight.abs(), lambda norm: norm.bias)
+    )
+    assert_allclose(anchored.weight.detach().abs(), gains, rtol=rounding)
+    assert_allclose(anchored.bias.detach(), biases, rtol=rounding, atol=rounding)
+    assert (anchored.weight.sign() == fused.weight.sign()).all()
+    # In training mode a channel has this deviation and this mean, on whatever inputs.
+    answer = channel_rows(anchored, deepcopy(anchored).train()(x))
+    assert_allclose(answer.mean(dim=0).detach(), biases, rtol=1e-4, atol=1e-4)
+    assert_allclose(answer.std(dim=0, correction=0).detach(), gains, rtol=1e-3)
+
+
+class Deep(nn.Module):
+    """A residual network with batch and group normalisation, dropout, and a branch that is left out at random."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(2, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+        self.inner, self.group = nn.Conv2d(6, 6, 3, padding=1), nn.GroupNorm(2, 6)
+        self.fixed, self.drop = nn.BatchNorm2d(6, affine=False), nn.Dropout2d(0.3)
+        self.head, self.survival = nn.Linear(6, 4), 0.8
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.first(x)))
+        branch = self.drop(self.group(self.inner(x)))
+        if self.training:
+            branch = branch * (torch.rand(len(x), 1, 1, 1) < self.survival) / self.survival
+        return self.head(self.fixed(x + branch).relu().mean(dim=(2, 3)))
+
+
+def test_group_normalisation_dropout_and_stochastic_depth_are_untouched():
+    models = []
+    for seed in range(3):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = Deep().double()
+            for _ in range(3):
+                model(inputs_for("convolutional", seed=seed))
+            models.append(model.eval())
+    fused = average(models, [0.5, 0.3, 0.2]).train()
+    anchored = anchor(fused, models, [0.5, 0.3, 0.2]).module
+    changed = {key for key, values in anchored.state_dict().items() if not torch.equal(values, fused.state_dict()[key])}
+    assert changed <= {f"norm.{key}" for key in ("weight", "bias", "running_mean", "running_var")}
+    assert [type(part) for part in anchored.modules()] == [type(part) for part in fused.modules()]
+    assert (anchored.drop.p, anchored.survival, anchored.training) == (0.3, 0.8, True)
+    fitted = refit(fused, models, [0.5, 0.3, 0.2], inputs_for("convolutional")).module
+    assert (fitted.drop.p, fitted.survival, fitted.training, fitted.drop.training) == (0.3, 0.8, True, True)
+    assert torch.equal(fitted.group.weight, fused.group.weight)
+    assert torch.equal(fitted.norm.num_batches_tracked, fused.norm.num_batches_tracked)
+
+
+def test_in_a_wider_network_every_channel_has_the_gamma_of_the_models_that_have_it():
+    data = digits("convolutional")
+    fusion = cs.fuse(
+        data.aligned, "consensus", example=data.inputs[:2], inputs=data.inputs[:300], target_widths={"0": 24}
+    )
+    models = fusion.aligned_models
+    norm, of_models = fusion.model[1], [model[1] for model in models]
+    has_unit = torch.stack([(one.weight != 0) | (one.bias != 0) for one in of_models]).double()
+    assert set(has_unit.sum(dim=0).tolist()) == {1.0, 2.0}
+    gains = (has_unit * torch.stack([one.weight.abs() for one in of_models])).sum(dim=0) / has_unit.sum(dim=0)
+    assert_allclose(norm.weight.detach().abs(), gains.detach(), rtol=FLOAT32)
+    assert not fusion.needs_repair
+
+
+# -- Whether a fusion says so.
+
+
+def fused_digits(**options):
+    data = digits("convolutional")
+    return cs.fuse(data.aligned, "consensus", example=data.inputs[:2], **options)
+
+
+def test_a_fusion_whose_training_mode_is_another_network_needs_repair():
+    data = digits("convolutional")
+    averaged = fused_digits(refit=False)
+    assert (averaged.has_averaged_statistics, averaged.scales_twice_in_training) == (True, False)
+    loud = cs.repair(averaged, 10.0 * data.inputs, kind="refit", rescaled=False)
+    loud = cs.repair(loud, 10.0 * data.inputs, kind="repair")
+    true = cs.repair(averaged, 10.0 * data.inputs, kind="refit")
+    assert (loud.needs_repair, true.needs_repair) == (True, False)
+    assert "train() is another network" in loud.verdict.text
+    assert "anchor" in loud.verdict.remedy
+    assert "train()" not in true.verdict.text
+
+
+def test_the_distance_is_the_written_one():
+    generator = np.random.default_rng(0)
+    models = [{"n.weight": generator.normal(size=3), "n.bias": generator.normal(size=3)} for _ in range(2)]
+    models[1]["n.weight"][2] = models[1]["n.bias"][2] = 0.0  # a unit that only the first has
+    fused = {"n.weight": generator.normal(size=3), "n.bias": generator.normal(size=3), "n.running_var": np.ones(3)}
+    gains = [0.25 * abs(models[0]["n.weight"][c]) + 0.75 * abs(models[1]["n.weight"][c]) for c in range(2)]
+    biases = [0.25 * models[0]["n.bias"][c] + 0.75 * models[1]["n.bias"][c] for c in range(2)]
+    gains, biases = [*gains, abs(models[0]["n.weight"][2])], [*biases, models[0]["n.bias"][2]]
+    gap = sum((abs(fused["n.weight"][c]) - gains[c]) ** 2 + (fused["n.bias"][c] - biases[c]) ** 2 for c in range(3))
+    expected = np.sqrt(gap / sum(gain**2 for gain in gains))
+    assert_allclose(norm_distance(fused, models, UNEVEN), expected, rtol=FLOAT64)
+    assert norm_distance({"weight": np.ones(2)}, [{}], np.ones(1)) == 0.0

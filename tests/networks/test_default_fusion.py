@@ -290,8 +290,8 @@ def test_texts_that_no_class_describes_are_compared_with_the_ensemble(readers):
 def test_a_bound_on_time_says_what_it_left_out(described):
     fusion = cs.fuse(described, max_seconds=1e-9)
     assert "was left out: 1e-09 seconds had passed" in fusion.verdict.text
-    assert fusion.status is Status.CUT_SHORT
-    assert fusion.provenance["result"]["status"] == "cut_short"
+    assert fusion.status is Status.OUT_OF_TIME
+    assert fusion.provenance["result"]["status"] == "out_of_time"
     assert not [name for name in fusion.verdict.candidates if name.startswith("distill")]
 
 
@@ -530,3 +530,86 @@ def test_recurrent_networks_are_chosen_among_too(kind, criterion):
             return float((net(inputs).argmax(1).numpy() == labels).mean())
 
     assert right(fusion.model) > max(right(net) for net in nets.values()) - 0.03
+
+
+# -- Batch normalisation and descriptions that tell nothing of use.
+
+
+def halves(make_net=make_normed):
+    rows = [~HELD & (torch.arange(len(X)) % 2 == part) for part in (0, 1)]
+    return [train(of_site, start, make_net, steps=10) for start, of_site in enumerate(rows)], rows
+
+
+def untracked():
+    net = make_normed()
+    net[2] = nn.BatchNorm2d(6, track_running_stats=False)
+    return net
+
+
+def test_statistics_that_were_never_updated_or_are_not_kept_are_said():
+    fresh, _ = halves()
+    fresh[1][2].reset_running_stats()
+    verdict = cs.fuse(fresh, example=X[:2]).verdict
+    assert verdict.code == "no_inputs"
+    assert "model 1: batch normalisation 2 has never seen data (mean 0, variance 1)" in verdict.text
+    with pytest.raises(cs.UnsupportedError, match="model 1: batch normalisation 2 has never seen data"):
+        cs.fuse(fresh, "distill", example=X[:2])
+    kept_none, _ = halves(untracked)
+    verdict = cs.fuse(kept_none, example=X[:2]).verdict
+    assert "batch normalisation 2 keeps no running statistics (track_running_stats=False)" in verdict.text
+
+
+@pytest.mark.parametrize("method", [None, "distill"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (-1.0, r"model 1: channel variances of 2 are negative \(-1\)"),
+        (float("nan"), "model 1: array 2.running_var has NaN"),
+    ],
+)
+def test_variances_that_are_none_are_refused_by_name(method, value, message):
+    broken, _ = halves()
+    broken[1][2].running_var[3] = value
+    with pytest.raises(cs.InputError, match=message):
+        cs.fuse(broken, method, example=X[:2])
+
+
+@pytest.mark.parametrize("method", [None, "distill"])
+def test_inputs_described_with_another_shape_are_refused(method):
+    nets, rows = halves()
+    described = [cs.describe(net, (X[of_site], Y[of_site])) for net, of_site in zip(nets, rows, strict=True)]
+    others = [replace(one, description=replace(one.description, input_shape=(8, 8))) for one in described]
+    with pytest.raises(cs.InputError, match=r"descriptions: Sequential does not take an input such as .* \(2, 8, 8\)"):
+        cs.fuse(others, method)
+    with pytest.raises(cs.InputError, match="example: Sequential does not take an input"):
+        cs.fuse(described, method, example=torch.zeros(2, 1, 8, 8))
+
+
+class Attending(nn.Module):
+    """Attention, whose output weights are read without a call of their layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = x.unflatten(1, (8, 8))
+        return self.head((x + self.attention(x, x, x, need_weights=False)[0]).mean(dim=1))
+
+
+def test_networks_of_other_starts_are_matched_by_activations_too():
+    for make_net in (make_normed, Attending):
+        nets, _ = halves(make_net)
+        fusion = cs.fuse(nets, inputs=X[HELD][:300], example=X[:2], steps=5)
+        assert {"refit", "refit_activations", "refit_activations_head"} <= set(fusion.candidates)
+    near = [train(rows, 0, steps=3) for rows in ROWS.values()]  # of one start
+    assert "refit_activations" not in cs.fuse(near, inputs=X[HELD][:300], example=X[:2], steps=5).candidates
+
+
+def test_information_that_is_a_sum_is_not_weighed_by_observations_again(nets, described):
+    known = {name: cs.fisher(net, X[ROWS[name]], "diagonal") for name, net in nets.items()}
+    of_described = cs.fuse(described, "fisher", fishers=known)
+    of_plain = cs.fuse(nets, "fisher", fishers=known, example=X[:2])
+    assert same_bytes(of_described.model, of_plain.model)
+    by_hand = cs.fuse(described, "fisher", fishers=known, weights=[1, 2, 3])
+    assert not same_bytes(by_hand.model, of_plain.model)

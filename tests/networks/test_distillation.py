@@ -106,6 +106,33 @@ def test_buffers_of_batch_normalisation_stay():
     assert raw(result.module) != raw(student)
 
 
+def test_batch_normalisation_may_read_batches_and_nothing_else_is_in_training_mode():
+    student, fit = make(norm=True).double(), inputs(10).double()
+    targets = teacher(inputs(10)).double()
+    targets /= targets.sum(1, keepdim=True)
+    options = {"steps": 1, "learning_rate": 1e-3, "batch_size": 10, "batch_statistics": True}
+    result = distill(student, fit, targets, fit, targets, **options)
+    reference = copy.deepcopy(student).eval()
+    reference[1].train()  # alone: dropout stays off
+    loss = (targets * (targets.log() - reference(fit).softmax(1).log())).sum(1).mean()
+    loss.backward()
+    for parameter, fitted in zip(reference.parameters(), result.module.parameters(), strict=True):
+        expected = parameter - 1e-3 * parameter.grad / (parameter.grad.abs() + 1e-8)
+        torch.testing.assert_close(fitted, expected, rtol=0, atol=1e-9)
+    for name, values in reference.named_buffers():
+        torch.testing.assert_close(result.module.state_dict()[name], values)
+    assert not any(part.training for part in result.module.modules())
+
+
+def test_statistics_that_were_read_from_batches_go_back_with_the_best_network():
+    student, fit, held = make(norm=True), inputs(), inputs(50, 2)
+    with torch.no_grad():
+        own = student.eval()(held).softmax(1)
+    result = distill(student, fit, teacher(fit), held, own, steps=400, batch_statistics=True)
+    assert (result.best_step, result.stopped_by, result.steps) == (0, "rises", 75)
+    assert raw(result.module) == raw(student)
+
+
 def test_batch_normalisation_has_its_head_trained_first():
     student = make(norm=True)
     body = [name for name in student.state_dict() if not name.startswith("4.")]

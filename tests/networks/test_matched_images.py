@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.networks.choice.inputs import shifted_copies
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments
 from consilience.networks.repair.channel_statistics import channel_statistics
 from consilience.networks.synthetic.matched_images import channel_targets, matched_images
@@ -261,3 +262,31 @@ def test_options_out_of_range_are_refused():
         matched_images([net], IMAGE, 4, max_seconds=0.0)
     with pytest.raises(InputError, match="at least one network"):
         matched_images([], IMAGE)
+
+
+# -- Copies that candidates are fitted on.
+
+
+def test_copies_are_the_images_shifted_by_a_pixel_of_fourteen():
+    images = torch.randn(5, 2, 14, 28)
+    copies = shifted_copies(images, 4, np.random.default_rng(0))
+    assert copies.shape == (20, 2, 14, 28)
+    assert torch.equal(copies[:5], images)
+    offsets = [(down, right) for down in (-1, 0, 1) for right in (-2, -1, 0, 1, 2)]
+    found = []
+    for number, copied in enumerate(copies[5:]):
+        equal = [offset for offset in offsets if torch.equal(torch.roll(images[number % 5], offset, (1, 2)), copied)]
+        assert len(equal) == 1
+        found += equal
+    assert len(set(found)) > 5  # every image has its own
+    assert torch.equal(copies, shifted_copies(images, 4, np.random.default_rng(0)))
+
+
+def test_rows_of_numbers_have_nowhere_to_be_shifted():
+    rows = torch.randn(5, 3)
+    assert shifted_copies(rows, 4, np.random.default_rng(0)) is rows
+
+
+def test_copies_are_as_many_as_fit_into_memory(monkeypatch):
+    monkeypatch.setattr("consilience.networks.choice.inputs.MAX_BYTES", 2 * 4 * 5 * 49)
+    assert len(shifted_copies(torch.randn(5, 1, 7, 7), 8, np.random.default_rng(0))) == 10

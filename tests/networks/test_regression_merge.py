@@ -179,15 +179,112 @@ def test_networks_keep_their_state_and_names(kind):
         assert all(part.training for part in refitted.module.modules())
 
 
-def test_grouped_convolutions_and_shared_layers_keep_the_average():
-    nets = [
-        nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(16, 2)).double()
-        for _ in range(2)
-    ]
+CONVOLUTIONS = {
+    "grouped, 1-d": lambda: nn.Conv1d(4, 6, 3, groups=2, stride=2, padding=1),
+    "grouped": lambda: nn.Conv2d(4, 6, (3, 2), groups=2, dilation=(1, 2), padding=1, padding_mode="circular"),
+    "depthwise": lambda: nn.Conv2d(4, 4, 3, groups=4, bias=False),
+    "depthwise, multiplied": lambda: nn.Conv2d(4, 8, 3, groups=4, stride=2, padding=1),
+    "grouped, 3-d": lambda: nn.Conv3d(4, 4, 2, groups=2),
+    "transposed, 1-d": lambda: nn.ConvTranspose1d(4, 3, 4, stride=3, padding=1, output_padding=2),
+    "transposed": lambda: nn.ConvTranspose2d(4, 3, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)),
+    "transposed, cut": lambda: nn.ConvTranspose2d(4, 3, 2, stride=2, padding=2, bias=False),
+    "transposed, grouped": lambda: nn.ConvTranspose2d(4, 6, 3, groups=2, stride=2, output_padding=1),
+    "transposed, 3-d": lambda: nn.ConvTranspose3d(4, 2, 2, stride=2),
+}
+every_convolution = pytest.mark.parametrize("name", CONVOLUTIONS)
+
+
+def before_convolution(layer):
+    """A pointwise convolution, a bend, and the layer."""
+    first = getattr(nn, f"Conv{len(layer.kernel_size)}d")(2, 4, 1)
+    return nn.Sequential(first, nn.Tanh(), layer).double()
+
+
+def columns(layer, inputs):
+    """What a layer answers for each of its weights being one and all others zero: outputs (..., weights), dense."""
+    probe, answers = deepcopy(layer), []
+    with torch.no_grad():
+        for parameter in probe.parameters():
+            parameter.zero_()
+        for parameter in probe.parameters():
+            for entry in range(parameter.numel()):
+                parameter.view(-1)[entry] = 1.0
+                answers.append(probe(inputs).flatten())
+                parameter.view(-1)[entry] = 0.0
+    return torch.stack(answers, dim=1).numpy()
+
+
+@every_convolution
+def test_every_convolution_is_the_dense_least_squares_fit(name):
+    nets = [before_convolution(CONVOLUTIONS[name]()) for _ in range(2)]
+    shape = [6, 5, 4][: len(nets[0][2].kernel_size)]
+    inputs = torch.randn(50, 2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     fused = average(nets, UNEVEN)
-    refitted = refit(fused, nets, UNEVEN, inputs_for("convolutional"), rescaled=False)
-    assert refitted.notes == {"1": "is a grouped convolution: it keeps the average"}
-    assert_array_equal(refitted.module[1].weight.detach(), fused[1].weight.detach())
+    refitted = refit(fused, nets, UNEVEN, inputs, ridge=0.0, rescaled=False, batch_size=20, patches_per_layer=10**6)
+    assert refitted.notes == {}
+    answers = 0.3 * outputs(nets[0], inputs) + 0.7 * outputs(nets[1], inputs)
+    design = columns(refitted.module[2], outputs(refitted.module[:2], inputs))
+    expected = np.linalg.lstsq(design, answers.flatten().numpy(), rcond=None)[0]
+    weights = torch.cat([values.detach().flatten() for values in refitted.module[2].parameters()])
+    assert_allclose(weights, expected, rtol=LEAST_RIDGE, atol=LEAST_RIDGE)
+
+
+@every_convolution
+@pytest.mark.parametrize("normed", [True, False])
+def test_convolutions_of_noise_are_fitted_to_the_model(name, normed):
+    def make(seed):
+        torch.manual_seed(seed)
+        layer = CONVOLUTIONS[name]()
+        axes = len(layer.kernel_size)
+        rest = [getattr(nn, f"BatchNorm{axes}d")(layer.out_channels)] if normed else []
+        net = nn.Sequential(*before_convolution(layer), *rest, nn.Tanh(), nn.Flatten(), nn.LazyLinear(3)).double()
+        net(torch.randn(8, 2, *[6, 5, 4][:axes], dtype=torch.float64))
+        return net.eval()
+
+    with torch.random.fork_rng(devices=[]):
+        model, noise = make(0), make(1)
+    shape = [6, 5, 4][: len(CONVOLUTIONS[name]().kernel_size)]
+    inputs = torch.randn(300, 2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    fitted = refit(noise, [model], None, inputs, ridge=0.0).module
+    assert_allclose(outputs(fitted, inputs), outputs(model, inputs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fit", [refit, repair])
+def test_an_output_size_that_is_asked_for_is_fitted_too(fit):
+    class Sized(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.head = nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1), nn.Conv2d(3, 2, 1)
+
+        def forward(self, x):
+            return self.head(self.up(x, output_size=[12, 11]).tanh())
+
+    model, noise = Sized().double(), Sized().double()
+    inputs = inputs_for("convolutional", 200)
+    options = {"ridge": 0.0} if fit is refit else {"output": True}
+    fitted = fit(noise, [model], None, inputs, **options)
+    assert fitted.notes == {}
+    if fit is refit:
+        assert_allclose(outputs(fitted.module, inputs), outputs(model, inputs), rtol=1e-4, atol=1e-4)
+    for channel in range(2):  # either way every channel has the model's mean and deviation
+        of_fitted, of_model = (outputs(net, inputs)[:, channel] for net in (fitted.module, model))
+        assert_allclose(of_fitted.mean(), of_model.mean(), rtol=1e-4, atol=1e-6)
+        assert_allclose(of_fitted.std(), of_model.std(), rtol=1e-4)
+
+
+def test_a_group_without_any_input_keeps_its_weights():
+    nets = [nn.Sequential(nn.Conv2d(2, 4, 3, groups=2)).double() for _ in range(2)]
+    inputs, fused = inputs_for("convolutional"), average(nets, UNEVEN)
+    inputs[:, 1] = 0.0
+    refitted = refit(fused, nets, UNEVEN, inputs, rescaled=False).module
+    assert_array_equal(refitted[0].weight.detach()[2:], fused[0].weight.detach()[2:])
+
+
+def test_moments_leave_grouped_and_transposed_convolutions_out():
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.ConvTranspose2d(4, 3, 2), nn.Conv2d(3, 2, 1)).double()
+    moments = layer_moments(net, inputs_for("convolutional"))
+    assert set(moments.layers) == {"2"}
+    assert moments.skipped == {"0": "is a grouped convolution", "1": "is a transposed convolution"}
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ class MethodOptions(TypedDict, total=False):
     alpha: float | None
     assignment: Literal["integral", "relaxed", "variational", "means"]
     balance: bool
+    batch_size: int
     between_variance: float | tuple[float, ...] | None
     class_counts: Sequence[Sequence[float]] | None
     clip: int | None

@@ -52,6 +52,8 @@ class BayesianFusion(NetworkFusion):
         """Whether there are statistics to repair: none, since weights are random."""
         return False
 
+    has_averaged_statistics = scales_twice_in_training = needs_repair
+
     def save(self, path: str | Path) -> None:
         """Write means and variances with their symmetry and provenance, whole or not at all.
 

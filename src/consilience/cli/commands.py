@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -43,20 +44,24 @@ for _command in (
 
 
 @cli.command()
-def methods() -> None:
-    """Say what every method does, needs and gives, and its options."""
-    click.echo("Posteriors of statistical models\n")
-    for method in METHODS:
-        _print_method(method)
-    click.echo("Neural networks\n")
-    for network_method in NETWORK_METHODS:
-        _print_method(network_method)
-    click.echo("Bayesian neural networks\n")
-    for bayesian_method in BAYESIAN_METHODS:
-        _print_method(bayesian_method)
-    click.echo("Checkpoints, with `consilience merge`\n")
-    for tensor_method in TENSOR_METHODS:
-        _print_method(tensor_method)
+@click.argument("name", required=False)
+def methods(name: str | None) -> None:
+    """Say what every method does, or those called NAME, what they need and give, and their options."""
+    tables: dict[str, Sequence[type[Method] | type[NetworkMethod] | type[TensorMethod]]] = {
+        "Posteriors of statistical models": METHODS,
+        "Neural networks": NETWORK_METHODS,
+        "Bayesian neural networks": BAYESIAN_METHODS,
+        "Checkpoints, with `consilience merge`": TENSOR_METHODS,
+    }
+    names = sorted({method.name for table in tables.values() for method in table})
+    if name is not None and name not in names:
+        raise click.BadParameter(f"there is no method {name}; there are {', '.join(names)}", param_hint="NAME")
+    for title, table in tables.items():
+        shown = [method for method in table if name in (None, method.name)]
+        if shown:
+            click.echo(f"{title}\n")
+        for method in shown:
+            _print_method(method)
 
 
 def _format_default(value: Any) -> str:

@@ -17,8 +17,8 @@ class Status(Enum):
         "a copy tells less of its component than which one it is a copy of, so that matches mean little; raise mass, "
         "or give within_variance with optimize=False"
     )
+    OUT_OF_TIME = "stopped at max_seconds before all was done; raise max_seconds"
     AT_CAPACITY = "every one of max_components is in use, so the true number may be larger; raise max_components"
-    CUT_SHORT = "stopped by max_seconds before every candidate was made; raise max_seconds"
 
     @property
     def remedy(self) -> str | None:

@@ -2,7 +2,7 @@
 
 The activations of a group are z (k, m): its k units after their nonlinearity, at m samples. They are recorded where a
 linear or convolutional layer reads the group, as the input of that layer. Positions and examples are samples alike.
-Groups that no such layer reads are left out.
+Groups that no such layer reads, or none that is called as a module, are left out.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, max_samples:
     return {
         group: _thin_columns(torch.cat(batches, dim=1).double().numpy(), max_samples)
         for group, batches in recorded.items()
+        if batches  # a layer whose weights are read without a call, such as that of attention, records nothing
     }
 
 

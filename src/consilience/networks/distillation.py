@@ -7,7 +7,9 @@ steps the loss is taken on inputs that no step sees; the best network by it is r
 so that distillation on inputs that are no good is dropped rather than adopted.
 
 With frozen statistics gamma / sqrt(var) multiplies every step: the learning rate that suits other networks ruins those
-with batch normalisation on any inputs. They train the head first, then all layers at a tenth of the rate.
+with batch normalisation on any inputs. They train the head first, then all layers at a tenth of the rate. Where inputs
+are real ones, batch normalisation may read the batch instead (``batch_statistics=True``), and its running statistics
+follow: then steps have the size that suits all networks.
 """
 
 from __future__ import annotations
@@ -93,6 +95,7 @@ def distill(
     steps: int = STEPS,
     learning_rate: float = 1e-3,
     batch_size: int = 64,
+    batch_statistics: bool = False,
     rng: int | np.random.Generator = 0,
     max_seconds: float | None = None,
     progress: Progress = silent,
@@ -118,6 +121,9 @@ def distill(
         Adam's at the start; it falls linearly to 0. Default: 0.001.
     batch_size : int, optional
         Inputs in a step. Default: 64.
+    batch_statistics : bool, optional
+        Whether batch normalisation reads the statistics of the batch while steps are taken, and its running ones follow
+        (all else stays in evaluation mode). For real inputs: made-up ones would spoil them. Default: False.
     rng : int or Generator, optional
         Draws the batches. Default: 0.
     max_seconds : float, optional
@@ -147,8 +153,8 @@ def distill(
         examples.refuse_unfit(name, module, loss)
     # What draws numbers in evaluation mode, if anything does, draws them from the seed.
     with seeded_torch(int(draws.integers(2**63))), _recurrent_gradients(module):
-        run = _Run(module, fit, held, loss, batch_size, batches, deadline, progress, steps)
-        for parameters, rate, n_steps in _phases(module, fit.first(), learning_rate, steps):
+        run = _Run(module, fit, held, loss, batch_size, batches, deadline, progress, steps, batch_statistics)
+        for parameters, rate, n_steps in _phases(module, fit.first(), learning_rate, steps, batch_statistics):
             run.train(parameters, rate, n_steps)
             if run.stopped_by == "time":
                 break
@@ -172,10 +178,12 @@ class _Run:
         deadline: float | None,
         progress: Progress,
         total: int,
+        batch_statistics: bool,
     ) -> None:
         self.module, self.fit, self.held, self.loss = module, fit, held, loss
         self.batch_size, self.rng, self.deadline = batch_size, rng, deadline
         self.progress, self.total = progress, total
+        self.norms = [part for part in module.modules() if _keeps_statistics(part)] if batch_statistics else []
         self.n_steps, self.best_step = 0, 0
         self.stopped_by: StopReason = "steps"
         self.history = [held.mean_loss(module, loss)]
@@ -200,7 +208,8 @@ class _Run:
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate * (1 - (step - 1) / n_steps)
             optimiser.zero_grad()
-            self.fit.losses(self.module, rows, self.loss).mean().backward()  # type: ignore[no-untyped-call]
+            with _reading_batches(self.norms):
+                self.fit.losses(self.module, rows, self.loss).mean().backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             self.n_steps += 1
             self.progress(min(self.n_steps, self.total), self.total)
@@ -224,12 +233,16 @@ class _Run:
         return is_best
 
     def _state(self) -> list[Tensor]:
-        return [parameter.detach().clone() for parameter in self.module.parameters()]
+        return [values.detach().clone() for values in self._changed()]
+
+    def _changed(self) -> list[Tensor]:
+        """Return what steps change: parameters, and the statistics of batch normalisation that reads batches."""
+        return [*self.module.parameters(), *(buffer for norm in self.norms for buffer in norm.buffers())]
 
     def _restore(self) -> None:
         with torch.no_grad():
-            for parameter, values in zip(self.module.parameters(), self.best, strict=True):
-                parameter.copy_(values)
+            for changed, values in zip(self._changed(), self.best, strict=True):
+                changed.copy_(values)
 
     def best_module(self) -> Any:
         """Return the best network."""
@@ -304,7 +317,7 @@ class _Examples:
 
 
 def _phases(
-    module: nn.Module, inputs: tuple[Tensor, ...], learning_rate: float, steps: int
+    module: nn.Module, inputs: tuple[Tensor, ...], learning_rate: float, steps: int, batch_statistics: bool
 ) -> list[tuple[list[nn.Parameter], float, int]]:
     """Return which parameters are trained at which rate for how many steps, one phase after the other.
 
@@ -316,7 +329,7 @@ def _phases(
     everything = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not everything:
         raise InputError(type(module).__name__, "has no parameters to train", "set requires_grad of some")
-    if not has_batch_norm(module):
+    if batch_statistics or not has_batch_norm(module):
         return [(everything, learning_rate, steps)]
     slow = (everything, BATCH_NORM_FACTOR * learning_rate)
     path = find_head(module, inputs)
@@ -328,10 +341,23 @@ def _phases(
 
 def has_batch_norm(module: nn.Module) -> bool:
     """Return whether a network has batch normalisation with running statistics."""
-    return any(
-        "BatchNorm" in type(layer).__name__ and getattr(layer, "running_var", None) is not None
-        for layer in module.modules()
-    )
+    return any(map(_keeps_statistics, module.modules()))
+
+
+def _keeps_statistics(layer: nn.Module) -> bool:
+    return "BatchNorm" in type(layer).__name__ and getattr(layer, "running_var", None) is not None
+
+
+@contextmanager
+def _reading_batches(norms: Sequence[nn.Module]) -> Iterator[None]:
+    """Let batch normalisation read the statistics of batches for the while."""
+    for norm in norms:
+        norm.train()
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.eval()
 
 
 @contextmanager

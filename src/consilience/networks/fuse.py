@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,16 +34,21 @@ from consilience.networks.fuse_aligned import (
     split_arguments,
     target_units,
 )
+from consilience.networks.fuse_distilled import distillation_problems, fuse_distilled
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import DescribedNetwork, describe_networks
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
+from consilience.networks.methods.distill import Distill
 from consilience.networks.methods.fisher.kronecker import KFAC, KroneckerMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def prepare_networks(request: Request) -> Prepared:
@@ -100,7 +105,7 @@ def _prepare(
     trusted = descriptions if method.robust is None else (None,) * len(described)
     said = [None if description is None else description.n_observations for description in trusted]
     weights, are_stated, observations = weigh_sites(names, request.weights, request.n_observations, said)
-    if not are_stated and isinstance(method, KroneckerMethod) and information is not None:
+    if isinstance(method, KroneckerMethod) and not are_stated and information is not None:
         weights = _observed_shares(information, weights)
     if method.keeps_models:
         method = with_described_counts(method, descriptions)
@@ -109,19 +114,29 @@ def _prepare(
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
     proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
     models = _with_symmetry(described, information, method, arguments, example, proof_rng)
+    sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
+    if method.wants_information and not isinstance(method, KroneckerMethod):
+        weights = sites.information_weights
+    stated = replace(arguments, example=example)
     if request.only_check:
+        if isinstance(method, Distill):
+            robust = method.reasons(NetworkEnsemble(models.networks, weights, dict(models.networks[0].units)))
+            return Prepared.checked([*robust, *distillation_problems(models, sites, stated)])
         return Prepared.checked(_refusals(models, method, arguments, weights, information))
 
     def fuse() -> NetworkFusion:
+        if isinstance(method, Auto | Distill) and models.template is not None:
+            _refuse_unfit_example(
+                models.template, example, "example" if arguments.example is not None else "descriptions"
+            )
         if isinstance(method, Auto):
-            sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
-            stated = replace(arguments, example=example)
             fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
             return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
         if isinstance(method, KFAC) and method.damping is None:
-            sites = Sites(tuple(names), weights, descriptions, are_stated)
-            stated = replace(arguments, example=example)
             fusion = fuse_with_chosen_damping(models, sites, stated, information, method, fusion_rng, request.progress)
+            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+        if isinstance(method, Distill):
+            fusion = fuse_distilled(models, sites, stated, method, fusion_rng, request.progress)
             return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
         fusion, order = fuse_aligned(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information
@@ -157,6 +172,21 @@ def _described_example(described: Sequence[DescribedNetwork], arguments: Network
     return example_of([network.description for network in described], template)
 
 
+def _refuse_unfit_example(template: nn.Module, example: Any, name: str) -> None:
+    """Raise for an example that the networks do not take, or descriptions of inputs of another shape.
+
+    Raises
+    ------
+    InputError
+        Quoting the error of the module.
+    """
+    arguments = example if isinstance(example, tuple) else (example,)
+    if all(hasattr(argument, "detach") for argument in arguments):
+        from consilience.networks.module_inputs import refuse_unfit
+
+        refuse_unfit(template, arguments, name)
+
+
 def _refusals(
     models: NetworksWithSymmetry,
     method: NetworkMethod,
@@ -188,7 +218,7 @@ def _with_symmetry(
     try:
         return with_symmetry(described, arguments.symmetry, example, arguments.module, rng)
     except UnsupportedError:
-        if not isinstance(method, Auto) or not all(network.description for network in described):
+        if not isinstance(method, Auto | Distill) or not all(network.description for network in described):
             raise
         return without_symmetry(described, arguments.module)  # what cannot be traced can still be chosen among
 

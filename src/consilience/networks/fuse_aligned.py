@@ -18,7 +18,7 @@ import numpy as np
 from consilience.checks import Array, is_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
-from consilience.errors import OptionError
+from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
@@ -180,9 +180,26 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
     if arguments.target is not None:
         if not is_module(arguments.target):
             raise OptionError("target", f"expected a torch module, found {type(arguments.target).__name__}")
-        return models.symmetry.units(models.shapes(arguments.target), "target")
+        try:
+            return models.symmetry.units(models.shapes(arguments.target), "target")
+        except InputError as error:
+            unfit = Problem(
+                "target",
+                f"a {type(arguments.target).__name__} that is not the models' network in other widths",
+                "give one that differs in widths only, or method='distill', which trains any network",
+            )
+            raise InputError([unfit, *error.problems]) from error
     default = method.default_units(models.networks, arguments.reference_number)
     return check_widths(models.symmetry, default, arguments.target_widths)
+
+
+def is_width_change(models: NetworksWithSymmetry, target: nn.Module) -> bool:
+    """Return whether a network is that of the models in these or other widths, by names and shapes of its arrays."""
+    try:
+        models.symmetry.units(models.shapes(target), "target")
+    except InputError:
+        return False
+    return True
 
 
 def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any) -> tuple[Mapping[str, Array], ...]:

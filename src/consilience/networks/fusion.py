@@ -22,6 +22,7 @@ from consilience.networks.files import write_network
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.network import Network
+from consilience.networks.norm_distance import MAX_NORM_DISTANCE, norm_distance
 from consilience.networks.symmetry.transport import Transport
 
 
@@ -167,8 +168,11 @@ class NetworkFusion(Fusion):
     def aligned(self) -> tuple[Network, ...]:
         """The models with their units in the order of the fused network.
 
-        A renumbered model is the same function; one that was spread by a soft coupling is not.
+        A renumbered model is the same function; one that was spread by a soft coupling is not. Where the fused network
+        is of another architecture they are as they came.
         """
+        if not self.matching:
+            return tuple(replace(local.network, name=local.name) for local in self.inputs)
         return tuple(
             self.network.with_arrays(local.network.move(moves), local.name)
             for local, moves in zip(self.inputs, self.transports, strict=True)
@@ -195,9 +199,26 @@ class NetworkFusion(Fusion):
 
     @property
     def needs_repair(self) -> bool:
-        """Whether the network has statistics of batch normalisation, which averaging leaves wrong."""
+        """Whether batch normalisation is wrong: by averaged statistics, or in training mode by other gamma and beta."""
+        return self.has_averaged_statistics or self.scales_twice_in_training
+
+    @property
+    def has_averaged_statistics(self) -> bool:
+        """Whether the network has statistics of batch normalisation that are averages, which fit no network."""
         averaged = self.repaired is None and not self.keeps_models
         return averaged and any(key.endswith("running_var") for key in self.network.arrays)
+
+    @cached_property
+    def scales_twice_in_training(self) -> bool:
+        """Whether gamma and beta of batch normalisation are far from the models', so that training mode is not theirs.
+
+        In training mode a channel has the deviation |gamma| and the mean beta, whatever the statistics are.
+        """
+        is_fitted = self.repaired is not None and not self.repaired.startswith("not needed")
+        if not is_fitted or not self.matching:
+            return False
+        weights = np.array([local.weight for local in self.inputs])
+        return norm_distance(self.network.arrays, [model.arrays for model in self.aligned], weights) > MAX_NORM_DISTANCE
 
     @property
     def verdict(self) -> Verdict:
@@ -216,10 +237,14 @@ class NetworkFusion(Fusion):
         problems = {}
         if self.details.get("proved") is False:
             problems["the symmetry of these networks is unproved"] = "prove it with consilience.symmetry"
-        if self.needs_repair:
+        if self.has_averaged_statistics:
             problems["statistics of batch normalisation are averages, which fit no network"] = (
                 "measure them again with consilience.repair"
             )
+        if self.scales_twice_in_training:
+            problems[
+                "gamma and beta of batch normalisation are not the models', so that train() is another network"
+            ] = "write them at the models' own with consilience.networks.repair.anchor"
         return problems
 
     def save(self, path: str | Path) -> None:

@@ -20,6 +20,10 @@ _STALE_STATISTICS = (
     "its statistics of batch normalisation are averages, which fit no network: measure them again with "
     "consilience.repair, given unlabeled inputs or moments from the sites"
 )
+_OTHER_UNITS = (
+    "gamma and beta of its batch normalisation are not the models', so that training mode is another network: write "
+    "them at the models' own with consilience.networks.repair.anchor"
+)
 
 
 def network_summary(
@@ -117,6 +121,8 @@ def _repairs(fusion: NetworkFusion) -> list[str]:
     lines = [f"refit: {printable(str(details['refit']))}"] if "refit" in details else []
     if fusion.repaired is not None and fusion.repaired != details.get("refit"):
         lines.append(f"repaired: {printable(fusion.repaired)}")
-    if fusion.needs_repair:
+    if fusion.has_averaged_statistics:
         lines.append(f"warning: {_STALE_STATISTICS}")
+    if fusion.scales_twice_in_training:
+        lines.append(f"warning: {_OTHER_UNITS}")
     return lines

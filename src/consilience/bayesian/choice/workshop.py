@@ -105,9 +105,10 @@ class BayesianWorkshop(Workshop):
         # The template's own weights are not used anywhere: they may be such that no layer is seen to matter.
         return find_head(self.plain_modules[0], self.arguments.example)
 
-    def averaged(self, method: NetworkMethod) -> BayesianFusion:
-        """Return the average of the networks, their units aligned by a method."""
-        weights, arguments = self.sites.weights, self.arguments
+    def averaged(self, method: NetworkMethod, inputs: Any = None) -> BayesianFusion:
+        """Return the average of the networks, their units aligned by a method, which may ask them on inputs."""
+        weights = self.sites.weights
+        arguments = self.arguments if inputs is None else replace(self.arguments, inputs=inputs)
         return fuse_aligned_bayesian(self.models, method, weights, arguments, self.rng, self.progress)
 
     def by_precision(self, fusion: BayesianFusion, shares: Array | None = None) -> BayesianFusion:

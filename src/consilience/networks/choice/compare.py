@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,8 +28,10 @@ from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.heads import class_heads, refit_head
 from consilience.networks.classes.logits import OneOutput, TwoClasses
 from consilience.networks.classes.shares import class_shares
-from consilience.networks.distillation import distill
+from consilience.networks.distillation import Distilled, distill, has_batch_norm
 from consilience.networks.methods.fisher.merging import FisherMerging
+from consilience.networks.methods.optimal_transport import OTFusion
+from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 
 N_DISTILLED = 2
@@ -38,6 +40,13 @@ LABEL_WEIGHT = 0.5
 """Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
 values."""
 _TIME_IS_UP = "seconds had passed"
+
+
+MIN_REAL_INPUTS = 128
+"""Given inputs from which batch normalisation may learn its statistics in a distillation: two batches, by hand."""
+MATCHING_INPUTS = 512
+"""Inputs at most by whose activations units are matched. Chosen by hand, for memory."""
+_BY_ACTIVATIONS = OTFusion(cost="activations")
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +143,8 @@ class Comparison:
         self.workshop.progress(n_steps, n_steps)
         return choice
 
-    def compare(self, candidates: Sequence[Candidate]) -> Choice:
-        """Return candidates with their scores, and the one to take."""
+    def compare(self, candidates: Sequence[Candidate], choose: Callable[[Scores], int] = Scores.choose) -> Choice:
+        """Return candidates with their scores on held-out inputs, and which of them a rule takes."""
         held = self.inputs.held
         criterion = self._criterion(held, self.on_held)
         losses, ties, answers = [], [], []
@@ -152,7 +161,7 @@ class Comparison:
             self.inputs.margin if criterion.is_labelled else 0.0,
             [candidate.is_eligible for candidate in candidates],
         )
-        chosen = scores.choose()
+        chosen = choose(scores)
         ensemble = self.teacher.answers(self.on_held)
         gap = None
         if self.teacher.classifies:
@@ -173,12 +182,12 @@ class Comparison:
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
         rng, distill_rng = self.rng.spawn(2)
-        yield from self._averages()
+        yield from self.averages()
         yield from kronecker_candidates(self.workshop, self.teacher.classifies, self._is_too_late, self._or_noted)
-        yield from self._refitted(rng)
+        yield from self.refitted(rng)
         yield from self._distilled(candidates, distill_rng)
 
-    def _averages(self) -> Iterator[Candidate]:
+    def averages(self) -> Iterator[Candidate]:
         """Yield the base, the base with the rows of its head by class, and that by Fisher information."""
         workshop, base = self.workshop, self.workshop.base_candidate
         yield base
@@ -210,61 +219,93 @@ class Comparison:
         copied.load_state_dict({**state, **{key: torch.as_tensor(rows[key]).to(state[key]) for key in rows}})
         return copied
 
-    def _refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
+    def refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
         if not self.workshop.method.refit or self._is_too_late("refit"):
             return
-        base, inputs = self.workshop.base, self.inputs.fit.inputs
-        fusion = refit_fusion(base, self.workshop.order, None, inputs, rng)
-        if fusion.repaired is None:
-            self.notes.append(f"refit was left out: {fusion.details['refit']}")
-            return
-        yield Candidate("refit", Effort.REFITTED, fusion.model, base, fusion.repaired)
-        with self._or_noted("refit_head"):
-            targets = self.teacher.head_targets(self.on_fit)
-            if self.one_output is not None:
-                targets = targets[:, 1:] - targets[:, :1]  # log odds
-            is_softmax = self.teacher.classifies and self.one_output is None
-            module = refit_head(fusion.model, inputs, torch.as_tensor(targets), is_softmax=is_softmax)
-            made = f"{fusion.repaired}; head fitted to the sites' ensemble"
-            yield Candidate("refit_head", Effort.REFITTED_HEAD, module, base, made)
+        workshop, inputs = self.workshop, self.inputs.fit.inputs
+        bases = {"refit": workshop.base}
+        if not workshop.is_common_start and workshop.has_equal_widths:
+            with self._or_noted("refit_activations"):
+                bases["refit_activations"] = workshop.averaged(_BY_ACTIVATIONS, inputs[:MATCHING_INPUTS])
+        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit))
+        if self.one_output is not None:
+            targets = targets[:, 1:] - targets[:, :1]  # log odds
+        is_softmax = self.teacher.classifies and self.one_output is None
+        for name, base in bases.items():
+            if self._is_too_late(name):
+                continue
+            fusion = refit_fusion(base, workshop.order, None, inputs, rng)
+            if fusion.repaired is None:
+                self.notes.append(f"{name} was left out: {fusion.details['refit']}")
+                continue
+            yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
+            with self._or_noted(f"{name}_head"):
+                module = refit_head(fusion.model, inputs, targets, is_softmax=is_softmax)
+                made = f"{fusion.repaired}; head fitted to the sites' ensemble"
+                yield Candidate(f"{name}_head", Effort.REFITTED_HEAD, module, base, made)
 
     def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
-        """Yield the best candidates so far but sites', distilled from the ensemble.
-
-        Half of a target is the drawn class where there is one.
-        """
+        """Yield the best candidates so far but sites', distilled from the ensemble."""
         fused = [candidate for candidate in candidates if candidate.site is None]
         if not self.workshop.method.steps or self._is_too_late("distill"):
             return
-        fit, early = self.inputs.fit, self.inputs.early
-        criterion = self._criterion(early, self.on_early)
-        losses = [float(criterion.losses(self._outputs(c.module, early)).mean()) for c in fused]
-        targets = _with_labels(self.teacher.answers(self.on_fit), fit)
-        early_targets = _with_labels(self.teacher.answers(self.on_early), early)
-        for number, stream in zip(
-            np.argsort(losses, kind="stable")[:N_DISTILLED], rng.spawn(N_DISTILLED), strict=False
-        ):
-            start = fused[int(number)]
+        for start, stream in zip(self.best(fused, N_DISTILLED), rng.spawn(N_DISTILLED), strict=False):
             name = f"distill({start.name})"
             if self._is_too_late(name):
                 continue
             with self._or_noted(name):
-                distilled = distill(
-                    self._as_classifier(start.module),
-                    fit.inputs,
-                    torch.as_tensor(targets),
-                    early.inputs,
-                    torch.as_tensor(early_targets),
-                    loss="kl" if self.teacher.classifies else "squared",
-                    steps=self.workshop.method.steps,
-                    rng=stream,
-                )
-                if not distilled.best_step:  # nothing was gained
-                    continue
-                made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
-                module = distilled.module.network if isinstance(distilled.module, TwoClasses) else distilled.module
-                yield Candidate(name, Effort.DISTILLED, module, start.base, "; ".join(filter(None, made)))
+                candidate, _ = self.distil(start, stream, steps=self.workshop.method.steps)
+                if candidate is not None:
+                    yield candidate
+
+    def best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+        """Return so many candidates of the least loss on the inputs to stop by."""
+        early = self.inputs.early
+        criterion = self._criterion(early, self.on_early)
+        losses = [float(criterion.losses(self._outputs(c.module, early)).mean()) for c in candidates]
+        return [candidates[int(number)] for number in np.argsort(losses, kind="stable")[:count]]
+
+    def distil(
+        self, start: Candidate, rng: np.random.Generator, *, is_anchored: bool = True, **options: Any
+    ) -> tuple[Candidate | None, Distilled[nn.Module]]:
+        """Return a candidate trained to answer as the ensemble, None where nothing was gained, and how training went.
+
+        Half of a target is the drawn class where there is one. Batch normalisation is anchored afterwards.
+
+        Parameters
+        ----------
+        start : Candidate
+            The network at the start.
+        rng : numpy.random.Generator
+            Draws batches.
+        is_anchored : bool, optional
+            Whether the base has the models' layers, so that batch normalisation can have theirs. Default: True.
+        **options
+            Of `consilience.networks.distillation.distill`.
+        """
+        fit, early = self.inputs.fit, self.inputs.early
+        reads_batches = self.inputs.are_real and len(fit) >= MIN_REAL_INPUTS
+        distilled = distill(
+            self._as_classifier(start.module),
+            fit.inputs,
+            torch.as_tensor(_with_labels(self.teacher.answers(self.on_fit), fit)),
+            early.inputs,
+            torch.as_tensor(_with_labels(self.teacher.answers(self.on_early), early)),
+            loss="kl" if self.teacher.classifies else "squared",
+            batch_statistics=reads_batches,
+            rng=rng,
+            **options,
+        )
+        if not distilled.best_step:
+            return None, distilled
+        module = distilled.module.network if isinstance(distilled.module, TwoClasses) else distilled.module
+        if is_anchored and not reads_batches and has_batch_norm(module):  # steps moved gamma and beta
+            aligned, order = start.base.aligned_models, self.workshop.order
+            module = anchor(module, [aligned[i] for i in order], self.workshop.ordered.weights).module
+        made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
+        name = f"distill({start.name})"
+        return Candidate(name, Effort.DISTILLED, module, start.base, "; ".join(filter(None, made))), distilled
 
     def _criterion(self, rows: Rows, outputs: Array) -> Criterion:
         """Return what candidates are compared by on inputs, for the sites' outputs (J, n, k) on them."""

@@ -6,8 +6,9 @@
 3. **Teacher**: the ensemble of all sites, by the counts of their classes where they are said (``teacher``).
 4. **Candidates** (``compare``): every site's own network; the average, for networks of one start, or the matched
    network; that with the rows of its head by class; that by Fisher information, where it came along, and by Kronecker
-   factors of layers at several dampings, where sites say them (``kronecker``); the same refitted
-   layer by layer; refitted with its head in closed form; and the best of these distilled from the teacher.
+   factors of layers at several dampings, where sites say them (``kronecker``); the same refitted layer by layer; that
+   of networks matched by their activations on the inputs to fit on, refitted; both with the head in closed form; and
+   the best of these distilled from the teacher.
 5. **Choice** by ``choose``, verdict by ``verdict``.
 """
 

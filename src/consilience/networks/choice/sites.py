@@ -78,6 +78,12 @@ class Sites:
         return np.array([np.zeros(n_classes) if row is None else row for row in rows])
 
     @property
+    def information_weights(self) -> Array:
+        """Weights (J,) of precisions that are sums over observations: none by number, or they would count twice."""
+        alike = np.full(len(self.names), 1.0 / len(self.names))
+        return self.weights if self.n_observations is None else alike
+
+    @property
     def observed_counts(self) -> Array | None:
         """The counts (J, C) in observations; None where a site is silent."""
         if self.class_counts is None:

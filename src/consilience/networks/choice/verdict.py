@@ -106,8 +106,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     remedy = None
     if harmless is False:
         code = "harm"
-        text = f"The best of {len(choice.candidates)} candidates that may be returned, {taken.name}, is worse than a "
-        text += f"site's own network: {own} {choice.criterion.name}{of_sites}."
+        text = f"Taken: {taken.name}, which is worse than a site's own network, with {found}."
         remedy = "take the network of that site, or keep fusion.ensemble"
     elif taken.site is not None:
         code = "site"

@@ -46,7 +46,7 @@ class Workshop:
     sites: Sites
     arguments: NetworkArguments
     information: Sequence[FisherInformation] | None
-    method: Any  # Auto, or the default of another kind
+    method: Any  # Auto, Distill, or the default of another kind
     rng: np.random.Generator
     progress: Progress
 
@@ -130,14 +130,14 @@ class Workshop:
             networks.append(network.with_arrays(rows, network.name))
         return replace(self.models, networks=tuple(networks))
 
-    def averaged(self, method: NetworkMethod) -> NetworkFusion:
-        """Return the average of the networks, their units aligned by a method."""
+    def averaged(self, method: NetworkMethod, inputs: Any = None) -> NetworkFusion:
+        """Return the average of the networks, their units aligned by a method, which may ask them on inputs."""
         fusion, _ = fuse_aligned(
             # Information belongs to the parameters that it was computed at, to the last bit.
             self.models if method.wants_information else self.centred,
             method,
-            self.sites.weights,
-            self.arguments,
+            self.sites.information_weights if method.wants_information else self.sites.weights,
+            self.arguments if inputs is None else replace(self.arguments, inputs=inputs),
             self.rng,
             self.progress,
             NetworkFusion,
@@ -198,7 +198,7 @@ class Workshop:
         if taken.effort is Effort.DISTILLED:
             fusion = replace(fusion, objective=math.nan)
         if choice.is_cut_short:
-            fusion = replace(fusion, status=Status.CUT_SHORT)
+            fusion = replace(fusion, status=Status.OUT_OF_TIME)
         modules = {candidate.name: candidate.module for candidate in choice.candidates if candidate.is_eligible}
         stated: dict[str, Any] = {} if self.sites.classes is None else {"classes": list(self.sites.classes)}
         if choice.one_output is not None:

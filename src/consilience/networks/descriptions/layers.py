@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from consilience.checks import Labels
 from consilience.errors import InputError, UnsupportedError
+from consilience.networks.classes.heads import find_head
+from consilience.networks.classes.logits import TwoClasses
 from consilience.networks.fisher.information import Likelihood
 from consilience.networks.fisher.kronecker import KroneckerFactors, few_observations_text
 from consilience.networks.fisher.kronecker_sums import kronecker_factors
 from consilience.networks.fisher.sample_gradients import PerSampleBackward
 from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_inputs import first_line
-from consilience.networks.repair.partial_forward import is_layer
+from consilience.networks.repair.partial_forward import call_module, is_layer
 
 MAX_LAYER_BYTES = 2**22
 """Bytes of all factors up to which they are said unless asked otherwise (4 MiB): as much as the rest of a description
@@ -110,6 +112,23 @@ class InputSample:
         return torch.stack(chosen) if chosen and not self.is_ragged else None
 
 
+def _as_classifier(module: nn.Module, inputs: Tensor, likelihood: Likelihood) -> tuple[nn.Module, str]:
+    """Return a network with an output for every class, and what the names of its parameters begin with then.
+
+    Raises
+    ------
+    UnsupportedError
+        For one output of two classes that is not their log odds.
+    """
+    with torch.no_grad():
+        answer = call_module(module, inputs[:2])
+    if likelihood != "categorical" or not isinstance(answer, Tensor) or (answer.ndim > 1 and answer.shape[-1] > 1):
+        return module, ""
+    if find_head(module, inputs[:4]) is None:
+        raise UnsupportedError("the one output is not the log odds of two classes")
+    return TwoClasses(module, "logits"), "network."
+
+
 def layer_statement(
     module: nn.Module, sample: InputSample, groups: Labels, minimum: int, likelihood: Likelihood
 ) -> LayerStatement:
@@ -141,10 +160,12 @@ def layer_statement(
         return LayerStatement({}, 0, likelihood, (f"second moments of layers are left out: {reason}",))
     try:
         with evaluation_mode(module):
-            backward = PerSampleBackward(module, parameters)
+            asked, prefix = _as_classifier(module, inputs, likelihood)
+            backward = PerSampleBackward(asked, {f"{prefix}{name}": values for name, values in parameters.items()})
             layers, only_diagonals = kronecker_factors(
                 backward, inputs, likelihood, 1.0, torch.Generator().manual_seed(0)
             )
+        layers = {path.removeprefix(prefix): factors for path, factors in layers.items()}
     except (InputError, UnsupportedError, RuntimeError) as error:
         # Networks that answer no tensor, or that autograd cannot follow, are described without.
         return LayerStatement({}, 0, likelihood, (f"second moments of layers are left out: {first_line(error)}",))

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.networks.fisher.parameter_uses import ElementwiseUse, EmbeddingUse, LinearUse, ParameterUse
 from consilience.networks.repair.convolution_patches import kernel_windows
-from consilience.networks.repair.partial_forward import is_layer
+from consilience.networks.repair.partial_forward import is_layer, is_transposed
 from consilience.networks.repair.recurrent_layers import at_least_float32
 
 TrainedName = Callable[[nn.Module, str], str | None]
@@ -42,7 +42,7 @@ def layer_uses(
         return []
     inputs = at_least_float32(arguments[0].detach()) if arguments[0].is_floating_point() else arguments[0]
     weight, bias = trained_name(layer, "weight"), trained_name(layer, "bias")
-    if is_layer(layer) and inputs.ndim > 1:
+    if is_layer(layer) and not is_transposed(layer) and inputs.ndim > 1:
         return _affine_uses(layer, inputs, output, weight, bias)
     if isinstance(layer, nn.Embedding):
         # These options change the gradient, or the weight itself, in ways that `EmbeddingUse` does not follow.

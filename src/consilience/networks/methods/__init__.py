@@ -11,6 +11,7 @@ from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
 from consilience.networks.methods.consensus import Consensus
+from consilience.networks.methods.distill import Distill
 from consilience.networks.methods.fedma import FedMA
 from consilience.networks.methods.fisher.kronecker import KFAC, FedFisher, FedLPA
 from consilience.networks.methods.fisher.merging import FisherMerging
@@ -34,6 +35,7 @@ NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
     KFAC,
     FedFisher,
     FedLPA,
+    Distill,
     NetworkAverage,
     NetworkEnsembleMethod,
 )
@@ -82,6 +84,7 @@ __all__ = [
     "NETWORK_METHODS",
     "Auto",
     "Consensus",
+    "Distill",
     "FedFisher",
     "FedLPA",
     "FedMA",

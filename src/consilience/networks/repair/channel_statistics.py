@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.checks import Array
 from consilience.errors import InputError
+from consilience.networks.repair.convolution_patches import weight_blocks, write_weight_blocks
 from consilience.networks.repair.partial_forward import (
     Layer,
     PartialForward,
@@ -228,8 +229,11 @@ def rescale_channels(part: Layer | _BatchNorm, current: ChannelStatistics, targe
     """
     is_active = current.std > 0
     factor = torch.where(is_active, target.std / torch.where(is_active, current.std, 1.0), 1.0)
-    weight = part.weight.detach().to(torch.float64)  # (channels, ...)
-    write_parameter(part.weight, weight * factor.reshape(-1, *[1] * (weight.ndim - 1)))
+    if isinstance(part, _BatchNorm):
+        write_parameter(part.weight, part.weight.detach().to(torch.float64) * factor)
+    else:
+        blocks = weight_blocks(part)  # ((groups,) k, d)
+        write_weight_blocks(part, blocks * factor.reshape(*blocks.shape[:-1], 1))
     if part.bias is not None:
         bias = part.bias.detach().to(torch.float64)
         write_parameter(part.bias, torch.where(is_active, target.mean + factor * (bias - current.mean), bias))

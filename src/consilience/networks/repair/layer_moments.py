@@ -29,6 +29,7 @@ from consilience.networks.repair.partial_forward import (
     call_module,
     evaluation_without_gradients,
     is_grouped,
+    is_transposed,
     layer_order,
 )
 from consilience.networks.symmetry.axes import Axis, Segment
@@ -182,7 +183,7 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moment
     Returns
     -------
     Moments
-        Those of all layers but grouped convolutions.
+        Those of all layers but grouped and transposed convolutions.
 
     Raises
     ------
@@ -202,15 +203,16 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moment
     n_samples = dict.fromkeys(order.affine, 0)
     layers: list[str] = []
     for name in order.affine:
-        if is_grouped(cast(Layer, module.get_submodule(name))):
-            skipped[name] = "is a grouped convolution"
+        part = cast(Layer, module.get_submodule(name))
+        if is_grouped(part) or is_transposed(part):
+            skipped[name] = f"is a {'grouped' if is_grouped(part) else 'transposed'} convolution"
         else:
             layers.append(name)
 
     def record(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(part: nn.Module, arguments: Any, _output: Tensor) -> None:
+        def hook(part: nn.Module, arguments: Any, output: Tensor) -> None:
             # In chunks: the patches of a convolution are kernel-size times as large as its input.
-            for rows in patch_chunks(cast(Layer, part), arguments[0]):
+            for rows in patch_chunks(cast(Layer, part), arguments[0], output):
                 sums[name] = sums[name].with_rows(rows) if name in sums else RunningMoments.of(rows)
             n_samples[name] += len(arguments[0])
 
@@ -243,13 +245,13 @@ class RunningMoments:
 
     Parameters
     ----------
-    origin : Tensor of shape (d,)
+    origin : Tensor of shape (..., d)
         A first guess of the mean: that of the first rows.
     n_rows : int
         Number of rows.
-    sums : Tensor of shape (d,)
+    sums : Tensor of shape (..., d)
         Sums of deviations from the origin, float64.
-    products : Tensor of shape (d, d)
+    products : Tensor of shape (..., d, d)
         Sums of products of deviations, float64.
     """
 
@@ -260,22 +262,22 @@ class RunningMoments:
 
     @classmethod
     def of(cls, rows: Tensor) -> RunningMoments:
-        """Return the sums over rows (samples, d)."""
-        d = rows.shape[1]
-        zeros = torch.zeros(d, d + 1, dtype=torch.float64, device=rows.device)  # both sums in one allocation
-        return cls(rows.mean(dim=0), 0, zeros[:, 0], zeros[:, 1:]).with_rows(rows)
+        """Return the sums over rows (..., samples, d)."""
+        *batch, _, d = rows.shape
+        zeros = torch.zeros(*batch, d, d + 1, dtype=torch.float64, device=rows.device)  # both sums in one allocation
+        return cls(rows.mean(dim=-2), 0, zeros[..., 0], zeros[..., 1:]).with_rows(rows)
 
     def with_rows(self, rows: Tensor) -> RunningMoments:
         """Return the sums with further rows; products are taken in the rows' own precision."""
-        deviations = rows - self.origin  # (m, d): small, so that single precision suffices for products
-        sums = self.sums + deviations.sum(dim=0, dtype=torch.float64)
-        products = self.products + (deviations.T @ deviations).to(torch.float64)
-        return RunningMoments(self.origin, self.n_rows + len(rows), sums, products)
+        deviations = rows - self.origin[..., None, :]  # (..., m, d): small, so that single precision suffices
+        sums = self.sums + deviations.sum(dim=-2, dtype=torch.float64)
+        products = self.products + (deviations.mT @ deviations).to(torch.float64)
+        return RunningMoments(self.origin, self.n_rows + rows.shape[-2], sums, products)
 
     def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
-        """Return the mean (d,) and covariance (d, d) of all rows."""
+        """Return the mean (..., d) and covariance (..., d, d) of all rows."""
         shift = self.sums / self.n_rows  # of the mean, from the origin
-        return self.origin + shift, self.products / self.n_rows - torch.outer(shift, shift)
+        return self.origin + shift, self.products / self.n_rows - shift[..., :, None] * shift[..., None, :]
 
 
 def mixture_moments(moments: Sequence[Moments], weights: Array) -> Moments:

@@ -26,16 +26,23 @@ from consilience.networks.repair.recurrent_layers import (
     unsupported_reason,
 )
 
-Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-_AFFINE_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TransposedConvolution = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | TransposedConvolution
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_AFFINE_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 _MAX_CACHED_BYTES = 2**30
 """Activations of all batches between two parts of a network that are cached, at most; beyond, passes start at the
 input. Chosen by hand; only speed and memory depend on it, and nobody has measured other values."""
 
 
 def is_layer(part: nn.Module) -> TypeGuard[Layer]:
-    """Return whether a module is a linear layer or a convolution (not a transposed one)."""
+    """Return whether a module is a linear layer or a convolution, transposed ones too."""
     return isinstance(part, _AFFINE_LAYERS)
+
+
+def is_transposed(part: nn.Module) -> TypeGuard[TransposedConvolution]:
+    """Return whether a module is a transposed convolution."""
+    return isinstance(part, _TRANSPOSED)
 
 
 def is_norm(part: nn.Module) -> TypeGuard[_BatchNorm]:

@@ -39,13 +39,18 @@ from consilience.networks.repair.channel_statistics import (
     target_statistics,
     write_parameter,
 )
-from consilience.networks.repair.convolution_patches import output_positions, patch_rows
+from consilience.networks.repair.convolution_patches import (
+    channel_blocks,
+    output_positions,
+    patch_blocks,
+    weight_blocks,
+    write_weight_blocks,
+)
 from consilience.networks.repair.layer_moments import RunningMoments
 from consilience.networks.repair.partial_forward import (
     PartialForward,
     as_batches,
     evaluation_without_gradients,
-    is_grouped,
     is_norm,
     layer_order,
 )
@@ -72,9 +77,9 @@ def refit(
     Parameters
     ----------
     fused : Module
-        The average of the aligned models; it is left as it is. Grouped convolutions, layers that are called more than
-        once or share their weights, recurrent cells and layers that read packed sequences, and everything that is
-        neither linear, a convolution nor recurrent keep its weights.
+        The average of the aligned models; it is left as it is. Layers that are called more than once or share their
+        weights, recurrent cells and layers that read packed sequences, and everything that is neither linear, a
+        convolution nor recurrent keep its weights.
     aligned : sequence of Module
         The models, of the same architecture and width, their units in the fused network's order.
     weights : array_like of shape (n_models,) or None
@@ -141,8 +146,6 @@ def refit(
                 fit_recurrent(passes, name, a, max_steps, ridge, rng)
             elif is_norm(part):
                 _remeasure_batch_norm(passes[0], name)
-            elif is_grouped(part):
-                notes[name] = "is a grouped convolution: it keeps the average"
             elif norm is not None and _has_gain(network.get_submodule(norm)):
                 # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
                 _remeasure_batch_norm(passes[0], norm)
@@ -150,11 +153,10 @@ def refit(
                 _fit_with_batch_norm(part, network.get_submodule(norm), moments, ridge)
             else:
                 moments = _regression_moments(passes, name, name, a, patches_per_sample, rng)
-                initial = part.weight.detach().to(torch.float64).flatten(1)
-                weight, bias = moments.solve(initial, part.bias is not None, ridge)
-                write_parameter(part.weight, weight.reshape(part.weight.shape))
+                blocks, bias = moments.solve(weight_blocks(part), part.bias is not None, ridge)
+                write_weight_blocks(part, blocks)
                 if part.bias is not None:
-                    write_parameter(part.bias, bias)
+                    write_parameter(part.bias, bias.flatten())
             # Least squares shrinks deviations: they are restored before the next layer reads these outputs.
             if rescaled and name in rescaled_names and part.weight is not None:
                 current, *of_models = (measure_channels(forward, name) for forward in passes)
@@ -209,12 +211,13 @@ def _fit_with_batch_norm(layer: Any, norm: Any, moments: RegressionMoments, ridg
     gain, shift = gain_and_bias(norm)
     slope = gain / (variance + norm.eps).sqrt()  # (channels,)
     has_slope = slope != 0
-    initial = layer.weight.detach().to(torch.float64).flatten(1)  # (channels, d)
-    weight, bias = moments.solve(slope[:, None] * initial, True, ridge)
-    weight = torch.where(has_slope[:, None], weight / torch.where(has_slope, slope, 1.0)[:, None], initial)
-    write_parameter(layer.weight, weight.reshape(layer.weight.shape))
+    initial = weight_blocks(layer)  # ((groups,) k, d)
+    block_slope = slope.reshape(*initial.shape[:-1], 1)
+    blocks, bias = moments.solve(block_slope * initial, True, ridge)
+    blocks = torch.where(block_slope != 0, blocks / torch.where(block_slope != 0, block_slope, 1.0), initial)
+    write_weight_blocks(layer, blocks)
     layer_bias = 0.0 if layer.bias is None else layer.bias.detach().to(torch.float64)
-    write_parameter(norm.bias, torch.where(has_slope, bias + slope * (mean - layer_bias), shift))
+    write_parameter(norm.bias, torch.where(has_slope, bias.flatten() + slope * (mean - layer_bias), shift))
 
 
 def _regression_moments(
@@ -246,28 +249,30 @@ def _regression_moments(
     channel_weights = _channel_weights(passes[1:], name, weights)  # (models, k)
     total: RunningMoments | None = None
     model_calls = [forward.inputs_and_outputs(target_name) for forward in passes[1:]]
-    for (inputs, _), *calls in zip(passes[0].inputs_and_outputs(name), *model_calls, strict=True):
-        n_patches, n_drawn = prod(output_positions(layer, inputs)), ceil(patches_per_sample * len(inputs))
+    for (inputs, own_outputs), *calls in zip(passes[0].inputs_and_outputs(name), *model_calls, strict=True):
+        positions = output_positions(layer, own_outputs)
+        n_patches, n_drawn = prod(positions), ceil(patches_per_sample * len(inputs))
         # The same patches of all networks, by their numbers in the order of the layer's outputs.
         rows = np.arange(n_patches) if n_patches <= n_drawn else np.sort(rng.choice(n_patches, n_drawn, replace=False))
         drawn = torch.as_tensor(rows, device=inputs.device)
         outputs = torch.stack([channel_rows(layer, output)[drawn].to(inputs) for _, output in calls])  # (models, m, k)
         # The mean over models has the same minimiser as the sum of their squared distances.
         targets = torch.einsum("ik,ink->nk", channel_weights.to(inputs), outputs)
-        design = torch.cat([patch_rows(layer, inputs, drawn), targets], dim=1)  # (m, d + k)
+        patches = patch_blocks(layer, inputs, drawn, positions)  # ((groups,) m, d)
+        design = torch.cat([patches, channel_blocks(layer, targets)], dim=-1)  # ((groups,) m, d + k)
         total = RunningMoments.of(design) if total is None else total.with_rows(design)
     if total is None:
         raise InputError("inputs", "expected a tensor of at least one input, found none")
     mean, covariance = total.mean_and_covariance()
-    d = layer.weight[0].numel()  # inputs come first in the rows, then the k targets
-    return RegressionMoments(mean[:d], mean[d:], covariance[:d, :d], covariance[d:, :d])
+    d = weight_blocks(layer).shape[-1]  # inputs come first in the rows, then the k targets
+    return RegressionMoments(mean[..., :d], mean[..., d:], covariance[..., :d, :d], covariance[..., d:, :d])
 
 
 def _channel_weights(passes: Sequence[PartialForward], name: str, weights: Array) -> Tensor:
     """Return the weight of each model in each channel (models, k): zero where it has no such unit."""
     layers: list[Any] = [forward.module.get_submodule(name) for forward in passes]
     has_unit = [
-        layer.weight.flatten(1).ne(0).any(dim=1) | (False if layer.bias is None else layer.bias.ne(0))
+        weight_blocks(layer).ne(0).any(dim=-1).flatten() | (False if layer.bias is None else layer.bias.ne(0))
         for layer in layers
     ]
     a = torch.as_tensor(weights).to(layers[0].weight.device)[:, None] * torch.stack(has_unit)

@@ -39,15 +39,17 @@ undetermined. Chosen by hand; nobody has measured other values."""
 class RegressionMoments:
     """Moments of the inputs of a layer and of the outputs that it should have (its targets), float64.
 
+    A leading axis, where there is one, is of the groups of a convolution, each a regression of its own.
+
     Parameters
     ----------
-    input_mean : Tensor of shape (d,)
+    input_mean : Tensor of shape (..., d)
         E[h].
-    target_mean : Tensor of shape (k,)
+    target_mean : Tensor of shape (..., k)
         E[y].
-    input_covariance : Tensor of shape (d, d)
+    input_covariance : Tensor of shape (..., d, d)
         cov(h).
-    cross_covariance : Tensor of shape (k, d)
+    cross_covariance : Tensor of shape (..., k, d)
         cov(y, h).
     """
 
@@ -61,7 +63,7 @@ class RegressionMoments:
 
         Parameters
         ----------
-        initial : Tensor of shape (k, d)
+        initial : Tensor of shape (..., k, d)
             W_0, towards which weights are shrunk.
         has_bias : bool
             Whether the layer has a bias; if not, second moments about zero take the place of covariances.
@@ -70,26 +72,28 @@ class RegressionMoments:
 
         Returns
         -------
-        weight : Tensor of shape (k, d)
+        weight : Tensor of shape (..., k, d)
             W.
-        bias : Tensor of shape (k,)
+        bias : Tensor of shape (..., k)
             b = E[y] - W E[h].
         """
         covariance, cross = self.input_covariance, self.cross_covariance
         # E[h^2] of every input: the penalty is relative to their mean, with and without a bias.
-        mean_squares = covariance.diagonal() + self.input_mean.square()
+        mean_squares = covariance.diagonal(dim1=-2, dim2=-1) + self.input_mean.square()
         if not has_bias:
-            covariance = covariance + torch.outer(self.input_mean, self.input_mean)
-            cross = cross + torch.outer(self.target_mean, self.input_mean)
-        penalty = max(ridge, _MIN_RIDGE) * mean_squares.mean()
-        if penalty == 0:  # all inputs are zero
-            return initial, self.target_mean
-        system = covariance + penalty * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+            covariance = covariance + self.input_mean[..., :, None] * self.input_mean[..., None, :]
+            cross = cross + self.target_mean[..., :, None] * self.input_mean[..., None, :]
+        penalty = max(ridge, _MIN_RIDGE) * mean_squares.mean(dim=-1)
+        # Where all inputs are zero any penalty leaves the weights as they are.
+        penalty = torch.where(penalty > 0, penalty, 1.0)[..., None, None]
+        system = covariance + penalty * torch.eye(
+            covariance.shape[-1], dtype=covariance.dtype, device=covariance.device
+        )
         # Normal equations for the change D = W - W_0:  D (C + penalty I) = C_yh - W_0 C.
         # The change from the initial weights is fitted, so that what they fit already stays exactly.
-        change = torch.cholesky_solve((cross - initial @ covariance).T, torch.linalg.cholesky(system)).T
+        change = torch.cholesky_solve((cross - initial @ covariance).mT, torch.linalg.cholesky(system)).mT
         weight = initial + change
-        return weight, self.target_mean - weight @ self.input_mean
+        return weight, self.target_mean - (weight @ self.input_mean[..., None])[..., 0]
 
 
 def regmean(

@@ -154,6 +154,8 @@ def what_came_out(content: NetworkContent) -> Section:
         proof = "not proved"
     if findings.repaired is not None:
         repair = shorten(findings.repaired, 300)
+        if findings.needs_repair:
+            repair += "; in training mode it is another network, by its gamma and beta"
     elif findings.needs_repair:
         repair = "none yet: statistics of batch normalisation are averages"
     if findings.refit is not None and findings.refit != findings.repaired:

@@ -1,0 +1,72 @@
+"""The results of ``convolutions.py`` as a Markdown table, which ``experiments/write_tables.py`` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+RESULTS = Path(__file__).parent / "convolutions.json"
+ROWS = {
+    "matched, no refit": "matched, no refit",
+    "default": "default, nothing described",
+    "default, described": "default, described",
+    "default, 200 images": "default, 200 unlabelled images",
+    "default, 2,000 images": "default, 2,000 unlabelled images",
+    "refit on 1,000 images": "matched and refitted on 1,000 real images",
+    "distill": "`distill`, nothing described",
+    "distill, described": "`distill`, described",
+}
+MODES = ("eval", "train", "recalibrated")
+
+
+def _cell(rows: list[dict[str, Any]]) -> str:
+    """Return the mean accuracies of pairs in every mode, and how many pairs there are where it is not one."""
+    if not rows:
+        return ""
+    shown = " / ".join(f"{mean(row[mode] for row in rows):.1f}" for mode in MODES if mode in rows[0])
+    return shown + (f" ({len(rows)})" if len(rows) > 1 else "")
+
+
+def _is_site(row: dict[str, Any]) -> bool:
+    return row.get("chosen", "").startswith("site:")
+
+
+def _best_fused(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the accuracy of the fused candidate of the least score."""
+    fused = {name: score for name, score in row["scores"].items() if not name.startswith("site:")}
+    return {"eval": row["candidates"][min(fused, key=fused.__getitem__)]}
+
+
+def convolutions_table() -> str:
+    """Return accuracies by way of fusing (row) and kind of networks (column), means over pairs."""
+    results = json.loads(RESULTS.read_text())["rows"]
+    groups = list(dict.fromkeys(row["group"] for row in results))
+    by_row = {
+        (group, name): [row for row in results if row["group"] == group and row["row"] == name]
+        for group in groups
+        for name in ("sites", *ROWS)
+    }
+    lines = [f"| | {' | '.join(groups)} |", f"| --- |{' ---: |' * len(groups)}"]
+    of_sites = [
+        f"{mean(value for row in by_row[group, 'sites'] for value in row['sites']):.1f}"
+        if by_row[group, "sites"]
+        else ""
+        for group in groups
+    ]
+    lines.append(f"| mean site | {' | '.join(of_sites)} |")
+    ensembles = [_cell([{"eval": row["eval"]} for row in by_row[group, "sites"]]) for group in groups]
+    lines.append(f"| ensemble | {' | '.join(ensembles)} |")
+    for name, shown in ROWS.items():
+        if any(by_row[group, name] for group in groups):
+            lines.append(f"| {shown} | {' | '.join(_cell(by_row[group, name]) for group in groups)} |")
+            fused = [[_best_fused(row) for row in by_row[group, name] if _is_site(row)] for group in groups]
+            if any(fused):
+                cells = " | ".join(_cell(rows) for rows in fused)
+                lines.append(f"| where that is a site's own network, the fused one of the best score | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {"convolutions": convolutions_table}

@@ -1,0 +1,287 @@
+"""Fusion by distillation: the fused network, or any other, trained to answer as all networks together.
+
+1. **Inputs** to train on, to stop by and to score on: given ones, draws from what sites describe, or images matched to
+   batch normalisation (``choice.inputs``). Without any of these the networks are refused by name.
+2. **Teacher**: the ensemble of all networks, by the counts of their classes where these are described
+   (``choice.teacher``).
+3. **Start**: the average for networks of one start, else the matched network, or either refitted: which has the least
+   loss on the inputs to stop by. A narrower network starts from a transport into its widths, one of another
+   architecture from the weights that it came with; both have the statistics of batch normalisation measured on the
+   inputs, since an average has none that fit.
+4. **Training** (``distillation``): the best network on the inputs to stop by is returned, the start among them. Batch
+   normalisation is anchored afterwards.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from consilience.core.progress import Progress
+from consilience.core.status import Status
+from consilience.errors import InputError, OptionError, Problem
+from consilience.networks.choice.candidate import Candidate, Effort
+from consilience.networks.choice.sites import Sites
+from consilience.networks.choice.verdict import DESCRIBE, Choice
+from consilience.networks.choice.workshop import Workshop
+from consilience.networks.fuse_aligned import NetworkArguments, is_width_change, target_units
+from consilience.networks.fusion import NetworkFusion, NetworkInput
+from consilience.networks.methods.distill import Distill, is_narrower_than_some
+from consilience.networks.network import Network
+from consilience.networks.shared_symmetry import NetworksWithSymmetry
+from consilience.networks.symmetry.axes import Layout, fixed_axes
+from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.torch_modules import (
+    aliases_of_module,
+    arrays_of_module,
+    is_module,
+    layer_kinds,
+    module_with,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from consilience.networks.choice.compare import Comparison
+    from consilience.networks.distillation import Distilled
+
+_NO_INPUTS = (
+    "nothing tells what inputs are like: none are given, no site describes its own, and no batch normalisation keeps "
+    "statistics of them"
+)
+
+
+def distillation_problems(models: NetworksWithSymmetry, sites: Sites, arguments: NetworkArguments) -> list[Problem]:
+    """Return why networks cannot be distilled, a line each, as far as it is known before inputs are drawn."""
+    if models.template is None:
+        return [Problem("models", "came without a module", "give module=, a function that makes one")]
+    describes = any(said is not None and said.input_shape is not None for said in sites.descriptions)
+    has_norm = any(key.endswith("running_var") for key in models.networks[0].arrays)
+    if arguments.inputs is None and not describes and not has_norm:
+        return [_no_inputs(sites)]
+    return []
+
+
+def _no_inputs(sites: Sites) -> Problem:
+    return Problem(", ".join(sites.names), _NO_INPUTS, f"give inputs=, or {DESCRIBE}")
+
+
+def fuse_distilled(
+    models: NetworksWithSymmetry,
+    sites: Sites,
+    arguments: NetworkArguments,
+    method: Distill,
+    rng: np.random.Generator,
+    progress: Progress,
+) -> NetworkFusion:
+    """Return the fusion of networks whose network was distilled from all of them, without provenance.
+
+    Parameters
+    ----------
+    models : NetworksWithSymmetry
+        The J networks, in the order of the call.
+    sites : Sites
+        What they say, in the same order.
+    arguments : NetworkArguments
+        Of the call.
+    method : Distill
+        How units are matched, and how the network is trained.
+    rng : numpy.random.Generator
+        Source of all random choices.
+    progress : callable
+        Called with (steps done, steps in all), while images are matched and while the network is trained.
+
+    Raises
+    ------
+    InputError
+        Where nothing tells what inputs are like, and for a target with other outputs.
+    OptionError
+        For a time in which no step can be made.
+    """
+    started = time.monotonic()
+    if problems := distillation_problems(models, sites, arguments):
+        raise InputError(problems)
+    from consilience.networks.choice.compare import Comparison  # here, since it needs torch
+    from consilience.networks.choice.inputs import choice_inputs
+
+    matching_rng, input_rng, candidate_rng = rng.spawn(3)
+    target = arguments.target
+    other = target if target is not None and is_module(target) and not _is_of_other_widths(models, target) else None
+    if other is not None:
+        arguments = replace(arguments, target=None)
+    is_narrower = other is None and is_narrower_than_some(models.networks, target_units(models, method, arguments))
+    method = method.for_start(is_fused=other is None and not is_narrower)
+    if is_narrower:  # several units of a model became one: its layers are none that this network's could be fitted to
+        method = replace(method, refit=False)
+    workshop = Workshop(models, sites, arguments, None, method, matching_rng, progress)
+    inputs = choice_inputs(
+        workshop.ordered,
+        workshop.modules,
+        arguments.inputs,
+        arguments.example,
+        method.n_inputs,
+        input_rng,
+        progress,
+        method.max_seconds,
+    )
+    if inputs is None:
+        raise InputError([_no_inputs(sites)])
+    comparison = Comparison(workshop, inputs, candidate_rng, started)
+    refit_rng, batch_rng = candidate_rng.spawn(2)
+    if other is not None:
+        starts = [_other_architecture(models, sites, other, comparison)]
+    elif is_narrower:
+        base = workshop.base_candidate
+        starts = [replace(base, module=_with_own_statistics(base.module, comparison), made="transported")]
+    else:
+        starts = [*comparison.averages(), *comparison.refitted(refit_rng)]
+    start = comparison.best(starts, 1)[0]
+    candidate, distilled = comparison.distil(
+        start,
+        batch_rng,
+        steps=method.steps,
+        learning_rate=method.learning_rate,
+        batch_size=method.batch_size,
+        max_seconds=_remaining(method, started),
+        progress=progress,
+        is_anchored=other is None and not is_narrower,
+    )
+    if not distilled.steps:
+        raise _too_short(method)
+    if candidate is None:
+        comparison.notes.append("No step came nearer to the sites' ensemble on held-out inputs: the start stays")
+    if other is not None:
+        comparison.notes.append("The target is of another architecture, so it started from its own weights")
+    elif is_narrower:
+        comparison.notes.append("The target is narrower, so it started from an optimal transport into its widths")
+    if distilled.stopped_by == "time":
+        bound = f"max_seconds={method.max_seconds:g}"
+        comparison.notes.append(f"Training ended at {bound}, after {distilled.steps} of {method.steps} steps")
+    taken = start if candidate is None else candidate
+    fusion = workshop.finish(_judged(comparison, start, taken))
+    return replace(
+        fusion,
+        status=Status.OUT_OF_TIME if distilled.stopped_by == "time" else fusion.status,
+        details={**fusion.details, "distillation": _record(distilled)},
+    )
+
+
+def _is_of_other_widths(models: NetworksWithSymmetry, target: nn.Module) -> bool:
+    """Return whether a network is that of the models in these or other widths, by its arrays and kinds of layers."""
+    same_kinds = models.template is None or layer_kinds(models.template) == layer_kinds(target)
+    return same_kinds and is_width_change(models, target)
+
+
+def _remaining(method: Distill, started: float) -> float | None:
+    """Return the seconds that are left for training; None without a bound.
+
+    Raises
+    ------
+    OptionError
+        If there are none.
+    """
+    if method.max_seconds is None:
+        return None
+    left = method.max_seconds - (time.monotonic() - started)
+    if left <= 0:
+        raise _too_short(method)
+    return left
+
+
+def _too_short(method: Distill) -> OptionError:
+    return OptionError(
+        "max_seconds",
+        f"{method.max_seconds:g} s were over before the first step: inputs and the start took them",
+        "give more time",
+    )
+
+
+def _record(distilled: Distilled[nn.Module]) -> dict[str, object]:
+    """Return how training went, as JSON values."""
+    return {
+        "steps": distilled.steps,
+        "best_step": distilled.best_step,
+        "stopped_by": distilled.stopped_by,
+        "held_out_loss": [float(f"{loss:.6g}") for loss in distilled.history.tolist()],
+    }
+
+
+def _judged(comparison: Comparison, start: Candidate, taken: Candidate) -> Choice:
+    """Return the network that was taken, scored beside the start and the sites' own on inputs that no step saw."""
+    inputs, workshop = comparison.inputs, comparison.workshop
+    candidates = workshop.site_candidates() if inputs.can_compare_sites else []
+    candidates += [start] if taken is start else [start, taken]
+    return comparison.compare(candidates, lambda _: len(candidates) - 1)
+
+
+def _other_architecture(
+    models: NetworksWithSymmetry, sites: Sites, target: nn.Module, comparison: Comparison
+) -> Candidate:
+    """Return a network of another architecture as a start.
+
+    Raises
+    ------
+    InputError
+        For one that does not take the networks' inputs, or answers otherwise.
+    """
+    from consilience.networks.module_inputs import refuse_unfit
+
+    like = next(comparison.workshop.modules[0].parameters())
+    module = copy.deepcopy(target).to(like.device).eval()
+    rows = comparison.inputs.fit.inputs[:2]
+    refuse_unfit(module, (rows,), "target")
+    n_outputs = comparison.on_held.shape[2]
+    shape = _answer_shape(module, rows)
+    if shape != (n_outputs,):
+        raise InputError("target", f"answers {shape} for an input where the networks answer ({n_outputs},)")
+    module = _with_own_statistics(module, comparison)
+    aliases = aliases_of_module(module)
+    arrays = arrays_of_module(module)
+    symmetry = Symmetry(
+        {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in aliases}, (), aliases
+    )
+    network = Network({key: v for key, v in arrays.items() if key not in aliases}, symmetry, "target")
+
+    def rebuild(of: Network) -> nn.Module:
+        # The ensemble asks for the models, everything else for the fused network.
+        return module_with(module, of.arrays, symmetry).eval() if of.symmetry is symmetry else models.module(of)
+
+    fusion = NetworkFusion(
+        network=network,
+        matching={},
+        transports=tuple({} for _ in models.inputs),
+        objective=math.nan,
+        history=np.zeros(0),
+        status=Status.CONVERGED,
+        details={"proved": models.symmetry.proved, "notes": list(models.symmetry.notes)},
+        provenance={},
+        inputs=tuple(
+            NetworkInput(of.name, local, float(weight), of.digest, None, of.description)
+            for of, local, weight in zip(models.inputs, models.networks, sites.weights, strict=True)
+        ),
+        _rebuild=rebuild,
+        repaired="not needed: it is no average",
+    )
+    return Candidate("target", Effort.MATCHED, module, fusion)
+
+
+def _answer_shape(module: nn.Module, rows: object) -> tuple[int, ...]:
+    """Return the shape of what a network answers for one input."""
+    from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
+
+    with evaluation_without_gradients(module):
+        answer = call_module(module, rows)
+    shape = getattr(answer, "shape", (0,))
+    return tuple(shape[1:]) if len(shape) > 1 else (1,)
+
+
+def _with_own_statistics(module: nn.Module, comparison: Comparison) -> nn.Module:
+    """Return a network with statistics of batch normalisation that it has itself on the inputs to train on."""
+    from consilience.networks.repair.channel_statistics import reestimate_batch_norm
+
+    return reestimate_batch_norm(module, comparison.inputs.fit.inputs)
