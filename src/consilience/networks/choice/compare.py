@@ -225,7 +225,10 @@ class Comparison:
             return
         workshop, inputs = self.workshop, self.inputs.fit.inputs
         bases = {"refit": workshop.base}
-        if not workshop.is_common_start and workshop.has_equal_widths:
+        is_own_start = not workshop.is_common_start and workshop.has_equal_widths
+        # Among inputs drawn by class it gained nothing (four cells of experiments/network_battery and another one), and
+        # the best of more candidates that were fitted to drawn inputs is more often worse than a site on real ones.
+        if is_own_start and self.inputs.fit.labels is None:
             with self._or_noted("refit_activations"):
                 bases["refit_activations"] = workshop.averaged(_BY_ACTIVATIONS, inputs[:MATCHING_INPUTS])
         targets = torch.as_tensor(self.teacher.head_targets(self.on_fit))
