@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array, is_number
 from consilience.core.options import Requirement
+from consilience.matching.assignment import assign_block
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from consilience.networks.method import NetworkEnsemble
@@ -97,10 +98,12 @@ class TransportMethod(LayerwiseMethod):
         width, n_units = costs[group].shape
         if epsilon:
             return {group: self._spread(entropic_plan(costs[group], epsilon))}
-        plan = exact_plan(costs[group])  # (K, k_j)
         if width == n_units:  # a vertex of the polytope: a permutation
-            return {group: Injection(plan.argmax(axis=0), width)}
-        return {group: self._spread(plan)}
+            units = assign_block(costs[group])  # (K,): the model's unit in each unit of the fused network
+            slots = np.empty(width, dtype=np.int64)
+            slots[units] = np.arange(width)
+            return {group: Injection(slots, width)}
+        return {group: self._spread(exact_plan(costs[group]))}
 
     def _spread(self, plan: Array) -> Spread:
         """Return a plan (K, k_j) as a transport; formula (9) as printed makes its input side sum to K / k_j."""
