@@ -398,16 +398,10 @@ def _mean_over_owners(arrays: Sequence[AnyArray], ownership: Sequence[Any], weig
     if all(np.all(np.asarray(mask) == 1.0) for mask in ownership):
         # Written as the heaviest array plus weighted differences, so that equal arrays return to the last bit.
         heaviest = max(range(len(arrays)), key=weights.__getitem__)
-        differences = [
-            (weight, values - arrays[heaviest])
-            for number, (weight, values) in enumerate(zip(weights, arrays, strict=True))
-            if number != heaviest and weight
-        ]
         total = arrays[heaviest]
-        for weight, difference in differences:
-            difference *= weight  # in place: fresh pages cost more than the arithmetic
-            difference += total
-            total = difference
+        for number, (weight, values) in enumerate(zip(weights, arrays, strict=True)):
+            if number != heaviest and weight:
+                total = total + weight * (values - arrays[heaviest])
         return total
     xp = array_namespace(arrays[0])
     # No mask on the sum: transported arrays are zero where the model has no unit.
