@@ -69,10 +69,10 @@ def random_start_table() -> str:
         if part not in parts:
             continue
         rows = parts[part]["methods"]
-        bases = [spread_over_draws(rows, "WB as published", count, "base") for count in (2, 4, 6)]
+        bases = [spread(rows[f"WB, n = {count}, draw 0"]["base"]) for count in (2, 4, 6)]
         lines.append(f"| {data} | base networks, mean | {' | '.join(bases)} |")
         for name in dict.fromkeys(name.rpartition(", n = ")[0] for name in rows):
-            cells = [spread_over_draws(rows, name, count, "accuracy") for count in (2, 4, 6)]
+            cells = [spread_over_draws(rows, name, count) for count in (2, 4, 6)]
             label = {"WB": "**WB**, annealed", "WB as published": "WB as published, reproduced"}.get(name, name)
             lines.append(f"| {data} | {label} | {' | '.join(cells)} |")
         if part == "random_start":
@@ -92,7 +92,9 @@ def biased_convolutions_table() -> str:
     parts = _read("fusing")["parts"]
     titles = {"convolutions": "two convolutions", "convolutions_deep": "five convolutions"}
     kinds = [kind for kind in titles if kind in parts]
-    heads = [f"{titles[kind]}, n = {count}" for kind in kinds for count in (2, 4)]
+    heads = [
+        f"{titles[kind]} (seeds: {len(parts[kind]['seeds'])}), n = {count}" for kind in kinds for count in (2, 4)
+    ]
     lines = [f"| method | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
     bases = [spread(parts[kind]["methods"][f"OT, n = {count}"]["base"]) for kind in kinds for count in (2, 4)]
     lines.append(f"| base networks, mean | {' | '.join(bases)} |")
