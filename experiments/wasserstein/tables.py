@@ -80,11 +80,10 @@ def random_start_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def spread_over_draws(rows: Mapping[str, Any], name: str, count: int, key: str) -> str:
-    """Return mean and standard deviation over all draws and seeds of one method."""
-    return spread(
-        [value for row, found in rows.items() if row.startswith(f"{name}, n = {count}") for value in found[key]]
-    )
+def spread_over_draws(rows: Mapping[str, Any], name: str, count: int) -> str:
+    """Return mean and standard deviation of the accuracy over all draws and seeds of one method."""
+    of_method = [found for row, found in rows.items() if row.startswith(f"{name}, n = {count}")]
+    return spread([value for found in of_method for value in found["accuracy"]])
 
 
 def biased_convolutions_table() -> str:
@@ -92,9 +91,7 @@ def biased_convolutions_table() -> str:
     parts = _read("fusing")["parts"]
     titles = {"convolutions": "two convolutions", "convolutions_deep": "five convolutions"}
     kinds = [kind for kind in titles if kind in parts]
-    heads = [
-        f"{titles[kind]} (seeds: {len(parts[kind]['seeds'])}), n = {count}" for kind in kinds for count in (2, 4)
-    ]
+    heads = [f"{titles[kind]} (seeds: {len(parts[kind]['seeds'])}), n = {count}" for kind in kinds for count in (2, 4)]
     lines = [f"| method | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
     bases = [spread(parts[kind]["methods"][f"OT, n = {count}"]["base"]) for kind in kinds for count in (2, 4)]
     lines.append(f"| base networks, mean | {' | '.join(bases)} |")
