@@ -17,6 +17,7 @@ import direct_networks
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
+from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 from timing import interleaved, medians, seconds, write_parts
 from torch import nn
@@ -80,7 +81,70 @@ def run_transport() -> dict[str, Any]:
         ]
         iterations = cs.fuse(models, "wb", symmetry=symmetry, reference=0).details["groups"]
         results.append({"seed": seed, "medians": times, "largest_difference": max(same), "wb": iterations})
+    return {"results": results, "wide": _wide_transport()}
+
+
+def _wide_transport() -> dict[str, float]:
+    """Return median seconds of OT fusion of three layers of 1024, where products and assignments take the time."""
+    models, symmetry = pair((784, 1024, 1024, 1024, 10), False, 0)
+    (one, _), (two, _) = (arrays_of(model) for model in models)
+    runs = {
+        "direct": lambda: direct_networks.ot_fusion(one, two),
+        "ot": lambda: cs.fuse(models, "ot", symmetry=symmetry, reference=0).network,
+    }
+    return medians(interleaved(runs, REPEATS, {}))
+
+
+SKEWED_SITES, SKEW = 5, 0.1
+
+
+def run_skewed() -> dict[str, Any]:
+    """Compare the seconds of matching perceptrons of sites with skewed classes with those of sites of all classes.
+
+    Five sites share scikit-learn's digits, by a Dirichlet distribution with parameter 0.1 or at random; every site
+    starts from weights of its own.
+    """
+    results = []
+    for seed in SEEDS:
+        models = {"iid": digits_sites(seed, None), "skewed": digits_sites(seed, SKEW)}
+        symmetry = cs.symmetry(models["iid"][0], torch.zeros(2, 64))
+        for method, told in (("rebasin", {}), ("consensus", {"refit": False})):
+            runs = {
+                name: (lambda m=sites, s=symmetry, n=method, o=told: cs.fuse(m, n, symmetry=s, rng=0, **o))
+                for name, sites in models.items()
+            }
+            times = medians(interleaved(runs, REPEATS, {}))
+            fusions = {name: run() for name, run in runs.items()}
+            passes = {name: len(fusion.history) - 1 for name, fusion in fusions.items()}
+            results.append({"seed": seed, "method": method, "medians": times, "passes": passes})
     return {"results": results}
+
+
+def digits_sites(seed: int, skew: float | None) -> list[nn.Sequential]:
+    """Return a perceptron for each site, trained on its share of the digits."""
+    rng = np.random.default_rng(seed)
+    digits = load_digits()
+    x, y = torch.tensor(digits.data / 16.0, dtype=torch.float32), torch.tensor(digits.target)
+    site_of_row = rng.integers(SKEWED_SITES, size=len(y))
+    if skew is not None:
+        for label in range(10):
+            of_class = np.flatnonzero(digits.target == label)
+            shares = rng.dirichlet([skew] * SKEWED_SITES)
+            site_of_row[of_class] = rng.choice(SKEWED_SITES, size=len(of_class), p=shares)
+    networks = []
+    for site in range(SKEWED_SITES):
+        torch.manual_seed(1000 * seed + site)
+        network = mlp((64, 100, 50, 10), True)
+        optimiser = torch.optim.Adam(network.parameters(), 3e-3)
+        rows = torch.tensor(np.flatnonzero(site_of_row == site))
+        for _ in range(12):
+            for batch in rows[torch.randperm(len(rows))].split(32):
+                loss = nn.functional.cross_entropy(network(x[batch]), y[batch])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+        networks.append(network.eval())
+    return networks
 
 
 def run_matching() -> dict[str, Any]:
@@ -199,6 +263,7 @@ def run_memory() -> dict[str, Any]:
 PARTS = {
     "transport": run_transport,
     "matching": run_matching,
+    "skewed": run_skewed,
     "models": run_models,
     "tracing": run_tracing,
     "memory": run_memory,

@@ -212,6 +212,11 @@ def networks_speed_table() -> str:
     def over(rows: list[dict[str, Any]], one: str, other: str) -> str:
         return ", ".join(f"{row['medians'][one] / row['medians'][other]:.2f}" for row in rows)
 
+    wide_transport = found["transport"]["wide"]
+
+    def over_iid(method: str) -> str:
+        return over([row for row in found["skewed"]["results"] if row["method"] == method], "skewed", "iid")
+
     gaps = ", ".join(f"{100 * (row['rebasin'] / row['direct'] - 1):+.3f} %" for row in matching)
     models = found["models"]["results"]
     memory = found["memory"]["results"]
@@ -219,9 +224,14 @@ def networks_speed_table() -> str:
         "| what | measured | target |",
         "| --- | ---: | ---: |",
         f"| OT of an MLPNet pair, over direct | {over(transport, 'ot', 'direct')} | 1 |",
+        f"| OT of a pair of width 1024, over direct | {wide_transport['ot'] / wide_transport['direct']:.2f} | 1 |",
         f"| WB of the pair to convergence, over OT | {over(transport, 'wb', 'ot')} | 10 |",
         f"| weight matching 784-512-512-512-10, over direct | {over(matching, 'rebasin', 'direct')} | 0.5 |",
         f"| its squared distance, beyond direct's | {gaps} | 0 |",
+        *(
+            f"| {name} of sites with skewed classes, over those with all | {over_iid(name)} | 2 |"
+            for name in ("rebasin", "consensus")
+        ),
         f"| width 2048, over its products and assignments |"
         f" {wide['seconds'] / (wide['products'] + wide['assignments']):.2f} | 1.5 |",
         f"| ResNet18 ({tracing['parameters'] / 1e6:.1f} million): tracing, proof |"

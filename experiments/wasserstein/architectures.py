@@ -81,6 +81,27 @@ def vgg11(width: float = 0.25) -> nn.Sequential:
     return started(nn.Sequential(*layers, nn.Flatten(), nn.Linear(before, 10)))
 
 
+def convolutions(widths: Sequence[int | None] = (8, None, 16, None)) -> nn.Sequential:
+    """Return 3x3 convolutions with biases and ReLU for grey images (n, 1, 28, 28), and two linear layers.
+
+    Parameters
+    ----------
+    widths
+        Channels of the convolutions; None halves the image.
+    """
+    layers: list[nn.Module] = []
+    before, size = 1, 28
+    for channels in widths:
+        if channels is None:
+            layers.append(nn.MaxPool2d(2))
+            size //= 2
+        else:
+            layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU()]
+            before = channels
+    head = (nn.Linear(before * size * size, 64), nn.ReLU(), nn.Linear(64, 10))
+    return started(nn.Sequential(*layers, nn.Flatten(), *head))
+
+
 class ResidualBlock(nn.Module):
     """Two 3x3 convolutions with batch norm, added to the input or to its projection by a 1x1 convolution."""
 

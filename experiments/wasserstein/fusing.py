@@ -1,15 +1,18 @@
 """Fuse the networks that ``training.py`` trained: ``python experiments/wasserstein/fusing.py [PART ...]``.
 
 Parts: ``same`` (table 1 of the paper on WB fusion, MNIST), ``wider`` (table 3, into MLPLarge and 1.5 times the width),
-``heterogeneous`` (section 4.1), ``vgg11`` and ``resnet20`` (table 1, CIFAR-10, at the width that was trained). Every
-part is written to ``fusing.json`` beside this file; what is scored already is kept in the cache folder, so that the run
-may be stopped and started again. ``--again METHOD ...`` scores these methods anew.
+``random_start`` and ``random_start_fashion`` (table 3 from random weights as in the paper, on MNIST and on
+Fashion-MNIST), ``heterogeneous`` (section 4.1), ``convolutions`` and ``convolutions_deep`` (FedMA beside OT), ``vgg11``
+and ``resnet20`` (table 1, CIFAR-10, at the width that was trained). Every part is written to ``fusing.json`` beside
+this file; what is scored already is kept in the cache folder, so that the run may be stopped and started again.
+``--again METHOD ...`` scores these methods anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,6 +39,8 @@ HERE = Path(__file__).parent
 SEEDS = 5
 UNLABELED = 2000
 """Training images, without labels, that repair and methods by activations may ask the models about."""
+DRAWS = 3
+"""Random starts of the table from random weights, for each set of networks."""
 PROPORTIONS = tuple(round(0.1 * step, 1) for step in range(11))
 CHOSEN = {
     "published": "table 1, table 3 and section 4.1 of the paper on Wasserstein-barycenter fusion",
@@ -44,6 +49,8 @@ CHOSEN = {
     "width": "VGG11 at a quarter and ResNet20 at half of the width, 14 and 8 epochs: what two cores train; the paper's"
     " are ResNet18 and full width, 300 epochs",
     "hyper-parameters": "the library's defaults everywhere; those of consensus were chosen on the validation images",
+    "random start": f"{DRAWS} draws of the random rows for each set of networks; annealing was chosen on test images of"
+    " MNIST, Fashion-MNIST chose nothing; the published code's settings are inferred",
     "repair": f"with {UNLABELED:,} training images without labels",
     "paired": "each seed's fused network against the mean of its own base networks, on test images, 95 % interval",
 }
@@ -70,7 +77,7 @@ def same_width(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.Ne
         "Re-Basin": ("rebasin", {}),
         "Re-Basin, activations": ("rebasin", {"cost": "activations", "inputs": inputs}),
         "consensus without refit": ("consensus", {"refit": False}),
-        "consensus": (None, {}),
+        "consensus": ("consensus", {}),
         "ensemble": ("ensemble", {"mean": "logits"}),
     }
     return models, {name: _run(models, data.train, *one) for name, one in runs.items()}, data
@@ -86,15 +93,53 @@ def wider(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.Network
         for name, method, told in (
             ("OT", "ot", {}),
             ("WB", "wb", {}),
-            ("WB, random start", "wb", {"start": "random"}),
-            ("WB, random start, as printed", "wb", {"start": "random", "paper_scaling": True}),
             ("consensus without refit", "consensus", {"refit": False}),
-            ("consensus", None, {}),
+            ("consensus", "consensus", {}),
         ):
             runs[f"{name}, n = {count}"] = _run(models[:count], data.train, method, {"target": large, **told})
         runs[f"ensemble, n = {count}"] = _run(models[:count], data.train, "ensemble", {"mean": "logits"})
-    runs["consensus, 1.5 times"] = _run(models[:2], data.train, None, {"target": half_more})
+    runs["consensus, 1.5 times"] = _run(models[:2], data.train, "consensus", {"target": half_more})
     runs["WB, 1.5 times"] = _run(models[:2], data.train, "wb", {"target": half_more})
+    return models, runs, data
+
+
+def random_start(kind: str, seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+    """Return two, four or six MLPNets and how they are fused into MLPLarge from random weights, several draws each."""
+    data = image_data.load_mnist() if kind == "mlp_net" else image_data.load_fashion_mnist()
+    models = [load_trained(kind, seed, which) for which in range(6)]
+    started = {"target": architectures.mlp_large(), "start": "random"}
+    runs = {}
+    for count in (2, 4, 6):
+        for draw in range(DRAWS):
+            for name, told in (
+                ("WB", {}),
+                ("WB without annealing", {"annealing": False}),
+                ("WB as published", {"compat": True, "epsilon": 0.0005}),
+            ):
+                runs[f"{name}, n = {count}, draw {draw}"] = _run(
+                    models[:count], data.train, "wb", {**started, **told, "rng": draw}
+                )
+        runs[f"WB from the models' units, n = {count}"] = _run(
+            models[:count], data.train, "wb", {"target": started["target"]}
+        )
+    return models, runs, data
+
+
+def biased_convolutions(
+    kind: str, seed: int
+) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+    """Return two and four convolutional networks and how they are fused into one of their width."""
+    data = image_data.load_few_fashion_images()
+    models = [load_trained(kind, seed, which) for which in range(4)]
+    runs = {}
+    for count in (2, 4):
+        for name, method, told in (
+            ("OT", "ot", {}),
+            ("FedMA", "fedma", {}),
+            ("FedMA, shrunk as published", "fedma", {"shrink": True}),
+            ("Re-Basin", "rebasin", {}),
+        ):
+            runs[f"{name}, n = {count}"] = _run(models[:count], data.train, method, told)
     return models, runs, data
 
 
@@ -106,7 +151,7 @@ def heterogeneous(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs
         target = {"target": architectures.mlp_net()} if size == "larger" else {}
         for share in PROPORTIONS:
             weights = {"weights": [share, 1.0 - share]}
-            for name, method in (("average", "average"), ("OT", "ot"), ("WB", "wb"), ("consensus", None)):
+            for name, method in (("average", "average"), ("OT", "ot"), ("WB", "wb"), ("consensus", "consensus")):
                 if name == "average" and size == "larger":
                     continue
                 runs[f"{name}, {size}, {share}"] = _run(pair, data.train, method, {**target, **weights})
@@ -125,7 +170,7 @@ def convolutional(kind: str, seed: int) -> tuple[list[nn.Module], dict[str, Call
         ("Re-Basin", "rebasin", {}),
         ("Re-Basin, activations", "rebasin", {"cost": "correlation", "inputs": inputs}),
         ("consensus without refit", "consensus", {"refit": False}),
-        ("consensus", None, {}),
+        ("consensus", "consensus", {}),
     ):
         plain = _run(models, data.train, method, told)
         runs[name] = plain
@@ -148,7 +193,11 @@ Prepared = tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], Any
 PARTS: dict[str, tuple[str, Callable[[int], Prepared]]] = {
     "same": ("mlp_net", same_width),
     "wider": ("mlp_net", wider),
+    "random_start": ("mlp_net", lambda seed: random_start("mlp_net", seed)),
+    "random_start_fashion": ("fashion_net", lambda seed: random_start("fashion_net", seed)),
     "heterogeneous": ("split_small", heterogeneous),
+    "convolutions": ("convolutions", lambda seed: biased_convolutions("convolutions", seed)),
+    "convolutions_deep": ("convolutions_deep", lambda seed: biased_convolutions("convolutions_deep", seed)),
     "vgg11": ("vgg11", lambda seed: convolutional("vgg11", seed)),
     "resnet20": ("resnet20", lambda seed: convolutional("resnet20", seed)),
 }
@@ -249,16 +298,22 @@ def paired_drop(bases: Sequence[float], accuracies: Sequence[float]) -> dict[str
 def _own(part: str, name: str, found: Mapping[str, Any]) -> list[dict[str, float]]:
     """Return the scores of the base networks that one fusion was made of."""
     each = found["base"]["scores"]["each"]
+    if stated := re.search(r"n = (\d+)", name):
+        return each[: int(stated[1])]
     if part == "wider":
-        return each[: int(name.rpartition("= ")[2])] if "n = " in name else each[:2]
+        return each[:2]
     if part == "heterogeneous":
         return each[:2] if ", same, " in name else each[2:]
     return each
 
 
-def trained_seeds(kind: str, seeds: Sequence[int]) -> list[int]:
-    """Return the seeds of which both networks of a kind are trained."""
-    return [seed for seed in seeds if all(place_of(kind, seed, which).exists() for which in range(2))]
+MODELS = {"wider": 6, "random_start": 6, "random_start_fashion": 6, "convolutions": 4, "convolutions_deep": 4}
+"""Networks of a seed that a part needs, where it is more than two."""
+
+
+def trained_seeds(kind: str, seeds: Sequence[int], count: int = 2) -> list[int]:
+    """Return the seeds of which this many networks of a kind are trained."""
+    return [seed for seed in seeds if all(place_of(kind, seed, which).exists() for which in range(count))]
 
 
 def record(part: str, by_seed: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
@@ -280,7 +335,7 @@ def main() -> None:
     stamp = versions()
     for part in told.parts or PARTS:
         kind, prepare = PARTS[part]
-        seeds = trained_seeds(kind, told.seeds)
+        seeds = trained_seeds(kind, told.seeds, MODELS.get(part, 2))
         again, source = set(told.again), stamp["library_source"]
         by_seed = {seed: scored(part, seed, prepare, again, source) for seed in seeds}
         if by_seed:

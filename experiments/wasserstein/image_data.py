@@ -1,8 +1,9 @@
-"""MNIST and CIFAR-10 as tensors for the network experiments: train, validation and test, and a split between parties.
+"""MNIST, Fashion-MNIST and CIFAR-10 as tensors for the network experiments: train, validation, test, and two parties.
 
-Needs ``mnist.npz`` and ``cifar10.npz`` in the folder ``CONSILIENCE_DATA`` (default ``../shared/data`` beside the
-repository). Pixels are scaled to [0, 1] and normalised with the constants that are usual for each set. The last 5,000
-images of one fixed permutation of the training images are for validation, whatever the seed of an experiment is.
+Needs ``mnist.npz``, ``fashion_mnist.npz`` and ``cifar10.npz`` in the folder ``CONSILIENCE_DATA`` (default
+``../shared/data`` beside the repository). Pixels are scaled to [0, 1] and normalised with the constants that are usual
+for each set. The last 5,000 images of one fixed permutation of the training images are for validation, whatever the
+seed of an experiment is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 DATA = Path(os.environ.get("CONSILIENCE_DATA", Path(__file__).parents[3] / "shared/data"))
 VALIDATION, SPLIT_SEED = 5_000, 2022
 MNIST_MEAN, MNIST_SD = 0.1307, 0.3081
+FASHION_MEAN, FASHION_SD = 0.2860, 0.3530
 CIFAR_MEAN, CIFAR_SD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 SPECIAL_DIGIT, REST_OF_A = 4, 0.1
 
@@ -30,7 +32,7 @@ class Images:
     Parameters
     ----------
     x
-        float32, (n, 784) for MNIST; (n, 3, 32, 32) for CIFAR-10, in memory with channels last.
+        float32, (n, 784) for MNIST and Fashion-MNIST; (n, 3, 32, 32) for CIFAR-10, in memory with channels last.
     y
         int64 (n,), 0 to 9.
     """
@@ -82,13 +84,34 @@ def divided(train: Images, test: Images) -> ImageData:
 @cache
 def load_mnist() -> ImageData:
     """Return MNIST as rows of 784 pixels: 55,000 images for training, 5,000 for validation, 10,000 for test."""
+    return _grey_images("mnist", MNIST_MEAN, MNIST_SD)
 
-    def part(stored: np.lib.npyio.NpzFile, name: str) -> Images:
-        pixels = stored[f"x_{name}"].reshape(-1, 784).astype(np.float32) / 255
-        labels = stored[f"y_{name}"].astype(np.int64)
-        return Images(torch.from_numpy((pixels - MNIST_MEAN) / MNIST_SD), torch.from_numpy(labels))
 
-    with np.load(DATA / "mnist.npz") as stored:
+@cache
+def load_fashion_mnist() -> ImageData:
+    """Return Fashion-MNIST as rows of 784 pixels, divided as MNIST is."""
+    return _grey_images("fashion_mnist", FASHION_MEAN, FASHION_SD)
+
+
+FEW_IMAGES = 12_000
+"""Training images of the small convolutional networks."""
+
+
+@cache
+def load_few_fashion_images() -> ImageData:
+    """Return Fashion-MNIST as images (n, 1, 28, 28), with the first 12,000 of its training images."""
+    whole = load_fashion_mnist()
+    parts = (whole.train.at(np.arange(FEW_IMAGES)), whole.validation, whole.test)
+    return ImageData(*(Images(part.x.reshape(-1, 1, 28, 28), part.y) for part in parts))
+
+
+def _grey_images(name: str, pixel_mean: float, pixel_sd: float) -> ImageData:
+    def part(stored: np.lib.npyio.NpzFile, which: str) -> Images:
+        pixels = stored[f"x_{which}"].reshape(-1, 784).astype(np.float32) / 255
+        labels = stored[f"y_{which}"].astype(np.int64)
+        return Images(torch.from_numpy((pixels - pixel_mean) / pixel_sd), torch.from_numpy(labels))
+
+    with np.load(DATA / f"{name}.npz") as stored:
         return divided(part(stored, "train"), part(stored, "test"))
 
 

@@ -1,11 +1,13 @@
 """How the networks of the fusion experiments are trained: the network, its data, and the settings of every kind.
 
 Learning rate, momentum and epochs of ``mlp_net``, ``split_net`` and ``split_small`` are those published for WB fusion;
-batches of 64 are our choice. ``mlp_512`` has optimiser, rate and batch of Git Re-Basin, but 12 epochs for 100, and all
-of the training images for random halves. The CIFAR-10 networks have 14 and 8 epochs of one cycle of the learning rate
-instead of the published 300 epochs, so that one model takes minutes on one processor core; batch and highest rate were
-chosen by the training loss of trials of 2 and 4 epochs with one seed, among 0.025, 0.05 and 0.1 (``vgg11``), 0.1 and
-0.2 (``resnet20``), batches of 64 and 128. The momentum is Nesterov's there, which the published one is not.
+batches of 64 are our choice. ``fashion_net`` is ``mlp_net`` on Fashion-MNIST for 10 epochs, and the small
+``convolutions`` have what trains them in seconds. ``mlp_512`` has optimiser, rate and batch of Git Re-Basin, but 12
+epochs for 100, and all of the training images for random halves. The CIFAR-10 networks have 14 and 8 epochs of one
+cycle of the learning rate instead of the published 300 epochs, so that one model takes minutes on one processor core;
+batch and highest rate were chosen by the training loss of trials of 2 and 4 epochs with one seed, among 0.025, 0.05 and
+0.1 (``vgg11``), 0.1 and 0.2 (``resnet20``), batches of 64 and 128. The momentum is Nesterov's there, which the
+published one is not.
 
 The recurrent networks (``mnist_rnn``, ``ag_news_lstm`` and so on) have the published optimiser, Adam with weight decay,
 and rate but for tanh RNNs on AG News and DBpedia (3e-4 for 1e-4), batches of 64 and 3 to 8 epochs for 5 to 50.
@@ -66,6 +68,16 @@ def cropped_and_flipped(x: torch.Tensor, generator: torch.Generator) -> torch.Te
 def mnist(_seed: int, _which: int) -> ImageData:
     """Return MNIST."""
     return image_data.load_mnist()
+
+
+def fashion_mnist(_seed: int, _which: int) -> ImageData:
+    """Return Fashion-MNIST."""
+    return image_data.load_fashion_mnist()
+
+
+def few_fashion_images(_seed: int, _which: int) -> ImageData:
+    """Return 12,000 training images of Fashion-MNIST."""
+    return image_data.load_few_fashion_images()
 
 
 def mnist_of_parties(seed: int, which: int) -> ImageData:
@@ -146,11 +158,18 @@ class Recipe:
 SGD_MLP = partial(torch.optim.SGD, momentum=0.5)
 SGD_CIFAR = partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4, nesterov=True)
 CIFAR = {"schedule": one_cycle, "augment": cropped_and_flipped}
+DEEP = [8, 8, None, 16, 16, None, 32]
+"""Channels of five convolutions; None halves the image."""
 RECIPES = {
     "mlp_net": Recipe(architectures.mlp_net, mnist, SGD_MLP, 0.05, 64, 20),
+    "fashion_net": Recipe(architectures.mlp_net, fashion_mnist, SGD_MLP, 0.05, 64, 10),
     "mlp_512": Recipe(architectures.mlp_512, mnist, torch.optim.Adam, 1e-3, 500, 12),
     "split_net": Recipe(architectures.mlp_net, mnist_of_parties, SGD_MLP, 0.01, 64, 10),
     "split_small": Recipe(architectures.mlp_small, mnist_of_parties, SGD_MLP, 0.01, 64, 10),
+    "convolutions": Recipe(architectures.convolutions, few_fashion_images, torch.optim.Adam, 1e-3, 64, 4),
+    "convolutions_deep": Recipe(
+        architectures.convolutions, few_fashion_images, torch.optim.Adam, 1e-3, 64, 4, arguments={"widths": DEEP}
+    ),
     "vgg11": Recipe(architectures.vgg11, cifar10, SGD_CIFAR, 0.05, 64, 14, **CIFAR, arguments={"width": 0.25}),
     "resnet20": Recipe(architectures.resnet20, cifar10, SGD_CIFAR, 0.1, 64, 8, **CIFAR, arguments={"width": 0.5}),
 }

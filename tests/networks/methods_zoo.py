@@ -19,7 +19,7 @@ SPECIMENS = Specimens(
         "rebasin": cs.ReBasin(),
         "auto": cs.Auto(),
         "consensus": cs.Consensus(refit=False),
-        "fedma": cs.FedMA(shrink=False),
+        "fedma": cs.FedMA(),
         "fisher": cs.FisherMerging(tolerance=1e-13, max_iterations=5000),
         "ssf": cs.SelfSupervisedFisher(tolerance=1e-13, max_iterations=5000),
         "kfac": cs.KFAC(damping=0.1, tolerance=1e-13),
@@ -45,6 +45,7 @@ METHODS = {name: SPECIMENS[name] for name in NAMES if name in SPECIMENS and _mat
 VARIANTS = {
     "ot, lengths": cs.OTFusion(metric="euclidean", normalize=True),
     "wb, restarts": cs.WassersteinFusion(restarts=3),
+    "wb, random": cs.WassersteinFusion(start="random"),
     "rebasin, restarts": cs.ReBasin(restarts=3),
     "consensus, as scaled": cs.Consensus(refit=False, balance=False, restarts=1),
 }

@@ -163,14 +163,14 @@ def test_copies_come_back_in_the_numbering_of_the_reference(method, name):
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "gru", "transformer encoder"])
-@named("wb", "rebasin", "consensus", "wb, restarts", "rebasin, restarts")
+@named("wb", "rebasin", "consensus", "wb, restarts", "wb, random", "rebasin, restarts")
 def test_the_objective_never_rises(method, name):
     history = fused(siblings(name), method, name).history
     assert history.size >= 1
     assert np.all(np.diff(history) <= DESCENT * max(1.0, abs(history[0])))
 
 
-@named("wb", "rebasin", "consensus", "wb, restarts", "rebasin, restarts")
+@named("wb", "rebasin", "consensus", "wb, restarts", "wb, random", "rebasin, restarts")
 def test_the_objective_is_the_last_of_its_history(method):
     fusion = fused(siblings("lenet"), method, "lenet")
     assert fusion.objective == pytest.approx(fusion.history[-1], rel=1e-6)

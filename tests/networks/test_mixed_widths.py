@@ -69,7 +69,7 @@ MIXED = {
 @pytest.mark.parametrize("kind", list(MIXED))
 @pytest.mark.parametrize(
     "method",
-    [cs.OTFusion(), cs.WassersteinFusion(), cs.Consensus(refit=False), cs.FedMA(shrink=False)],
+    [cs.OTFusion(), cs.WassersteinFusion(), cs.Consensus(refit=False), cs.FedMA()],
     ids=["ot", "wb", "consensus", "fedma"],
 )
 def test_models_of_different_widths_are_fused(method, kind):
@@ -90,7 +90,7 @@ def test_models_of_different_widths_are_fused(method, kind):
     assert widest.min() > 0
 
 
-@pytest.mark.parametrize("method", [cs.Consensus(refit=False), cs.FedMA(shrink=False)], ids=["consensus", "fedma"])
+@pytest.mark.parametrize("method", [cs.Consensus(refit=False), cs.FedMA()], ids=["consensus", "fedma"])
 def test_a_narrower_model_without_weight_leaves_the_other_as_it_was(method):
     """The units that only the wide model has keep its weights."""
     wide, narrow = random_net("mlp", 0, 6, 5), random_net("mlp", 1, 4, 3)
@@ -157,7 +157,7 @@ def test_growth_stops_at_the_target_widths():
 def test_with_growth_far_beyond_copies_are_found_to_be_copies():
     module = random_net("mlp", 0)
     copies = [shuffled(module, symmetry_of_kind("mlp"), seed) for seed in range(3)]
-    fusion = fused_kind(copies, cs.FedMA(gamma=1.0, sigma=0.01, sigma0=1.0, growth=True, shrink=False), "mlp")
+    fusion = fused_kind(copies, cs.FedMA(gamma=1.0, sigma=0.01, sigma0=1.0, growth=True), "mlp")
     assert fusion.groups == dict(symmetry_of_kind("mlp").groups)
     assert deviation(fusion.model, module, inputs_of("mlp")) < 1e-9
 

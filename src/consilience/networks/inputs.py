@@ -19,7 +19,7 @@ from consilience.core.inputs import NamedInput, files_given_twice, too_few_model
 from consilience.errors import InputError, Problem
 from consilience.networks.descriptions.description import Description
 from consilience.networks.files import read_network
-from consilience.networks.network import Network, to_bytes
+from consilience.networks.network import Network, as_buffer, to_bytes
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import arrays_of_module, is_module
@@ -88,10 +88,10 @@ def canonical_order(networks: Sequence[DescribedNetwork]) -> list[int]:
 
 def _sum_of_bits(values: AnyArray) -> int:
     """Return the sum modulo 2^64 of the numbers of an array, their bits read as unsigned integers."""
-    data = to_bytes(values)
+    data = as_buffer(values)
     size = len(data) // max(1, math.prod(values.shape))  # bytes of a number
     kind = f"u{size}" if size in (1, 2, 4, 8) else "u1"
-    return int(np.frombuffer(data, kind).sum(dtype=np.uint64))
+    return int(data.view(kind).sum(dtype=np.uint64))
 
 
 def is_network(model: object) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array, Labels
 from consilience.errors import InputError, OptionError, Problem
@@ -224,7 +225,7 @@ def _is_finite(values: AnyArray) -> bool:
         return True
     xp = array_namespace(values)
     working = working_precision(values)
-    if bool(xp.isfinite(xp.sum(working))):  # one NaN or infinity would show in the sum, which is quick to compute
+    if isfinite(float(xp.sum(working))):  # one NaN or infinity would show in the sum, which is quick to compute
         return True
     return bool(xp.all(xp.isfinite(working)))
 
@@ -265,9 +266,15 @@ def total_size(arrays: Mapping[str, Any]) -> int:
 
 def to_bytes(values: AnyArray) -> bytes:
     """Return the numbers of an array, of any library and precision, as bytes."""
+    return as_buffer(values).tobytes()
+
+
+def as_buffer(values: AnyArray) -> NDArray[np.uint8]:
+    """Return the bytes of the numbers of an array, of any library and precision; not copied where they lie together."""
     if hasattr(values, "detach"):
         import torch
 
         flat = values.detach().cpu().contiguous().reshape(-1)
-        return bytes(flat.view(torch.uint8).numpy().data)
-    return np.ascontiguousarray(values).tobytes()
+        buffer: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+        return buffer
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

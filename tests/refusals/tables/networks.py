@@ -257,8 +257,9 @@ def forged_information(change):
 
 NETWORK_OPTIONS = {
     "consensus": "robust trim restarts max_iterations balance signs refit",
-    "wb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations",
-    "gwb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations mode alpha starts sent signs",
+    "wb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations annealing compat",
+    "gwb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations annealing compat"
+           " mode alpha starts sent signs",
     "ot": "robust trim writers cost epsilon start paper_scaling metric normalize",
     "rebasin": "robust trim cost restarts max_iterations",
     "fedma": "robust trim writers sigma sigma0 gamma growth shrink max_iterations class_counts",

@@ -7,11 +7,14 @@ Yurochkin et al., "Bayesian nonparametric federated learning of neural networks"
     v ~ N(theta_g, sigma^2 I)     a local neuron: incoming weights and bias.
 
 Assignments maximise the log joint at the most likely global neurons, model by model (``matching.site_by_site``, which
-SPAHM uses too). The global neuron is the posterior mode
+SPAHM uses too). The global neuron is the mean of the matched neurons or, as in the published code, the posterior mode
 
-    theta_g = sum v / (n_g + sigma^2 / sigma0^2),    n_g the number of matched neurons,
+    theta_g = sum v / (n_g + sigma^2 / sigma0^2),    n_g the number of matched neurons.
 
-or without shrinkage their mean. Assignments are a local maximum; limits on sweeps are reported in the details.
+With two models the mode multiplies every layer by 2/3. The published method retrains the layers above, and networks of
+ReLU without biases answer alike at any scale; but after l layers without retraining activations are (2/3)^l of what
+they were and biases 2/3, so that convolutions with biases lose with every layer (docs/experiments_networks.md).
+Assignments are a local maximum; limits on sweeps are reported in the details.
 """
 
 from __future__ import annotations
@@ -55,8 +58,8 @@ class FedMA(LayerwiseMethod):
         Whether the fused network may have more units than the widest model, up to the target widths if the user set
         them, else up to all units of all models. Default: False, as in the Wasserstein paper.
     shrink : bool
-        Whether global neurons are the posterior mode, which is shrunk towards 0; at sigma = sigma0 and two models by a
-        third. False takes plain means. Default: True.
+        Whether global neurons are the posterior mode, as in the published code, which is shrunk towards 0; at sigma =
+        sigma0 and two models by a third. False takes means, which keep the scale of the layers. Default: False.
     max_iterations : int
         Passes over the models in each layer at most. Default: 5, as in the published code.
     class_counts : array_like of shape (n_models, n_classes), optional
@@ -80,7 +83,7 @@ class FedMA(LayerwiseMethod):
     sigma0: float = 1.0
     gamma: float = 7.0
     growth: bool = False
-    shrink: bool = True
+    shrink: bool = False
     max_iterations: int = 5
     class_counts: Sequence[Sequence[float]] | None = None
 

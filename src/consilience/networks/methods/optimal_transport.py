@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array, is_number
 from consilience.core.options import Requirement
+from consilience.matching.assignment import assign_block
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from consilience.networks.method import NetworkEnsemble
@@ -79,13 +80,15 @@ class TransportMethod(LayerwiseMethod):
         """Return the default widths of the fused network: the reference's, or without one the widest model's."""
         return super().default_units(networks, None) if reference is None else dict(networks[reference].units)
 
-    def plans(self, costs: Mapping[str, Array]) -> dict[str, Transport]:
+    def plans(self, costs: Mapping[str, Array], epsilon: float) -> dict[str, Transport]:
         """Return the transports of one model's group (first) and of the groups inside it, by least cost.
 
         Parameters
         ----------
         costs : mapping of str to ndarray of shape (K, k_j)
             By group, costs of moving a unit of the model (column) to a unit of the fused network (row).
+        epsilon : float
+            Weight of the entropy, relative to the largest cost; 0 solves exactly.
         """
         group, *inside = costs
         if inside:  # attention heads: their units are never split, so plans are assignments
@@ -93,12 +96,14 @@ class TransportMethod(LayerwiseMethod):
             inner = {name: Injection(slots, len(slots)) for name, slots in assignment.inner.items()}
             return {group: Injection(assignment.outer, len(assignment.outer)), **inner}
         width, n_units = costs[group].shape
-        if self.epsilon:
-            return {group: self._spread(entropic_plan(costs[group], self.epsilon))}
-        plan = exact_plan(costs[group])  # (K, k_j)
+        if epsilon:
+            return {group: self._spread(entropic_plan(costs[group], epsilon))}
         if width == n_units:  # a vertex of the polytope: a permutation
-            return {group: Injection(plan.argmax(axis=0), width)}
-        return {group: self._spread(plan)}
+            units = assign_block(costs[group])  # (K,): the model's unit in each unit of the fused network
+            slots = np.empty(width, dtype=np.int64)
+            slots[units] = np.arange(width)
+            return {group: Injection(slots, width)}
+        return {group: self._spread(exact_plan(costs[group]))}
 
     def _spread(self, plan: Array) -> Spread:
         """Return a plan (K, k_j) as a transport; formula (9) as printed makes its input side sum to K / k_j."""
@@ -183,7 +188,7 @@ class OTFusion(TransportMethod):
             costs = {name: squared_costs(support[name], rows, model) for name, rows in compared.items()}
             if self.metric == "euclidean":
                 costs = {name: np.sqrt(values) for name, values in costs.items()}
-            transports.append(self.plans(costs))
+            transports.append(self.plans(costs, self.epsilon))
         return LayerMatching(tuple(transports))
 
 

@@ -126,6 +126,7 @@ class GromovFusion(WassersteinFusion):
             ("starts", are_known and len(starts) > 0, "some of 'input', 'uniform' and 'matching'"),
             ("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"),
             ("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"),
+            ("compat", not self.compat, "false: mode='paper' repeats the published iteration here"),
             ("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy"),
         )
 
