@@ -31,11 +31,12 @@ from consilience.files.csv import read_csv
 from consilience.posteriors.evaluate import MIN_OBSERVATIONS
 from consilience.posteriors.evaluation import Score
 from consilience.posteriors.scaling import final_model, is_pipeline
+from consilience.posteriors.scores import ScoreKind
 
 _HELD_OUT = "use data that neither model was trained on; scores on a model's own training data favour that model"
 
-RowScore = tuple[str, str, bool, Array]
-"""Name of a score, its unit, whether larger is better, and its value of every row (n,)."""
+RowScore = tuple[str, str, bool, Array, ScoreKind]
+"""Name of a score, its unit, whether larger is better, its value of every row (n,), and what it is."""
 
 
 def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels: Any) -> EstimatorEvaluation:
@@ -59,13 +60,14 @@ def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels:
     of_fused, of_own = (_scores(adapters[0], model, rows) for model in models)
     of_fused, of_own = of_fused[: len(of_own)], of_own[: len(of_fused)]
     scores = [
-        Score(a[0], a[1], a[2], float(a[3].mean()), float(b[3].mean())) for a, b in zip(of_fused, of_own, strict=True)
+        Score(a[0], a[1], a[2], float(a[3].mean()), float(b[3].mean()), a[4])
+        for a, b in zip(of_fused, of_own, strict=True)
     ]
     if adapters[0].needs == "targets":
         total = float(((rows.y - rows.y.mean(axis=0)) ** 2).reshape(rows.n, -1).sum())
         if total > 0:
             by_fused, by_own = (1.0 - float(one[0][3].sum()) / total for one in (of_fused, of_own))
-            scores.append(Score("R^2", "", True, by_fused, by_own))
+            scores.append(Score("R^2", "", True, by_fused, by_own, ScoreKind.DISTANCE))
     notes = [_HELD_OUT]
     if rows.n < MIN_OBSERVATIONS:
         notes.append(f"only {rows.n} rows: the interval is rough")
@@ -142,21 +144,21 @@ def _scores(adapter: EstimatorAdapter, model: Any, rows: SiteRows) -> list[RowSc
             return _classification_scores(model, rows)
         if adapter.needs == "targets":
             errors = (np.asarray(model.predict(rows.X)).reshape(rows.n, -1) - rows.y.reshape(rows.n, -1)) ** 2
-            return [("squared error", "squared units per row", False, errors.sum(axis=1))]
+            return [("squared error", "squared units per row", False, errors.sum(axis=1), ScoreKind.DISTANCE)]
         return [_moment_score(adapter, model, rows.X)]
 
 
 def _classification_scores(model: Any, rows: SiteRows) -> list[RowScore]:
     X = rows.X.astype(np.int64) if type(model).__name__ == "CategoricalNB" else rows.X
     correct = 100.0 * (np.asarray(model.predict(X)).astype(str) == np.asarray(rows.y).astype(str))
-    scores: list[RowScore] = [("accuracy", "percentage points", True, correct)]
+    scores: list[RowScore] = [("accuracy", "percentage points", True, correct, ScoreKind.AGREEMENT)]
     names = [str(label) for label in model.classes_.tolist()]
     position_of = {name: position for position, name in enumerate(names)}
     if hasattr(model, "predict_log_proba") and all(str(label) in position_of for label in rows.y.tolist()):
         log_probabilities = np.asarray(model.predict_log_proba(X))
         own = log_probabilities[np.arange(rows.n), [position_of[str(label)] for label in rows.y.tolist()]]
         if np.all(np.isfinite(own)):
-            scores.append(("cross-entropy", "nats per row", False, -own))
+            scores.append(("cross-entropy", "nats per row", False, -own, ScoreKind.PLUG_IN))
     return scores
 
 
@@ -169,7 +171,7 @@ def _moment_score(adapter: EstimatorAdapter, model: Any, X: Array) -> RowScore:
         For estimators that model no rows.
     """
     if hasattr(model, "score_samples"):
-        return "log-likelihood", "nats per row", True, np.asarray(model.score_samples(X))
+        return "log-likelihood", "nats per row", True, np.asarray(model.score_samples(X)), ScoreKind.PLUG_IN
     inner = final_model(model) if is_pipeline(model) else model
     if hasattr(inner, "location_"):
         Z = model[:-1].transform(X) if is_pipeline(model) and len(model.steps) > 1 else X
@@ -178,8 +180,8 @@ def _moment_score(adapter: EstimatorAdapter, model: Any, X: Array) -> RowScore:
         distances = np.einsum("ij,jk,ik->i", centred, precision, centred)
         log_determinant = float(np.linalg.slogdet(precision)[1])
         values = 0.5 * (log_determinant - Z.shape[1] * np.log(2 * np.pi) - distances)
-        return "log-likelihood", "nats per row", True, values
+        return "log-likelihood", "nats per row", True, values, ScoreKind.PLUG_IN
     if hasattr(model, "inverse_transform") and hasattr(inner, "components_"):
         errors = ((model.inverse_transform(model.transform(X)) - X) ** 2).sum(axis=1)
-        return "squared distance to the projection", "squared units per row", False, errors
+        return "squared distance to the projection", "squared units per row", False, errors, ScoreKind.DISTANCE
     raise UnsupportedError(f"a {adapter.class_name}", "says nothing of rows that could be scored")

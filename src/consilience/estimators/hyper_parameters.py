@@ -14,6 +14,9 @@ from consilience.errors import InputError, UnsupportedError
 COVARIANCE_ESTIMATORS = ("OAS", "EmpiricalCovariance", "ShrunkCovariance")
 """Estimators that may stand inside a hyper-parameter: covariances that are functions of second moments."""
 
+PRIORS = ("priors", "class_prior")
+"""Hyper-parameters with a value for every class, in the order of the classes."""
+
 
 def encoded_parameters(model: Any) -> dict[str, Any]:
     """Return the hyper-parameters of an estimator as JSON values.
@@ -35,7 +38,10 @@ def encode(name: str, value: Any) -> Any:
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else {"float": str(float(value))}
     if isinstance(value, np.ndarray | list | tuple):
-        return [encode(name, one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+        entries = [encode(name, one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+        if isinstance(value, list) or name in PRIORS:
+            return entries
+        return {"array" if isinstance(value, np.ndarray) else "tuple": entries}  # of which scikit-learn tells lists
     if isinstance(value, Mapping):
         return {"mapping": [[encode(name, key), encode(name, one)] for key, one in value.items()]}
     if isinstance(value, np.random.RandomState | np.random.Generator):
@@ -55,6 +61,10 @@ def decode(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "float" in value:
             return float(value["float"])
+        if "array" in value:
+            return np.array(decode(value["array"]))
+        if "tuple" in value:
+            return tuple(decode(value["tuple"]))
         if "mapping" in value:
             return {decode(key): decode(one) for key, one in value["mapping"]}
         if value.get("estimator") in COVARIANCE_ESTIMATORS:

@@ -14,7 +14,8 @@ from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.describe import describe_all, is_estimator, withhold
 from consilience.estimators.files import FORMAT, read_many
 from consilience.estimators.fusion import EstimatorFusion
-from consilience.estimators.statistics import PRIORS, Statistics, Step
+from consilience.estimators.hyper_parameters import PRIORS
+from consilience.estimators.statistics import Statistics, Step
 from consilience.estimators.validation import statistics_problems
 from consilience.posteriors.posterior import Features
 

@@ -18,6 +18,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.errors import Problem
 from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.hyper_parameters import PRIORS
 from consilience.families.centred_moments import CentredMoments
 from consilience.posteriors.posterior import Features
 
@@ -229,10 +230,6 @@ class Statistics:
             if np.any(np.abs(one - other) > _COUNT_ROUNDING * np.maximum(one, other)):
                 problems.append(Problem("", "counts of the same rows contradict each other"))
         return problems
-
-
-PRIORS = ("priors", "class_prior")
-"""Hyper-parameters with a value for every class, in the order of the classes."""
 
 
 def is_by_class(name: str, value: Any) -> bool:

@@ -125,6 +125,7 @@ class IncrementalPCAAdapter(PCAAdapter):
 
     kind: ClassVar[str] = "sklearn.IncrementalPCA"
     mark: ClassVar[Mark] = "iterative"
+    compared: ClassVar[tuple[str, ...]] = ("mean_", "var_")
 
     def rows_seen(self, model: Any) -> float:
         """Return the number of rows that a model was fitted to."""
