@@ -23,6 +23,8 @@ from consilience.cli.pack import pack
 from consilience.cli.report import report
 from consilience.cli.serve import send, serve
 from consilience.cli.short_warnings import short_warnings
+from consilience.estimators.adapters.base import EstimatorAdapter
+from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.method import Method
@@ -54,9 +56,21 @@ def methods() -> None:
     click.echo("Bayesian neural networks\n")
     for bayesian_method in BAYESIAN_METHODS:
         _print_method(bayesian_method)
-    click.echo("Checkpoints, with `consilience merge`\n")
+    click.echo("Estimators that are fused by their sums, which takes no method\n")
+    for adapter in ESTIMATORS:
+        _print_estimator(adapter)
+    click.echo("\nCheckpoints, with `consilience merge`\n")
     for tensor_method in TENSOR_METHODS:
         _print_method(tensor_method)
+
+
+def _print_estimator(adapter: EstimatorAdapter) -> None:
+    """Print an estimator, what its fusion is, and what a site gives for it."""
+    data = "X" if adapter.needs == "nothing" else "(X, y)"
+    needs = "the fitted object" if adapter.lacks is None else f"cs.describe(model, data={data}) at the site"
+    if adapter.disclosure() is not None:
+        needs += ", and min_count=0 everywhere: extremes are single observations"
+    click.echo(f"{adapter.class_name:30} {adapter.mark:10} needs: {needs}")
 
 
 def _format_default(value: Any) -> str:

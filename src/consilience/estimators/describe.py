@@ -39,6 +39,10 @@ _ITERATIVE = ("sag", "saga", "lsqr", "sparse_cg", "randomized")
 """Solvers whose models may be further from the exact one than `FIT_DIFFERENCE`."""
 
 
+class ApproximateStatisticsWarning(UserWarning):
+    """A fitted object keeps its sums only in part, so that what is fused of them is near the pooled model, not it."""
+
+
 def is_estimator(model: object) -> bool:
     """Return whether an object is an estimator of the table, one refused by name, or a Pipeline that ends in one."""
     if is_pipeline(model):
@@ -101,6 +105,11 @@ def describe(
         statistics = describe_all(model, data, n_observations, sample_weight)
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
+    for text in () if isinstance(model, Statistics) else statistics.approximations:
+        warn_caller(
+            f"the sums of this {adapter_of_kind(statistics.kind).class_name} are approximate: {text}",
+            ApproximateStatisticsWarning,
+        )
     left, withheld = withhold(statistics, min_count)
     for problem in withheld:
         warn_caller(problem, WithheldWarning)
