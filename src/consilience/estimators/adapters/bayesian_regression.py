@@ -6,6 +6,7 @@ early by design, so that another rule would give another model.
 
 from __future__ import annotations
 
+from functools import cache
 from math import log, pi
 from typing import Any, ClassVar
 
@@ -26,6 +27,21 @@ def _one_target(statistics: Statistics) -> None:
         raise InputError("y", f"expected one target, found {statistics.n_targets}", "fit one model for each target")
 
 
+@cache
+def _counts_weights() -> bool:
+    """Return whether this version's Bayesian ridge counts the sum of weights as its rows, or the rows.
+
+    It has done either (1.9 and 1.5). The older one starts its iteration from the variance of targets times the roots of
+    weights, which is no function of sums, so that it is repeated to its tolerance only.
+    """
+    from sklearn.linear_model import BayesianRidge
+
+    x, y = np.arange(6.0)[:, None], np.array([0.0, 1.5, 1.0, 3.0, 5.0, 4.0])
+    weighted = BayesianRidge(tol=1e-9).fit(x, y, sample_weight=np.full(6, 2.0))
+    twice = BayesianRidge(tol=1e-9).fit(np.vstack([x, x]), np.concatenate([y, y]))
+    return bool(abs(weighted.alpha_ - twice.alpha_) < 1e-3 * twice.alpha_)
+
+
 class BayesianRidgeAdapter(RegressionAdapter):
     """Bayesian ridge regression.
 
@@ -41,11 +57,12 @@ class BayesianRidgeAdapter(RegressionAdapter):
         _one_target(statistics)
         moments = RegressionMoments(statistics, model.fit_intercept)
         gram, cross, total = moments.gram, moments.cross[:, 0], float(moments.target_gram[0, 0])
-        d, weight = len(gram), moments.weight
+        d = len(gram)
+        weight = moments.weight if _counts_weights() else moments.n
         values, vectors = linalg.eigh(gram)
         values = np.maximum(values, 0.0)
         projected = vectors.T @ cross  # (d,)
-        variance = float(moments.target_variance[0])
+        variance = float(moments.target_variance[0]) * moments.weight / weight
         alpha = 1.0 / (variance + _EPS) if model.alpha_init is None else float(model.alpha_init)
         precision = 1.0 if model.lambda_init is None else float(model.lambda_init)
 

@@ -160,8 +160,21 @@ def _divides_by_degrees_of_freedom() -> bool:
     return bool(scaling**2 * scatter < len(x) - 1)  # 4 of 6 rows and 2 classes, or 6
 
 
+@cache
+def _loses_a_degree_of_freedom() -> bool:
+    """Return whether this version's quadratic discriminant analysis divides scatters by n - 1 and not by n.
+
+    It has done either (1.5 and 1.9), so it is asked: of one column its scaling is the variance.
+    """
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+
+    x, y = np.array([[0.0], [1.0], [3.0], [10.0], [12.0], [17.0]]), np.array([0, 0, 0, 1, 1, 1])
+    variance = float(QuadraticDiscriminantAnalysis().fit(x, y).scalings_[0][0])
+    return bool(variance > 1.25 * float(np.var(x[:3])))  # 1.5 times, or once
+
+
 class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
-    """Quadratic discriminant analysis: a covariance of every class, divided by its number of rows."""
+    """Quadratic discriminant analysis: a covariance of every class."""
 
     kind: ClassVar[str] = "sklearn.QuadraticDiscriminantAnalysis"
 
@@ -181,6 +194,8 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
             if n < 2:
                 raise InputError(f"class {name}", f"has {n:g} rows in all, of which there is no covariance")
             covariance = covariance_of(record.scatter[c], n, shrinkage, estimator)
+            if _loses_a_degree_of_freedom():
+                covariance *= n / (n - 1.0)
             values, vectors = linalg.eigh(covariance)
             values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
             if not is_eigen:
