@@ -32,7 +32,7 @@ def average(sites: Sequence[Statistics]) -> Statistics:
     names = sorted({name for site in sites for name in site.moments})
     moments = {
         name: merge_moments(
-            [_placed(_record(site, name), places, classes) for site, places in zip(sites, positions, strict=True)]
+            _placed(_record(site, name), places, classes) for site, places in zip(sites, positions, strict=True)
         )
         for name in names
     }

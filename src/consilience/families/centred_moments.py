@@ -14,7 +14,7 @@ Arrays may have leading axes: then a record is one of each class, or of each col
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +25,6 @@ from consilience.errors import InputError
 
 BLOCK_BYTES = 2**23
 """Bytes of rows that are centred at a time, 8 MiB: they stay in a processor's cache. Chosen by hand."""
-
-MERGED_BYTES = 2**25
-"""Bytes of scatter matrices that are stacked and merged at a time, 32 MiB. A bound on memory. Chosen by hand."""
 
 MAX_REMOVAL_ERROR = 1e-8
 """Relative rounding error of the scatter that is left, eps |S_all| / |S_left|, above which a removal is refused. Values
@@ -158,7 +155,7 @@ class CentredMoments:
 
     def total(self) -> CentredMoments:
         """Return the record of the rows of all entries of the first axis."""
-        return _merge_stacked(self)
+        return _merged(self.n, self.weight, self.log_weight, self.mean, self.scatter.sum(axis=0))
 
     def affine_image(self, matrix: Array, shift: Array) -> CentredMoments:
         """Return the record of A x + b from that of x: means A m + b, scatters A S A^T.
@@ -225,43 +222,40 @@ class CentredMoments:
         return replace(left, log_weight=log_weight, scatter=_positive(scatter, self.is_diagonal))
 
 
-def merge_moments(records: Sequence[CentredMoments]) -> CentredMoments:
+def merge_moments(records: Iterable[CentredMoments]) -> CentredMoments:
     """Return the record of the rows of all records, in their order; their leading axes are alike.
 
-    Records are merged some at a time, as many as a fixed number of bytes holds, and the results again, so that the
-    same records in the same order give the same bytes, and memory does not grow with their number.
+    Scatters are added one after another, so that memory holds one of them whatever their number; what lies between the
+    means is one matrix product. The same records in the same order give the same bytes.
     """
-    level = list(records)
-    size = max(2, MERGED_BYTES // max(1, level[0].scatter.nbytes))
-    while len(level) > 1:
-        level = [_merge_stacked(_stack(level[start : start + size])) for start in range(0, len(level), size)]
-    return level[0]
+    small: list[tuple[Array, Array, Array, Array]] = []
+    scatter = np.zeros(())
+    for record in records:
+        small.append((record.n, record.weight, record.log_weight, record.mean))
+        if len(small) == 1:
+            scatter = record.scatter.copy()
+        else:
+            scatter += record.scatter
+    n, weights, log_weights, means = (np.stack(parts) for parts in zip(*small, strict=True))
+    return _merged(n, weights, log_weights, means, scatter)
 
 
-def _stack(records: Sequence[CentredMoments]) -> CentredMoments:
-    names = ("n", "weight", "log_weight", "mean", "scatter")
-    return CentredMoments(*(np.stack([getattr(record, name) for record in records]) for name in names))
-
-
-def _merge_stacked(stack: CentredMoments) -> CentredMoments:
-    """Return one record of all along the first axis (J, ...)."""
-    weight = stack.weight.sum(axis=0)
+def _merged(n: Array, weights: Array, log_weights: Array, means: Array, scatter: Array) -> CentredMoments:
+    """Return the record of rows in parts along the first axis (J, ...), of which `scatter` (...) is the sum."""
+    weight = weights.sum(axis=0)
     safe = np.where(weight > 0, weight, 1.0)
-    # Means are summed as differences from that of the first record with rows, so that far offsets cost no digits.
-    first = np.argmax(stack.weight > 0, axis=0)  # (...)
-    origin = np.take_along_axis(stack.mean, first[None, ..., None], axis=0)[0]  # (..., p)
-    shares = (stack.weight / safe)[..., None]  # (J, ..., 1)
-    mean = origin + (shares * (stack.mean - origin)).sum(axis=0)
-    gaps = np.sqrt(stack.weight)[..., None] * (stack.mean - mean)  # (J, ..., p)
-    if stack.is_diagonal:
+    # Means are summed as differences from that of the first part with rows, so that far offsets cost no digits.
+    first = np.argmax(weights > 0, axis=0)  # (...)
+    origin = np.take_along_axis(means, first[None, ..., None], axis=0)[0]  # (..., p)
+    mean = origin + ((weights / safe)[..., None] * (means - origin)).sum(axis=0)
+    gaps = np.sqrt(weights)[..., None] * (means - mean)  # (J, ..., p)
+    if scatter.ndim == mean.ndim:
         between = (gaps**2).sum(axis=0)
     else:
-        by_record = np.moveaxis(gaps, 0, -1)  # (..., p, J)
-        between = by_record @ np.swapaxes(by_record, -1, -2)
-    scatter = stack.scatter.sum(axis=0)
-    scatter += between
+        by_part = np.moveaxis(gaps, 0, -1)  # (..., p, J)
+        between = by_part @ np.swapaxes(by_part, -1, -2)
     mean = np.where((weight > 0)[..., None], mean, 0.0)
-    return CentredMoments(stack.n.sum(axis=0), weight, stack.log_weight.sum(axis=0), mean, scatter)
+    return CentredMoments(n.sum(axis=0), weight, log_weights.sum(axis=0), mean, scatter + between)
 
 
 def _positive(scatter: Array, is_diagonal: bool) -> Array:
