@@ -486,3 +486,11 @@ def test_rows_of_a_table_are_matched_by_name():
     rebuilt = cs.rebuild(swapped)
     assert rebuilt.feature_names_in_.tolist() == list("abcde")
     assert read_rows((table, y), None, 5, tuple("abcde"), "targets", may_be_sparse=False).n == 420
+
+
+def test_a_fusion_says_where_its_model_and_its_sums_are():
+    fusion = cs.fuse(halves(LinearRegression, regression_rows))
+    with pytest.raises(AttributeError, match=r"its fitted model does: fusion\.model\.predict"):
+        _ = fusion.predict
+    with pytest.raises(AttributeError, match=r"the sums are in \.statistics"):
+        _ = fusion.posterior

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -66,6 +66,15 @@ class EstimatorFusion(Fusion):
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
     keeps_models: bool = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where to look for what fusions of other kinds have, and fitted models."""
+            where = "the sums are in .statistics" if name in ("posterior", "network") else None
+            if hasattr(type(self._model), name):
+                where = f"its fitted model does: fusion.model.{name}"
+            raise AttributeError(f"an {type(self).__name__} has no {name!r}" + (f"; {where}" if where else ""))
 
     @property
     def model(self) -> Any:

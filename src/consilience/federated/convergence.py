@@ -55,9 +55,10 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
     if before is None:
         return convergence
     if kind is ESTIMATORS:
-        pairs = [(dict(read_statistics(before)[0].tensors()), dict(read_statistics(after)[0].tensors()))]
-        if pairs[0][0].keys() != pairs[0][1].keys():
+        old_sums, new_sums = (dict(read_statistics(path)[0].tensors()) for path in (before, after))
+        if old_sums.keys() != new_sums.keys():
             return convergence
+        pairs: list[tuple[Any, Any]] = [(old_sums, new_sums)]
     elif kind is BAYESIAN:
         old_bnn, new_bnn = read_bayesian(before), read_bayesian(after)
         # Means and variances are as many numbers, compared as one vector.
