@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import sklearn
+from sklearn.compose import ColumnTransformer
 from sklearn.covariance import OAS, EmpiricalCovariance, ShrunkCovariance
 from sklearn.decomposition import PCA, FactorAnalysis, IncrementalPCA, TruncatedSVD
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
@@ -241,7 +242,20 @@ SPECIMENS = Specimens(
 )
 """Cases of every estimator by its kind; a new estimator is a new entry here."""
 
+
+def columns_apart():
+    return ColumnTransformer(
+        [("scaled", StandardScaler(), [3, 0]), ("left out", "drop", [1]), ("as they are", "passthrough", slice(2, 3))],
+        remainder="passthrough",
+    )
+
+
+APART = ("transformers_", "output_indices_", "sparse_output_")
+"""Attributes of a ColumnTransformer that are structures of others; what it does is compared by what it predicts."""
+
 PIPELINES = {
+    "columns apart": Case(lambda: make_pipeline(columns_apart(), Ridge()), regression_rows, ignored=APART),
+    "columns apart of classes": Case(lambda: make_pipeline(columns_apart(), GaussianNB()), class_rows, ignored=APART),
     "scaled ridge": Case(lambda: make_pipeline(StandardScaler(), Ridge()), regression_rows),
     "components of a regression": Case(
         lambda: make_pipeline(StandardScaler(), PCA(3, whiten=True, svd_solver="full"), LinearRegression()),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from sklearn.compose import ColumnTransformer
 from sklearn.covariance import OAS, EmpiricalCovariance, LedoitWolf, MinCovDet
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
@@ -17,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     MaxAbsScaler,
     MinMaxScaler,
+    OneHotEncoder,
     PowerTransformer,
     QuantileTransformer,
     RobustScaler,
@@ -360,6 +362,20 @@ def test_steps_that_are_not_fitted_from_moments_are_named(step):
         cs.describe(pipeline, (X, y))
 
 
+def test_parts_of_a_column_transformer_that_are_not_fitted_from_moments_are_named():
+    X, y = regression_rows(0)
+    for part, message in (
+        (OneHotEncoder(sparse_output=False), "part 'codes': is a OneHotEncoder, and only StandardScaler"),
+        (RobustScaler(), "part 'codes': is a RobustScaler"),
+    ):
+        pipeline = make_pipeline(ColumnTransformer([("codes", part, [0])], remainder="passthrough"), Ridge())
+        with pytest.raises(cs.UnsupportedError, match=message):
+            cs.describe(pipeline.fit(X.round(), y), (X.round(), y))
+    weighed = ColumnTransformer([("a", StandardScaler(), [0])], transformer_weights={"a": 2.0})
+    with pytest.raises(cs.UnsupportedError, match="transformer_weights: are not carried"):
+        cs.describe(make_pipeline(weighed, Ridge()).fit(X, y), (X, y))
+
+
 def test_counts_do_not_follow_steps():
     X, y = count_rows(0)
     pipeline = make_pipeline(StandardScaler(with_mean=False), MultinomialNB()).fit(X, y)
@@ -448,6 +464,38 @@ def test_a_file_that_cannot_be_sums_of_rows_is_named(changes, message, tmp_path)
         cs.load(path)
     assert message in str(caught.value)
     assert all(str(path) in problem for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"alpha": "x"}, "a Ridge: cannot be made of these hyper-parameters"),
+        ({"alpha": [1.0, 2.0, 3.0]}, "alpha: has 3 values"),
+        ({"oracle": 1}, "a Ridge: cannot be made with these hyper-parameters"),
+        ({"positive": True}, "holds coefficients above zero"),
+        ({"max_iter": 10**9}, "max_iter: is 1e"),
+    ],
+)
+def test_hyper_parameters_of_a_strangers_file_are_not_trusted(parameters, message, tmp_path):
+    path = tmp_path / "site.safetensors"
+    own, other = halves(Ridge, regression_rows)
+    cs.save(own, path)
+    tampered(path, parameters={**own.parameters, **parameters})
+    with pytest.raises(cs.InputError, match=message):
+        cs.rebuild(cs.load(path))
+    assert cs.check({"a": path, "b": other})
+
+
+def test_steps_of_a_strangers_file_are_not_trusted(tmp_path):
+    path = tmp_path / "site.safetensors"
+    pipeline = make_pipeline(ColumnTransformer([("a", StandardScaler(), [0, 1])]), Ridge())
+    own, _ = halves(lambda: pipeline, regression_rows)
+    for columns in ([0, 99], ["x"], [[0]], None):
+        cs.save(own, path)
+        step = dict(own.steps[0].parameters, parts=[{"name": "a", "part": "passthrough", "columns": columns}])
+        tampered(path, steps=[{"name": "t", "estimator": "sklearn.ColumnTransformer", "parameters": step}])
+        with pytest.raises(cs.InputError, match="a Ridge: cannot be made"):
+            cs.rebuild(cs.load(path))
 
 
 def test_a_scatter_that_is_not_positive_is_named(tmp_path):

@@ -18,7 +18,7 @@ from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter
-from consilience.estimators.adapters.table import adapter_for, adapter_of_kind
+from consilience.estimators.adapters.table import adapter_for
 from consilience.estimators.describe import is_estimator
 from consilience.estimators.evaluation import EstimatorEvaluation
 from consilience.estimators.files import read_statistics
@@ -101,7 +101,9 @@ def _fitted(one: NamedInput) -> Any:
 
 def _adapter(model: Any) -> EstimatorAdapter:
     adapter = adapter_for(final_model(model) if is_pipeline(model) else model)
-    return adapter_of_kind("") if adapter is None else adapter
+    if adapter is None:
+        raise UnsupportedError(f"a {type(model).__name__}", "is no estimator that is fused by its sums")
+    return adapter
 
 
 def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) -> SiteRows:

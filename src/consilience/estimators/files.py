@@ -21,6 +21,7 @@ from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.column_transformer import KIND as COLUMN_TRANSFORMER
 from consilience.estimators.statistics import ROWS, Statistics, Step
 from consilience.estimators.validation import statistics_problems
 from consilience.families.centred_moments import CentredMoments
@@ -173,7 +174,7 @@ def _check_tensors(file: SafetensorsFile, header: StatisticsHeader, tensors: Ten
     try:
         adapter = adapter_of_kind(header.estimator)
         for step in header.steps:
-            if step.estimator != "passthrough":
+            if step.estimator not in ("passthrough", COLUMN_TRANSFORMER):
                 adapter_of_kind(step.estimator)
     except InputError as error:
         raise FileFormatError(problem.about(file.label) for problem in error.problems) from error

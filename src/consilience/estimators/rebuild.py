@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import whole_moments
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.column_transformer import KIND as COLUMN_TRANSFORMER
+from consilience.estimators.column_transformer import encoded_transformer, rebuild_transformer
 from consilience.estimators.hyper_parameters import encode, encoded_parameters
 from consilience.estimators.statistics import ROWS, Statistics, Step, is_by_class
 from consilience.families.centred_moments import CentredMoments
@@ -48,16 +50,26 @@ def rebuild(statistics: Statistics, parameters: Mapping[str, Any] | None = None)
         raise InputError([refusal])
     if problems := too_few_rows(statistics):
         raise InputError(problems)
-    if statistics.last_step is None:
-        return adapter.rebuild(statistics)
+    try:
+        return adapter.rebuild(statistics) if statistics.last_step is None else _rebuild_pipeline(statistics)
+    except ConsilienceError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Of hyper-parameters that scikit-learn does not take, which a file of a stranger may have.
+        text = f"cannot be made of these hyper-parameters and sums ({str(error).partition(chr(10))[0][:200]})"
+        raise InputError(f"a {adapter.class_name}", text) from error
+
+
+def _rebuild_pipeline(statistics: Statistics) -> Any:
+    """Return the fitted Pipeline of statistics of the data before its steps."""
     from sklearn.pipeline import Pipeline
 
+    last_step, adapter = statistics.last_step, adapter_of_kind(statistics.kind)
     steps: list[tuple[str, Any]] = []
     for step in statistics.steps:
         fitted, statistics = _apply(step, statistics)
         steps.append((step.name, fitted))
-    assert statistics.last_step is not None  # noqa: S101  (narrows the type; asked above)
-    return Pipeline([*steps, (statistics.last_step, adapter.rebuild(statistics))])
+    return Pipeline([*steps, (last_step, adapter.rebuild(statistics))])
 
 
 def too_few_rows(statistics: Statistics) -> list[Problem]:
@@ -120,8 +132,14 @@ def steps_of(pipeline: Any) -> tuple[Step, ...]:
             steps.append(Step(name, PASSTHROUGH, {}))
             continue
         kind = f"sklearn.{type(step).__name__}"
+        if kind == COLUMN_TRANSFORMER and type(step).__module__.startswith("sklearn."):
+            try:
+                steps.append(Step(name, kind, encoded_transformer(step)))
+            except UnsupportedError as error:
+                raise UnsupportedError(problem.about(f"step {name!r}") for problem in error.problems) from error
+            continue
         if kind not in _MAPS or not type(step).__module__.startswith("sklearn."):
-            known = ", ".join(known.rpartition(".")[2] for known in _MAPS)
+            known = ", ".join(known.rpartition(".")[2] for known in (*_MAPS, COLUMN_TRANSFORMER))
             raise UnsupportedError(
                 f"step {name!r}",
                 f"is a {type(step).__name__}, not fitted from moments of columns alone; those that are: {known}",
@@ -133,7 +151,7 @@ def steps_of(pipeline: Any) -> tuple[Step, ...]:
 
 def mixes_columns(steps: tuple[Step, ...]) -> bool:
     """Return whether a step makes columns of several others, so that products of columns are needed."""
-    return any(step.kind not in (PASSTHROUGH, "sklearn.StandardScaler") for step in steps)
+    return any(step.kind not in (PASSTHROUGH, "sklearn.StandardScaler", COLUMN_TRANSFORMER) for step in steps)
 
 
 def _apply(step: Step, statistics: Statistics) -> tuple[Any, Statistics]:
@@ -144,10 +162,13 @@ def _apply(step: Step, statistics: Statistics) -> tuple[Any, Statistics]:
     d = statistics.n_columns
     columns = whole_moments(statistics).columns(slice(0, d))
     features, inner = statistics.features, Features()
-    fitted = adapter_of_kind(step.kind).rebuild(
-        Statistics(step.kind, step.parameters, d, {ROWS: columns}, features=features)
-    )
-    matrix, shift = _MAPS[step.kind](fitted)
+    if step.kind == COLUMN_TRANSFORMER:
+        fitted, matrix, shift = rebuild_transformer(step.parameters, columns, features)
+    else:
+        fitted = adapter_of_kind(step.kind).rebuild(
+            Statistics(step.kind, step.parameters, d, {ROWS: columns}, features=features)
+        )
+        matrix, shift = _MAPS[step.kind](fitted)
     leaving = replace(statistics, n_columns=len(shift), features=inner, steps=statistics.steps[1:])
     targets = record.n_columns - d
     if targets:  # which no step changes

@@ -7,6 +7,10 @@ from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.hyper_parameters import decode
 from consilience.estimators.statistics import UNWEIGHTED, Statistics, is_by_class
 
+MAX_ITERATIONS = 1_000_000
+"""Iterations that hyper-parameters may ask for: far above scikit-learn's defaults (300 and 1,000), and a bound on the
+time that the file of a stranger can take."""
+
 
 def statistics_problems(statistics: Statistics) -> list[Problem]:
     """Return everything that is wrong with some statistics, a line each; none for those of rows."""
@@ -32,6 +36,9 @@ def _shape_problems(statistics: Statistics) -> list[Problem]:
             decode(value)
     except (InputError, TypeError, ValueError, KeyError) as error:
         problems.append(Problem("parameters", f"cannot be read: {error}"))
+    iterations = statistics.parameters.get("max_iter")
+    if isinstance(iterations, int | float) and iterations > MAX_ITERATIONS:
+        problems.append(Problem("max_iter", f"is {iterations:g}, expected at most {MAX_ITERATIONS:,}"))
     expected = adapter.array_shapes(statistics)
     found = {f"counts {name!r}": values.shape for name, values in statistics.counts.items()}
     found |= {f"maxima {name!r}": values.shape for name, values in statistics.maxima.items()}

@@ -127,6 +127,13 @@ class CentredMoments:
             self, mean=self.mean[..., columns], scatter=scatter if self.is_diagonal else scatter[..., columns, :]
         )
 
+    def by_column(self) -> CentredMoments:
+        """Return the record of all columns as one of each column (p,)."""
+        n, weight, log_weight = (
+            np.full(self.n_columns, float(values)) for values in (self.n, self.weight, self.log_weight)
+        )
+        return CentredMoments(n, weight, log_weight, self.mean[:, None], self.variances[:, None])
+
     def reweighted(self, factors: Array) -> CentredMoments:
         """Return the record of rows whose weights are multiplied by factors (...), one for each record."""
         with np.errstate(divide="ignore", invalid="ignore"):

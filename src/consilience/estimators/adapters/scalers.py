@@ -38,7 +38,7 @@ class StandardScalerAdapter(EstimatorAdapter):
         del numbers, n_classes, parameters
         X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
         record = CentredMoments.of_rows(X, rows.weights, diagonal=not products)
-        return Sums({ROWS: record if products else _by_column(record)})
+        return Sums({ROWS: record if products else record.by_column()})
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
         """Return n_samples_seen_, mean_ and n var_ of each column."""
@@ -54,16 +54,8 @@ class StandardScalerAdapter(EstimatorAdapter):
         """Set means, variances and scales of columns."""
         record = statistics.rows
         if not record.shape:  # as a step of a Pipeline: of all columns together
-            record = _by_column(whole_moments(statistics).without_products())
+            record = whole_moments(statistics).by_column()
         set_scaler(model, record)
-
-
-def _by_column(record: CentredMoments) -> CentredMoments:
-    """Return one record of all columns as a record of each (d,)."""
-    n, weight, log_weight = (
-        np.full(record.n_columns, float(values)) for values in (record.n, record.weight, record.log_weight)
-    )
-    return CentredMoments(n, weight, log_weight, record.mean[:, None], record.scatter[:, None])
 
 
 def set_scaler(model: Any, record: CentredMoments) -> None:
