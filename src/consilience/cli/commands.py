@@ -46,7 +46,7 @@ for _command in (
 
 @cli.command()
 def methods() -> None:
-    """Say what every method does, needs and gives, and its options."""
+    """Say what every method does, needs and gives, and its options; and which estimators need no method."""
     click.echo("Posteriors of statistical models\n")
     for method in METHODS:
         _print_method(method)
@@ -56,12 +56,12 @@ def methods() -> None:
     click.echo("Bayesian neural networks\n")
     for bayesian_method in BAYESIAN_METHODS:
         _print_method(bayesian_method)
-    click.echo("Estimators that are fused by their sums, which takes no method\n")
-    for adapter in ESTIMATORS:
-        _print_estimator(adapter)
-    click.echo("\nCheckpoints, with `consilience merge`\n")
+    click.echo("Checkpoints, with `consilience merge`\n")
     for tensor_method in TENSOR_METHODS:
         _print_method(tensor_method)
+    click.echo("Estimators, fused by their sums, which takes no method\n")
+    for adapter in ESTIMATORS:
+        _print_estimator(adapter)
 
 
 def _print_estimator(adapter: EstimatorAdapter) -> None:
