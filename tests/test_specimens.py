@@ -15,6 +15,7 @@ from tests.api import kinds_zoo
 from tests.bayesian import methods_zoo as bayesian_methods
 from tests.bayesian import readers_zoo
 from tests.checkpoints import methods_zoo as checkpoint_methods
+from tests.estimators import estimators_zoo
 from tests.families import zoo as families
 from tests.federated import request_kinds_zoo as request_kinds
 from tests.networks import methods_zoo as network_methods
@@ -30,6 +31,7 @@ TABLES = {
     "checkpoints.methods.table.TENSOR_METHODS": (checkpoint_methods.NAMES, checkpoint_methods.SPECIMENS),
     "posteriors.adapters.table.ADAPTERS": (adapters_zoo.KINDS, adapters_zoo.SPECIMENS),
     "bayesian.readers.table.BAYESIAN_ADAPTERS": (readers_zoo.KINDS, readers_zoo.SPECIMENS),
+    "estimators.adapters.table.ESTIMATORS": (estimators_zoo.KINDS, estimators_zoo.SPECIMENS),
     "api.kinds.KINDS": (kinds_zoo.KIND_NAMES, kinds_zoo.OBJECTS),
     "api.kinds.FORMATS": (kinds_zoo.FORMAT_NAMES, kinds_zoo.FILES),
     "federated.requests.table.REQUEST_KINDS": (request_kinds.NAMES, request_kinds.SPECIMENS),

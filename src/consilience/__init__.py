@@ -11,6 +11,7 @@ from consilience.api.describe import describe
 from consilience.api.evaluate import evaluate
 from consilience.api.files import load, save
 from consilience.api.fuse import check, fuse
+from consilience.api.rebuild import rebuild
 from consilience.api.scores import log_density, topic_coherence
 from consilience.bayesian.api import predictive_barrier
 from consilience.bayesian.fusion import BayesianFusion
@@ -36,6 +37,9 @@ from consilience.errors import (
     UnsupportedError,
     WithheldWarning,
 )
+from consilience.estimators.fusion import EstimatorFusion
+from consilience.estimators.removal import add, remove
+from consilience.estimators.statistics import Statistics
 from consilience.matching import Matching
 from consilience.networks.api import barrier, permute, plane, symmetry
 from consilience.networks.descriptions.description import Description
@@ -70,7 +74,6 @@ from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Attached, Features, Posterior
-from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.sharded.api import pack, shards
 from consilience.posteriors.sharded.shards import Shards
 
@@ -108,6 +111,7 @@ __all__ = [
     "Description",
     "DirichletProcess",
     "Distill",
+    "EstimatorFusion",
     "Evaluation",
     "Features",
     "FedFisher",
@@ -139,6 +143,7 @@ __all__ = [
     "ReBasin",
     "SelfSupervisedFisher",
     "Shards",
+    "Statistics",
     "Status",
     "Symmetry",
     "TaskArithmetic",
@@ -148,6 +153,7 @@ __all__ = [
     "WassersteinFusion",
     "WithheldWarning",
     "__version__",
+    "add",
     "as_bayesian_network",
     "barrier",
     "check",
@@ -169,6 +175,7 @@ __all__ = [
     "predictive_scores",
     "rebuild",
     "register_adapter",
+    "remove",
     "repair",
     "save",
     "shards",

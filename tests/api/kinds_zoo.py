@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from sklearn.naive_bayes import GaussianNB
 from torch import nn
 
 import consilience as cs
@@ -32,9 +33,15 @@ def symmetry():
     return cs.symmetry(network(), torch.zeros(2, 3))
 
 
+def estimator(seed=0):
+    rng = np.random.default_rng(seed)
+    classes = np.repeat(["ash", "elm"], 20)
+    return GaussianNB().fit(rng.normal(size=(40, 2)) + (classes == "elm")[:, None], classes)
+
+
 OBJECTS = Specimens(
     "OBJECTS in tests/api/kinds_zoo.py",
-    {"posteriors": posterior, "bayesian": bayesian_network, "networks": network},
+    {"estimators": estimator, "posteriors": posterior, "bayesian": bayesian_network, "networks": network},
 )
 """By the kind's name, what makes an object of it from a seed; a new kind is a new entry here."""
 
@@ -62,6 +69,7 @@ def _description(path):
 FILES = Specimens(
     "FILES in tests/api/kinds_zoo.py",
     {
+        "statistics": lambda path: _saved(estimator(), path),
         "posterior": lambda path: _saved(posterior(), path),
         "bayesian": lambda path: _saved(bayesian_network(), path, symmetry=symmetry()),
         "network": lambda path: _saved(network(), path, symmetry=symmetry()),

@@ -11,6 +11,7 @@ import pytest
 import consilience as cs
 from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
 from tests.cli.bad_files import content, forged, site
@@ -233,7 +234,10 @@ def test_methods_lists_every_method_with_its_options(command):
         "Checkpoints, with `consilience merge`": TENSOR_METHODS,
     }
     expected = [one for title, methods in tables.items() for one in (title, *methods)]
-    for kind, text in zip(expected, blocks, strict=True):
+    title, estimators = blocks[len(expected) :]
+    assert title == "Estimators, fused by their sums, which takes no method"
+    assert [line.split()[:2] for line in estimators.splitlines()] == [[one.class_name, one.mark] for one in ESTIMATORS]
+    for kind, text in zip(expected, blocks[: len(expected)], strict=True):
         if isinstance(kind, str):
             assert text == kind
             continue

@@ -11,6 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from sklearn.linear_model import Ridge
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import consilience as cs
 from consilience import families as f
@@ -117,6 +121,13 @@ def seeds():
         notes=("reduced",),
     )
     pair = [full, full.take(np.array([2, 1, 0]))]
+    classifier = GaussianNB().fit(rng.normal(size=(20, 3)), np.repeat(["a", "b"], 10))
+
+    def sums(seed):
+        X = np.random.default_rng(seed).normal(size=(12, 3))
+        steps = make_pipeline(StandardScaler(), Ridge(alpha=0.5))
+        return cs.describe(steps.fit(X, X[:, 0]), (X, X[:, 0]), features=Features(("a", "b", "c")))
+
     fused = cs.fuse([replace(one, source={}) for one in pair], method="average")
     tables = {
         "wishart": functools.partial(cs.save, full),
@@ -132,6 +143,8 @@ def seeds():
         "symmetry.json": lambda path: write_symmetry(path, symmetry),
         "fisher": functools.partial(cs.save, fisher),
         "bayesian": functools.partial(cs.save, bayesian),
+        "statistics": functools.partial(cs.save, classifier),
+        "sums": cs.fuse([sums(0), sums(1)]).save,
         "description": functools.partial(cs.save, described),
     }
     return {name: _written(write) for name, write in tables.items()}

@@ -50,6 +50,10 @@ def _parts(value):
             return _posterior_fusion(value)
         case cs.BayesianFusion() | cs.NetworkFusion():
             return _network_fusion(value)
+        case cs.EstimatorFusion():
+            return {**_of_every_fusion(value), "statistics": value.statistics, "matching": value.matching}
+        case cs.Statistics():
+            return dict(value.tensors())
         case cs.Matching():
             names = ("labels", "owner", "coupling", "confidence", "signs")
             return {name: getattr(value, name) for name in names}
@@ -100,6 +104,8 @@ def covered_by(results):
                 covered.add(f"bayesian by {value.provenance['method']}")
             case cs.NetworkFusion():
                 covered.add(f"networks by {value.provenance['method']}")
+            case cs.EstimatorFusion():
+                covered.add(f"estimators by {value.statistics.kind.rpartition('.')[2]}")
             case cs.Merge():
                 covered.add(f"checkpoints by {value.provenance['recipe']['method']}")
     return sorted(covered)

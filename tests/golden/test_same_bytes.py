@@ -71,6 +71,7 @@ SECTIONS = {
     "Neural networks": "networks",
     "Bayesian neural networks": "bayesian",
     "Checkpoints, with `consilience merge`": "checkpoints",
+    "Estimators, fused by their sums, which takes no method": "estimators",
 }
 
 

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA, LatentDirichletAllocation
+from sklearn.dummy import DummyRegressor
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import (
@@ -259,7 +260,7 @@ def test_models_of_other_data_and_steps_that_are_not_fitted_are_refused():
     with pytest.raises(cs.UnsupportedError, match="only models of Gaussian data"):
         cs.describe(topics)
     with pytest.raises(cs.UnsupportedError, match="no adapter for sklearn"):
-        cs.describe(make_pipeline(StandardScaler(), PCA()).fit(ROWS))
+        cs.describe(make_pipeline(StandardScaler(), DummyRegressor()).fit(ROWS, ROWS[:, 0]))
     unfitted = Pipeline([("scale", StandardScaler()), ("mixture", mixture().fit(ROWS))])
     with pytest.raises(cs.InputError, match="step 'scale': this StandardScaler is not fitted yet"):
         cs.describe(unfitted)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from consilience.api.kinds import KINDS, POSTERIORS
 from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
+from consilience.estimators.statistics import Statistics
 from consilience.networks.network import Network
 from consilience.posteriors.posterior import Features, Posterior
 
@@ -27,7 +28,8 @@ def describe(
 ) -> Any:
     """Return what a site says of a model: the posterior over its components, or a network with its description.
 
-    Of a statistical model, the posterior over the components: their parameters, which are all that fusing needs.
+    Of a statistical model, the posterior over the components: their parameters, which are all that fusing needs. Of a
+    regression, a classifier, a covariance or a scaler whose sums add up, its `Statistics`, sums in place of rows.
 
     Of a network, the network itself with its symmetry and a `Description` of its training data: the number of
     observations, how many there are of each class, mean and covariance of the inputs and of those of each class, mean
@@ -36,15 +38,16 @@ def describe(
 
     Parameters
     ----------
-    model : fitted model, Posterior, torch module, Network or BayesianNetwork
+    model : fitted model, Posterior, Statistics, torch module, Network or BayesianNetwork
         A fitted model of a class that an adapter accepts, a scikit-learn Pipeline of affine scalings and such a model,
         which is described in the units of the data before any scaling, or a Posterior. Or a torch module, a Network
         that was described before, or a BayesianNetwork with its module.
     data : optional
         The data that the model was trained on. Of a statistical model: rows (n, D), a DataFrame, or the path of a .csv,
-        .npy or .npz file; they are counted, and leave nothing else in the posterior. Of a network: ``(X, y)`` with
-        labels (n,) or without, ``X`` (n, ...), the path of a .npz or .npy file, or a loader of batches ``(x, y)`` or
-        ``x``, which is read once. Default: not counted.
+        .npy or .npz file; they are counted, and leave nothing else in the posterior. Of an estimator that is fused by
+        its sums: ``(X, y)``, or X where there is no y, or a .npz with x and y; sums are taken of them. Of a network:
+        ``(X, y)`` with labels (n,) or without, ``X`` (n, ...), the path of a .npz or .npy file, or a loader of batches
+        ``(x, y)`` or ``x``, which is read once. Default: not counted.
     n_observations : float, optional
         Number of observations it was trained on, for models that do not record it (GaussianMixture, GaussianHMM,
         CategoricalHMM), and networks whose data are not given, or not all of them. Default: what a BayesianNetwork
@@ -56,7 +59,7 @@ def describe(
         Of a network: an input to find and prove which axes move together. Default: the first inputs of `data`.
     sample_weight : array_like of shape (n,), optional
         Of a statistical model: weight of every row of `data` in the fit, where the model does not record the number of
-        observations. Default: 1.
+        observations, or of which sums are taken. Default: 1.
     features : Features, optional
         Of a statistical model: what the columns mean. Default: what the model itself records.
     min_count : float, optional
@@ -74,8 +77,9 @@ def describe(
 
     Returns
     -------
-    Posterior, Network or BayesianNetwork
-        The posterior over the L components of the model; or the network, with its ``.description`` and ``.module``.
+    Posterior, Statistics, Network or BayesianNetwork
+        The posterior over the L components of the model; its sums; or the network, with its ``.description`` and
+        ``.module``.
 
     Raises
     ------
@@ -108,5 +112,5 @@ def describe(
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)
-    described: Posterior | Network | BayesianNetwork = kind.describe(model, data, **stated)
+    described: Posterior | Statistics | Network | BayesianNetwork = kind.describe(model, data, **stated)
     return described

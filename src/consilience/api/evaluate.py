@@ -7,13 +7,14 @@ from typing import Any
 
 from consilience.api.kinds import NETWORKS, POSTERIORS, kind_of
 from consilience.core.inputs import name_inputs
+from consilience.estimators.evaluation import EstimatorEvaluation
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.posteriors.evaluation import Evaluation
 
 
 def evaluate(
     fused: Any, own: Any, data: Any, labels: Any = None, *, module: Any = None
-) -> Evaluation | NetworkEvaluation:
+) -> Evaluation | EstimatorEvaluation | NetworkEvaluation:
     """Compare a fused model with a site's own on the site's data, before adopting it. Nothing leaves the site.
 
     Both models score every observation, and the differences are paired, by the first score. Every score says its kind
@@ -29,6 +30,9 @@ def evaluate(
     Networks that classify: accuracy, and cross-entropy in nats; the paired difference is that of the accuracy. For
     Bayesian ones also the entropy of the predictive probabilities, means over samples of the weights, and the expected
     calibration error; their cross-entropy is minus the log likelihood of these probabilities.
+
+    Estimators that are fused by their sums: accuracy and cross-entropy, squared error and R^2, or the log-likelihood of
+    rows, whichever their class has; `data` may be ``(X, y)``, or `labels` are y.
 
     Use data that neither model was trained on: scores on a model's own training data favour that model.
 
@@ -50,7 +54,7 @@ def evaluate(
 
     Returns
     -------
-    Evaluation or NetworkEvaluation
+    Evaluation, EstimatorEvaluation or NetworkEvaluation
 
     Raises
     ------

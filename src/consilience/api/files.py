@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 from consilience.api.kinds import KINDS, POSTERIORS, load_file
 from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
+from consilience.estimators.statistics import Statistics
 from consilience.networks.descriptions.description import Description
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import Network
@@ -41,7 +42,8 @@ def save(
     A Bayesian network's file has a mean and a variance for every parameter; its module and the module's buffers stay.
     Its number of observations alone is in the file itself; with `data` there is a description beside it too.
 
-    Of a statistical model, ``save(model, path, ...)`` writes what ``describe(model, ...)`` returns.
+    Of a statistical model, ``save(model, path, ...)`` writes what ``describe(model, ...)`` returns; so it does of an
+    estimator that is fused by its sums.
 
     Parameters
     ----------
@@ -97,12 +99,15 @@ def save(
 
 
 @overload
-def load(path: str | Path) -> Posterior | Network | BayesianNetwork | FisherInformation | Description: ...
+def load(
+    path: str | Path,
+) -> Posterior | Statistics | Network | BayesianNetwork | FisherInformation | Description: ...
 @overload
 def load(path: str | Path, *, module: Any) -> nn.Module: ...
 def load(path: str | Path, *, module: Any = None) -> Any:
-    """Return what is in a file (a posterior, a network, Fisher information, a description), or a folder's ensemble.
+    """Return what is in a file, or the ensemble in a folder.
 
+    A file holds a posterior, statistics, a network, Fisher information, or the description of a network.
     A Bayesian network comes without a module: give it one with ``with_module`` to ask it.
 
     Parameters
@@ -115,7 +120,7 @@ def load(path: str | Path, *, module: Any = None) -> Any:
 
     Returns
     -------
-    Posterior, Network, BayesianNetwork, FisherInformation or Module
+    Posterior, Statistics, Network, BayesianNetwork, FisherInformation, Description or Module
         A Module for an ensemble, in evaluation mode.
 
     Raises

@@ -66,6 +66,7 @@ def fuse(
         Models by name, or in a list, which gives them names: "model 0", ... for objects, their stems for files. Each is
         a fitted model, a Posterior, or the path of a posterior file, mixed if they describe the same kind of thing;
         topic models that name their words may have different vocabularies, and the fused one has all words. Or
+        estimators that are fused by their sums, their Statistics, or files of these. Or
         networks: torch modules, Networks, BayesianNetworks, or paths of their files. Or the posteriors of very many
         sites, which are not loaded as a whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
     method : str or method object, optional
@@ -124,12 +125,12 @@ def fuse(
     samples : sequence of float, optional
         Old name of `n_observations`, deprecated since 0.2.
     **options
-        The method's own options.
+        The method's own options; of estimators, hyper-parameters of the fused one.
 
     Returns
     -------
     Fusion
-        A PosteriorFusion, a NetworkFusion, or a BayesianFusion.
+        A PosteriorFusion, an EstimatorFusion, a NetworkFusion, or a BayesianFusion.
 
     Raises
     ------

@@ -14,6 +14,7 @@ from consilience.bayesian.kind import BayesianNetworks
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Inspection, Kind
 from consilience.errors import FileFormatError, InputError, OptionError
+from consilience.estimators.kind import Estimators
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.ensemble_files import read_ensemble
 from consilience.networks.files import read_symmetry
@@ -28,8 +29,9 @@ from consilience.posteriors.sharded.kind import ShardedPosteriors
 from consilience.posteriors.sharded.shards import Shards
 
 POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetworks(), ShardedPosteriors()
+ESTIMATORS = Estimators()
 
-KINDS: tuple[Kind, ...] = (POSTERIORS, BAYESIAN, NETWORKS)
+KINDS: tuple[Kind, ...] = (ESTIMATORS, POSTERIORS, BAYESIAN, NETWORKS)
 """Every kind, in the order in which an object is shown to them: cheap tests first."""
 
 _KIND_OF_FORMAT = {form.tag: kind for kind in (*KINDS, SHARDS) for form in kind.formats if form.tag is not None}
@@ -89,6 +91,8 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
         return BAYESIAN
     if NETWORKS in kinds or isinstance(method, NetworkMethod):
         return NETWORKS
+    if ESTIMATORS in kinds:
+        return ESTIMATORS
     if not any(one.is_plain_checkpoint for one in inputs):
         return POSTERIORS
     is_for_networks = any(name in ARGUMENTS for name in options or ()) or needs_no_symmetry(method)

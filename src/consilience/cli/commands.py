@@ -24,6 +24,8 @@ from consilience.cli.pack import pack
 from consilience.cli.report import report
 from consilience.cli.serve import send, serve
 from consilience.cli.short_warnings import short_warnings
+from consilience.estimators.adapters.base import EstimatorAdapter
+from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.method import Method
@@ -46,7 +48,10 @@ for _command in (
 @cli.command()
 @click.argument("name", required=False)
 def methods(name: str | None) -> None:
-    """Say what every method does, or those called NAME, what they need and give, and their options."""
+    """Say what every method does, or those called NAME, what they need and give, and their options.
+
+    Without a NAME, estimators that need no method are listed too.
+    """
     tables: dict[str, Sequence[type[Method] | type[NetworkMethod] | type[TensorMethod]]] = {
         "Posteriors of statistical models": METHODS,
         "Neural networks": NETWORK_METHODS,
@@ -62,6 +67,19 @@ def methods(name: str | None) -> None:
             click.echo(f"{title}\n")
         for method in shown:
             _print_method(method)
+    if name is None:
+        click.echo("Estimators, fused by their sums, which takes no method\n")
+        for adapter in ESTIMATORS:
+            _print_estimator(adapter)
+
+
+def _print_estimator(adapter: EstimatorAdapter) -> None:
+    """Print an estimator, what its fusion is, and what a site gives for it."""
+    data = "X" if adapter.needs == "nothing" else "(X, y)"
+    needs = "the fitted object" if adapter.lacks is None else f"cs.describe(model, data={data}) at the site"
+    if adapter.disclosure() is not None:
+        needs += ", and min_count=0 everywhere: extremes are single observations"
+    click.echo(f"{adapter.class_name:30} {adapter.mark:10} needs: {needs}")
 
 
 def _format_default(value: Any) -> str:

@@ -24,7 +24,7 @@ from consilience.cli.options import module_option
 @click.option("--labels", metavar="COLUMN|FILE", help="Known classes: a column of the data, or a file, one a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate(fused: Path, own: Path, data: Path, module: str | None, labels: str | None, as_json: bool) -> None:
-    """Compare the FUSED model with your OWN (posterior or network files) on your data, before you adopt it.
+    """Compare the FUSED model with your OWN (posterior, statistics or network files) on your data, before you adopt it.
 
     Nothing leaves this machine. Use data that neither model was trained on: scores on a model's own training data
     favour that model. Every score says its kind: a predictive density, one at point estimates, a bound, ... Networks,

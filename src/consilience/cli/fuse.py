@@ -26,7 +26,7 @@ FUSE_OPTIONS = (*SHARD_OPTIONS, "min_count")
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, **plan_options: Any) -> None:
-    """Fuse MODELS (posterior files, network files and checkpoints, or Bayesian networks) into one file.
+    """Fuse MODELS (posterior files, statistics, network files and checkpoints, or Bayesian networks) into one file.
 
     Networks: files that consilience.save wrote with a symmetry can be fused alone. Of other checkpoints, --symmetry
     says which axes move together, or --module with --example finds and proves it. So it is with Bayesian networks.

@@ -17,7 +17,7 @@ from consilience.files.safetensors_file import open_files
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(file: Path, as_json: bool) -> None:
-    """Say what is inside FILE: posterior, network (Bayesian too), what travels beside it, symmetry, request."""
+    """Say what is inside FILE: posterior, statistics, network (Bayesian too), what goes with it, symmetry, request."""
     (opened,) = open_files([file], [str(file)])  # what is wrong with a broken one, its reader says
     inspection = inspect_message(opened) if opened.stated_format in MESSAGE_FORMATS else inspect_file(file)
     click.echo(json.dumps(inspection.document, indent=2, sort_keys=True) if as_json else table(inspection.rows))

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.api.kinds import POSTERIORS, SHARDS, are_shards, format_of
+from consilience.api.kinds import ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of
 from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_models, network_options
 from consilience.core.inputs import EQUAL
 from consilience.core.kind import Kind
@@ -142,7 +142,9 @@ class FusionPlan:
         stated = {"weights": self.recipe.weights, "n_observations": self.recipe.n_observations}
         if not self.files:
             return {"engine": self.engine, **stated}
-        return stated if self.kind is POSTERIORS else {**stated, **_network_arguments(self.recipe, self.files)}
+        if self.kind in (POSTERIORS, ESTIMATORS):
+            return stated
+        return {**stated, **_network_arguments(self.recipe, self.files)}
 
 
 def make_fusion_plan(
@@ -242,7 +244,8 @@ def make_fusion_plan(
     if address is None:
         return FusionPlan(merged, kind, files)
     if kind is not POSTERIORS:
-        raise OptionError("--engine, --scheduler: networks are fused here; these are for shards of posteriors")
+        called = "estimators" if kind is ESTIMATORS else "networks"
+        raise OptionError(f"--engine, --scheduler: {called} are fused here; these are for shards of posteriors")
     return FusionPlan(merged, SHARDS, (), address)
 
 

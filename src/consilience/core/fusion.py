@@ -26,7 +26,7 @@ _ELSEWHERE = {
 
 
 class Fusion(ABC):
-    """A fused model and how it came about: a PosteriorFusion or a NetworkFusion.
+    """A fused model and how it came about: a PosteriorFusion, an EstimatorFusion or a NetworkFusion.
 
     Parameters
     ----------

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from consilience.api.kinds import BAYESIAN, POSTERIORS, kind_of_file
+from consilience.api.kinds import BAYESIAN, ESTIMATORS, POSTERIORS, kind_of_file
 from consilience.bayesian.file_format import read_bayesian
 from consilience.checks import Array
+from consilience.estimators.files import read_statistics
 from consilience.networks.files import read_network
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
@@ -49,9 +50,16 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
         if before is None:
             return convergence
         return {**convergence, **_compare_posteriors(read_posterior(before)[0], new)}
+    if kind is ESTIMATORS:
+        convergence["components"] = read_statistics(after)[0].n_components
     if before is None:
         return convergence
-    if kind is BAYESIAN:
+    if kind is ESTIMATORS:
+        old_sums, new_sums = (dict(read_statistics(path)[0].tensors()) for path in (before, after))
+        if old_sums.keys() != new_sums.keys():
+            return convergence
+        pairs: list[tuple[Any, Any]] = [(old_sums, new_sums)]
+    elif kind is BAYESIAN:
         old_bnn, new_bnn = read_bayesian(before), read_bayesian(after)
         # Means and variances are as many numbers, compared as one vector.
         pairs = [(old_bnn.means, new_bnn.means), (old_bnn.variances, new_bnn.variances)]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, is_number
+from consilience.core.ancestry import site_digests
 from consilience.core.inputs import EQUAL, in_order, stated_numbers
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
@@ -210,7 +211,7 @@ def fuse_described(
         "objective": outcome.objective if math.isfinite(outcome.objective) else None,
         "history": history_values(outcome.history),
         **outcome.details,
-        "site_digests": _site_digests(described),
+        "site_digests": site_digests(described),
     }
     return PosteriorFusion(
         posterior=outcome.posterior,
@@ -236,18 +237,6 @@ def fuse_described(
         keeps_models=method.keeps_models,
         atoms=outcome.atoms,
     )
-
-
-def _site_digests(described: Sequence[DescribedInput]) -> dict[str, str]:
-    """Return the names of all that a fusion rests on, fused files' own sites included, by digests.
-
-    Contents with two names keep the first in alphabetical order, whoever came first.
-    """
-    names: dict[str, str] = {}
-    for site in described:
-        for digest, name in site.site_digests().items():
-            names[digest] = min(name, names.get(digest, name))
-    return names
 
 
 def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[Problem]:

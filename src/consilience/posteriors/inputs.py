@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from consilience.core.ancestry import MAX_SHARED, NO_ANCESTORS, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, NamedInput, files_given_twice, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.posteriors.describe import describe_all, unusable_components
@@ -24,18 +24,11 @@ from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
-MAX_SHARED = 5
-"""Sites that a message names at most. Chosen by hand."""
-
 MAX_WEIGHT_DIFFERENCE = 0.8
 """Part of a mixture up to which weights and shares of counts may differ.
 
 Weights are the mean of a posterior whose prior counts as much as A observations; beside N of data it moves at most the
 part A / (N + A), which exceeds this only where the prior counts four times all data. Chosen by hand."""
-
-
-NO_ANCESTORS: Mapping[str, str] = MappingProxyType({})
-"""Of what was not fused from others."""
 
 
 @dataclass(frozen=True, slots=True)  # there may be very many
@@ -155,48 +148,6 @@ def describe_inputs(
     if len(inputs) < 2:
         problems += too_few_models(len(inputs))
     return described, alignment, problems
-
-
-def ancestors_of(provenance: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the names of what a file was fused from, by their digests; empty for a file that was not fused."""
-    if provenance is None:
-        return {}
-    files = {record["sha256"]: record["name"] for record in provenance["inputs"] if record.get("sha256")}
-    recorded = provenance["result"].get("site_digests")
-    of_sites = recorded if isinstance(recorded, Mapping) else {}
-    return {**{str(digest): str(name) for digest, name in of_sites.items()}, **files}
-
-
-def counted_twice(described: Sequence[DescribedInput]) -> list[Problem]:
-    """Return which inputs were fused from others that are given too, or share a site with one, a line each.
-
-    What is compared are digests of files and of contents. Copies of a model are not refused: they may be meant.
-    """
-    problems: list[Problem] = []
-    fused = [site for site in described if site.ancestors]
-    for number, site in enumerate(fused):
-        for other in described:
-            own = {other.content_digest, other.digest} & set(site.ancestors)
-            if other is not site and own:
-                problems.append(
-                    Problem(
-                        site.label,
-                        f"was fused from {other.label}, which is given too: it would count twice",
-                        f"leave {other.label} out, or fuse the sites' own files",
-                    )
-                )
-        for other in fused[number + 1 :]:
-            shared = sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)})
-            if shared:
-                problems.append(
-                    Problem(
-                        other.label,
-                        f"was fused from {', '.join(shared[:MAX_SHARED])}{', ...' if len(shared) > MAX_SHARED else ''},"
-                        f" as {site.label} was: what they share would count twice",
-                        "fuse the sites' own files",
-                    )
-                )
-    return problems
 
 
 def _count_problems(site: DescribedInput) -> list[Problem]:

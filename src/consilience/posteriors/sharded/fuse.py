@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, as_weights, is_count
+from consilience.core.ancestry import ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
@@ -36,7 +37,7 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.files import read_summary
 from consilience.posteriors.fuse import checked_min_count, fuse_described, history_values, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
-from consilience.posteriors.inputs import DescribedInput, ancestors_of, counted_twice
+from consilience.posteriors.inputs import DescribedInput
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.observation_counts import unknown_number

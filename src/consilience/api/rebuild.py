@@ -1,0 +1,52 @@
+"""The public function ``rebuild``: a fitted model of what a site sent, or of what all sites sent together."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+from consilience.errors import OptionError
+from consilience.estimators import rebuild as estimators
+from consilience.estimators.statistics import Statistics
+from consilience.posteriors import rebuild as posteriors
+from consilience.posteriors.posterior import Posterior
+
+
+@overload
+def rebuild(posterior: Posterior) -> Any: ...
+@overload
+def rebuild(posterior: Statistics, **parameters: Any) -> Any: ...
+def rebuild(posterior: Posterior | Statistics, **parameters: Any) -> Any:
+    """Return a fitted model with the components of a posterior, or the estimator that statistics give.
+
+    A posterior that came from no library's model is returned as it is.
+
+    Parameters
+    ----------
+    posterior : Posterior or Statistics
+        What ``describe`` or ``load`` returned, or what was fused.
+    **parameters
+        Of statistics: hyper-parameters in place of those that the sites used, such as ``alpha=0.5``.
+
+    Raises
+    ------
+    UnsupportedError
+        When this version has no adapter for such a model.
+    InputError
+        When the posterior is not one of such a model, or the sums do not determine the estimator.
+    OptionError
+        For a hyper-parameter that the estimator does not have, and any of a posterior.
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> rows = [[0.0], [0.1], [0.2], [0.3], [0.4], [5.0], [5.1], [5.2], [5.3], [5.4]]
+    >>> model = GaussianNB().fit(rows, ["low"] * 5 + ["high"] * 5)
+    >>> from consilience import describe
+    >>> rebuild(describe(model)).predict([[0.1], [5.1]]).tolist()
+    ['low', 'high']
+    """
+    if isinstance(posterior, Statistics):
+        return estimators.rebuild(posterior, parameters)
+    if parameters:
+        raise OptionError(", ".join(parameters), "is for statistics of estimators; a posterior says all itself")
+    return posteriors.rebuild(posterior)

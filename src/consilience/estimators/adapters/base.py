@@ -1,0 +1,205 @@
+"""The adapter protocol of estimators: a fitted estimator as sums over its rows, and the estimator that sums give.
+
+To take in one more class, write a file with a class that gives ``kind``, ``mark``, ``sums_of_rows`` and ``fit_sums``,
+and add an instance to the table in ``table``; the laws in ``tests/estimators`` then run on it. Estimators are known by
+the names of their classes, so scikit-learn is imported only where one is rebuilt.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import InputError, Problem
+from consilience.estimators.hyper_parameters import decode
+from consilience.estimators.site_rows import Needs, SiteRows
+from consilience.estimators.statistics import ROWS, Statistics
+from consilience.families.centred_moments import CentredMoments
+
+Mark = Literal["exact", "iterative", "approximate"]
+"""What the fused estimator is: the one that ``fit`` gives on the rows of all sites, to 1e-10; what its iteration gives
+there, to the tolerance of the solver; or neither, which the verdict then says."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What an adapter takes of a site: moments, counts and maxima by name, and why they are not exact."""
+
+    moments: Mapping[str, CentredMoments] = field(default_factory=dict)
+    counts: Mapping[str, Array] = field(default_factory=dict)
+    maxima: Mapping[str, Array] = field(default_factory=dict)
+    approximations: tuple[str, ...] = ()
+
+
+class EstimatorAdapter(ABC):
+    """One class of estimators, in and out."""
+
+    kind: ClassVar[str]
+    """Name of the class in files and messages, such as ``sklearn.GaussianNB``."""
+    module: ClassVar[str]
+    """Module that it is imported from."""
+    mark: ClassVar[Mark] = "exact"
+    needs: ClassVar[Needs] = "nothing"
+    """What it is fitted to beside rows."""
+    lacks: ClassVar[str | None] = None
+    """What a fitted object does not keep, so that its sums are taken from data; None where it keeps all."""
+    sum_parameters: ClassVar[tuple[str, ...]] = ()
+    """Hyper-parameters by which the sums themselves differ, so that they must agree between sites."""
+    is_diagonal: ClassVar[bool] = False
+    """Whether sums of squares of columns are enough, without those of products."""
+    follows_units: ClassVar[bool] = True
+    """Whether its sums are moments of the columns, so that affine steps before it can be applied to sums."""
+    by_column: ClassVar[bool] = False
+    """Whether its moments have one record for each column."""
+    may_be_sparse: ClassVar[bool] = False
+    """Whether sums are taken of sparse rows without filling them."""
+    compared: ClassVar[tuple[str, ...]] = ()
+    """Fitted attributes by which a model is compared with what its sums give; what it predicts, where there are
+    none."""
+
+    @property
+    def class_name(self) -> str:
+        """Name of the class."""
+        return self.kind.rpartition(".")[2]
+
+    def accepts(self, model: object) -> bool:
+        """Return whether an object is of this class; not of a subclass, which may fit in another way."""
+        return type(model).__name__ == self.class_name and type(model).__module__.startswith("sklearn.")
+
+    def is_fitted(self, model: Any) -> bool:
+        """Return whether ``fit`` was called."""
+        return hasattr(model, "n_features_in_")
+
+    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
+        """Return why an estimator of these hyper-parameters is no function of sums; None where it is one."""
+        del parameters
+        return None
+
+    def disclosure(self) -> Problem | None:
+        """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""
+        return None
+
+    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of counts and maxima, and the leading ones of moments, by what messages call them."""
+        return {f"moments {ROWS!r}": () if statistics.classes is None else (len(statistics.classes),)}
+
+    @abstractmethod
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Return the sums of rows.
+
+        Parameters
+        ----------
+        rows : SiteRows
+            The rows.
+        numbers : ndarray of int of shape (n,) or None
+            The class of every row, by its position among `n_classes`.
+        n_classes : int
+            Number of classes.
+        parameters : mapping of str to JSON values
+            The hyper-parameters.
+        products : bool
+            Whether a step before the estimator mixes columns, so that it needs products although it would not.
+        """
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return the sums that a fitted object keeps.
+
+        Raises
+        ------
+        InputError
+            Where it does not keep all of them.
+        """
+        del model, n_observations
+        raise InputError(
+            f"a {self.class_name}",
+            f"does not keep {self.lacks}",
+            "describe it where its data are: cs.describe(model, data="
+            + ("X)" if self.needs == "nothing" else "(X, y))"),
+        )
+
+    @abstractmethod
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set on an estimator, new and with its hyper-parameters, what ``fit`` would.
+
+        Raises
+        ------
+        InputError
+            Where the sums of all do not determine it.
+        """
+
+    def rebuild(self, statistics: Statistics) -> Any:
+        """Return the fitted estimator of its sums."""
+        model = new_estimator(self.module, self.class_name, statistics.parameters)
+        model.n_features_in_ = statistics.n_columns
+        if statistics.features.from_columns and statistics.features.names is not None:
+            model.feature_names_in_ = np.array(statistics.features.names, dtype=object)
+        if statistics.classes is not None and not isinstance(getattr(type(model), "classes_", None), property):
+            model.classes_ = statistics.classes.array()
+        self.fit_sums(model, statistics)
+        return model
+
+
+def new_estimator(module: str, name: str, parameters: Mapping[str, Any]) -> Any:
+    """Return an estimator with these hyper-parameters, not fitted.
+
+    Raises
+    ------
+    InputError
+        For a hyper-parameter that this version of scikit-learn does not have.
+    """
+    made = getattr(import_module(module), name)
+    try:
+        return made(**{key: decode(value) for key, value in parameters.items()})
+    except TypeError as error:
+        raise InputError(f"a {name}", f"cannot be made with these hyper-parameters: {error}") from None
+
+
+def joint_moments(rows: SiteRows) -> Sums:
+    """Return the moments of columns and targets together."""
+    y = rows.y if rows.y.ndim == 2 else rows.y[:, None]
+    return Sums({ROWS: CentredMoments.of_rows(np.hstack([_dense(rows.X), y]), rows.weights)})
+
+
+def moments_of_classes(
+    rows: SiteRows, numbers: Any, n_classes: int, *, diagonal: bool, weighted: bool = True
+) -> CentredMoments:
+    """Return the moments of the rows of each class (C,)."""
+    X = _dense(rows.X)
+    records = []
+    for number in range(n_classes):
+        members = np.flatnonzero(numbers == number)
+        weights = None if rows.weights is None or not weighted else rows.weights[members]
+        records.append(CentredMoments.of_rows(X[members], weights, diagonal=diagonal))
+    stacked = {name: np.stack([getattr(record, name) for record in records]) for name in _PARTS}
+    return CentredMoments(**stacked)
+
+
+_PARTS = ("n", "weight", "log_weight", "mean", "scatter")
+
+
+def _dense(X: Any) -> Array:
+    return np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
+
+
+def whole_moments(statistics: Statistics, name: str = ROWS) -> CentredMoments:
+    """Return the moments of all rows, whatever their class."""
+    record = statistics.moments[name]
+    return record if statistics.classes is None else record.total()
+
+
+def class_priors(statistics: Statistics, parameter: str = "priors") -> Array:
+    """Return the probabilities of the classes (C,): as given, or their shares of rows."""
+    given = statistics.parameters.get(parameter)
+    if given is not None:
+        return np.asarray(given, dtype=np.float64)
+    weight = statistics.rows.weight
+    shares: Array = weight / weight.sum()
+    return shares

@@ -1,0 +1,214 @@
+"""Linear and quadratic discriminant analysis from the moments of every class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import linalg
+
+from consilience.checks import Array
+from consilience.errors import InputError, Problem
+from consilience.estimators.adapters.base import (
+    EstimatorAdapter,
+    Sums,
+    class_priors,
+    moments_of_classes,
+)
+from consilience.estimators.adapters.covariance_of_moments import covariance_of
+from consilience.estimators.site_rows import Needs, SiteRows
+from consilience.estimators.statistics import ROWS, Statistics
+
+
+class ClassMomentsAdapter(EstimatorAdapter):
+    """What classifiers by means and scatters of classes have in common."""
+
+    needs: ClassVar[Needs] = "classes"
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Return the moments of each class."""
+        del parameters
+        is_diagonal = self.is_diagonal and not products
+        return Sums({ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=is_diagonal)})
+
+
+class DiscriminantAdapter(ClassMomentsAdapter):
+    """What both discriminant analyses refuse."""
+
+    module: ClassVar[str] = "sklearn.discriminant_analysis"
+    lacks: ClassVar[str | None] = "the number of rows and the scatter of every class"
+
+    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
+        """Refuse shrinkage="auto", which is no function of second moments."""
+        if parameters.get("shrinkage") == "auto":
+            return Problem(
+                'shrinkage="auto"',
+                "is chosen from fourth moments of the rows, which sums of squares and products do not give",
+                "give shrinkage as a number, or covariance_estimator=OAS(), which is a function of them",
+            )
+        return None
+
+
+class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
+    """Linear discriminant analysis, by each of its solvers."""
+
+    kind: ClassVar[str] = "sklearn.LinearDiscriminantAnalysis"
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set means, scalings, coefficients and intercepts."""
+        record = statistics.rows
+        n, n_classes, d = float(record.n.sum()), len(record.n), record.n_columns
+        if n <= n_classes:
+            raise InputError("", f"has {n:g} rows of {n_classes} classes; a covariance takes more rows than classes")
+        priors = class_priors(statistics)
+        model.priors_ = priors / priors.sum()
+        most = min(n_classes - 1, d)
+        if model.n_components is not None and model.n_components > most:
+            raise InputError("n_components", f"is {model.n_components}, expected at most {most}")
+        model._max_components = model._n_features_out = most if model.n_components is None else model.n_components
+        model.means_ = record.mean.copy()
+        if model.solver == "svd":
+            if model.shrinkage is not None or model.covariance_estimator is not None:
+                raise InputError("shrinkage", "is not for solver='svd'", "give solver='lsqr' or 'eigen'")
+            _fit_svd(model, statistics, n)
+        else:
+            model.covariance_ = _within_covariance(model, statistics)
+            if model.solver == "lsqr":
+                model.coef_ = linalg.lstsq(model.covariance_, model.means_.T)[0].T
+            else:
+                _fit_eigen(model, statistics, n)
+            with np.errstate(divide="ignore"):
+                model.intercept_ = -0.5 * np.diag(model.means_ @ model.coef_.T) + np.log(model.priors_)
+        if n_classes == 2:
+            model.coef_ = model.coef_[1:] - model.coef_[:1]
+            model.intercept_ = model.intercept_[1:] - model.intercept_[:1]
+
+
+def _within_covariance(model: Any, statistics: Statistics) -> Array:
+    """Return the covariances of classes, averaged by their priors (d, d); shrinkage is of each class by itself."""
+    record = statistics.rows
+    return np.asarray(
+        sum(
+            prior * covariance_of(record.scatter[c], float(record.n[c]), model.shrinkage, model.covariance_estimator)
+            for c, prior in enumerate(model.priors_)
+        )
+    )
+
+
+def _fit_svd(model: Any, statistics: Statistics, n: float) -> None:
+    """Set scalings, coefficients and intercepts from eigenvalues of the pooled within-class scatter.
+
+    The first step is of that scatter whatever the priors are, so that with priors of one's own "svd" is not "lsqr".
+    """
+    record = statistics.rows
+    within = record.scatter.sum(axis=0)  # (d, d)
+    n_classes = len(record.n)
+    if model.store_covariance:
+        model.covariance_ = _within_covariance(model, statistics)
+    model.xbar_ = model.priors_ @ model.means_
+    deviations = np.sqrt(np.diagonal(within) / n)
+    deviations[deviations == 0] = 1.0
+    divisor = n - n_classes if _divides_by_degrees_of_freedom() else n
+    values, vectors = linalg.eigh(within / divisor / np.outer(deviations, deviations))
+    singular, rows = np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1].T
+    kept = singular > model.tol
+    scalings = (rows[kept] / deviations).T / singular[kept]  # (d, r)
+    factor = 1.0 if n_classes == 1 else 1.0 / (n_classes - 1)
+    between = (np.sqrt(n * model.priors_ * factor)[:, None] * (model.means_ - model.xbar_)) @ scalings
+    _, spread, directions = linalg.svd(between, full_matrices=False)
+    components = model._max_components
+    model.explained_variance_ratio_ = np.empty(0) if components == 0 else (spread**2 / np.sum(spread**2))[:components]
+    rank = int(np.sum(spread > model.tol * spread[0])) if len(spread) else 0
+    model.scalings_ = scalings @ directions.T[:, :rank]
+    coefficients = (model.means_ - model.xbar_) @ model.scalings_
+    with np.errstate(divide="ignore"):
+        model.intercept_ = -0.5 * np.sum(coefficients**2, axis=1) + np.log(model.priors_)
+    model.coef_ = coefficients @ model.scalings_.T
+    model.intercept_ -= model.xbar_ @ model.coef_.T
+
+
+def _fit_eigen(model: Any, statistics: Statistics, n: float) -> None:
+    """Set scalings and coefficients from the Rayleigh quotient of scatters between and within classes."""
+    within = model.covariance_
+    total = covariance_of(statistics.rows.total().scatter, n, model.shrinkage, model.covariance_estimator)
+    try:
+        values, vectors = linalg.eigh(total - within, within)
+    except linalg.LinAlgError:
+        raise InputError(
+            "", "the covariance within classes of all rows is singular", "give shrinkage, or leave columns out"
+        ) from None
+    model.explained_variance_ratio_ = np.sort(values / np.sum(values))[::-1][: model._max_components]
+    model.scalings_ = vectors[:, np.argsort(values)[::-1]]
+    model.coef_ = model.means_ @ model.scalings_ @ model.scalings_.T
+
+
+@cache
+def _divides_by_degrees_of_freedom() -> bool:
+    """Return whether this version's solver "svd" divides the within-class scatter by N - C and not by N.
+
+    It has done either. So it is asked: of one column its scaling is the root of that divisor over the scatter.
+    """
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+    x, y = np.array([[0.0], [1.0], [3.0], [10.0], [12.0], [17.0]]), np.array([0, 0, 0, 1, 1, 1])
+    scatter = sum(float(((x[y == c] - x[y == c].mean()) ** 2).sum()) for c in (0, 1))
+    scaling = float(LinearDiscriminantAnalysis(solver="svd").fit(x, y).scalings_[0, 0])
+    return bool(scaling**2 * scatter < len(x) - 1)  # 4 of 6 rows and 2 classes, or 6
+
+
+@cache
+def _loses_a_degree_of_freedom() -> bool:
+    """Return whether this version's quadratic discriminant analysis divides scatters by n - 1 and not by n.
+
+    It has done either (1.5 and 1.9), so it is asked: of one column its scaling is the variance.
+    """
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+
+    x, y = np.array([[0.0], [1.0], [3.0], [10.0], [12.0], [17.0]]), np.array([0, 0, 0, 1, 1, 1])
+    variance = float(QuadraticDiscriminantAnalysis().fit(x, y).scalings_[0][0])
+    return bool(variance > 1.25 * float(np.var(x[:3])))  # 1.5 times, or once
+
+
+class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
+    """Quadratic discriminant analysis: a covariance of every class."""
+
+    kind: ClassVar[str] = "sklearn.QuadraticDiscriminantAnalysis"
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set means, rotations and variances of every class."""
+        record = statistics.rows
+        d = record.n_columns
+        shrinkage, estimator = getattr(model, "shrinkage", None), getattr(model, "covariance_estimator", None)
+        is_eigen = getattr(model, "solver", "svd") == "eigen"
+        if len(record.n) < 2:
+            raise InputError("", "has one class in all, expected two or more")
+        model.priors_ = class_priors(statistics)
+        model.means_ = record.mean.copy()
+        model.rotations_, model.scalings_, covariances = [], [], []
+        for c, name in enumerate(statistics.classes.names if statistics.classes else ()):
+            n = float(record.n[c])
+            if n < 2:
+                raise InputError(f"class {name}", f"has {n:g} rows in all, of which there is no covariance")
+            covariance = covariance_of(record.scatter[c], n, shrinkage, estimator)
+            if _loses_a_degree_of_freedom():
+                covariance *= n / (n - 1.0)
+            values, vectors = linalg.eigh(covariance)
+            values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+            if not is_eigen:
+                values = (1.0 - model.reg_param) * values + model.reg_param
+                covariance = (vectors * values) @ vectors.T
+            rank = int(np.count_nonzero(values > model.tol))
+            if rank < d:
+                remedy = "give solver='eigen' and shrinkage" if is_eigen else "give reg_param"
+                raise InputError(
+                    f"class {name}", f"has a covariance of rank {rank} in {d} columns, of {n:g} rows in all", remedy
+                )
+            model.scalings_.append(values)
+            model.rotations_.append(vectors)
+            covariances.append(covariance)
+        if model.store_covariance:
+            model.covariance_ = covariances

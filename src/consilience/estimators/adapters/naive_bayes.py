@@ -1,0 +1,227 @@
+"""Naive Bayes classifiers: counts and sums of squares of every class; smoothing is applied once, after summing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from consilience.checks import Array
+from consilience.errors import InputError
+from consilience.estimators.adapters.base import EstimatorAdapter, Sums, class_priors, moments_of_classes
+from consilience.estimators.site_rows import Needs, SiteRows
+from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics
+from consilience.families.centred_moments import CentredMoments
+
+_SAME_EPSILON = 1e-6
+"""Relative difference between the epsilon that a model has and that of its own variances, above which it is that of
+other rows: the last batch's, or rows without their weights. Rounding leaves 1e-12."""
+
+
+class GaussianNBAdapter(EstimatorAdapter):
+    """Gaussian naive Bayes; epsilon is that of the variance of all rows, never the mean of the sites'.
+
+    ``fit`` takes epsilon from rows without their weights, so weighted rows send their unweighted moments too.
+    """
+
+    kind: ClassVar[str] = "sklearn.GaussianNB"
+    module: ClassVar[str] = "sklearn.naive_bayes"
+    needs: ClassVar[Needs] = "classes"
+    is_diagonal: ClassVar[bool] = True
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Return the moments of each class."""
+        del parameters
+        moments = {ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=not products)}
+        if rows.weights is not None:
+            moments[UNWEIGHTED] = moments_of_classes(rows, numbers, n_classes, diagonal=not products, weighted=False)
+        return Sums(moments)
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return N_c = class_count_ and S_c = N_c (var_ - epsilon_)."""
+        del n_observations
+        count = np.asarray(model.class_count_, dtype=np.float64)
+        variances = np.maximum(np.asarray(model.var_, dtype=np.float64) - float(model.epsilon_), 0.0)
+        mean = np.where((count > 0)[:, None], np.asarray(model.theta_, dtype=np.float64), 0.0)
+        record = CentredMoments(count, count, np.zeros_like(count), mean, count[:, None] * variances)
+        total = record.total()
+        expected = model.var_smoothing * float((total.variances / total.weight).max())
+        is_of_these = abs(expected - float(model.epsilon_)) <= _SAME_EPSILON * max(expected, float(model.epsilon_))
+        return Sums(
+            {ROWS: record},
+            approximations=()
+            if is_of_these
+            else (
+                "its epsilon_ is not that of its own variances, as after partial_fit or with sample_weight, so its"
+                " variances are known to epsilon_ only; cs.describe(model, data=(X, y)) gives them exactly",
+            ),
+        )
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set means, variances, counts and priors."""
+        record = statistics.rows
+        total = statistics.moments.get(UNWEIGHTED, record).total()
+        model.epsilon_ = model.var_smoothing * float((total.variances / total.weight).max())
+        model.theta_ = record.mean.copy()
+        with np.errstate(invalid="ignore"):
+            model.var_ = record.variances / record.weight[:, None] + model.epsilon_
+        model.class_count_ = record.weight.copy()
+        model.class_prior_ = class_priors(statistics)
+
+
+class CountAdapter(EstimatorAdapter):
+    """What naive Bayes classifiers of counts have in common: fitted objects keep all sums."""
+
+    module: ClassVar[str] = "sklearn.naive_bayes"
+    needs: ClassVar[Needs] = "classes"
+    follows_units: ClassVar[bool] = False
+    may_be_sparse: ClassVar[bool] = True
+
+    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of counts of classes and columns."""
+        n_classes = len(statistics.classes or ())
+        return {
+            f"counts {ROWS!r}": (n_classes,),
+            "counts 'weight'": (n_classes,),
+            "counts 'features'": (n_classes, statistics.n_columns),
+        }
+
+    def features(self, X: Any, parameters: Mapping[str, Any]) -> Any:
+        """Return the counts of every row."""
+        del parameters
+        if (X.data if sparse.issparse(X) else X).min(initial=0.0) < 0:
+            raise InputError("X", f"has negative values, and a {self.class_name} counts")
+        return X
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Return weighted counts of every class and column."""
+        del products
+        members = _members(rows, numbers, n_classes)  # (C, n)
+        counted = members @ self.features(rows.X, parameters)
+        features = np.asarray(counted.toarray() if sparse.issparse(counted) else counted, dtype=np.float64)
+        return Sums(counts={**_row_counts(rows, numbers, n_classes), "features": features})
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return the counts that the object keeps."""
+        del n_observations
+        weight = np.array(model.class_count_, dtype=np.float64)
+        return Sums(counts={ROWS: weight, "weight": weight, "features": np.array(model.feature_count_, np.float64)})
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set counts, and probabilities by scikit-learn's own smoothing."""
+        model.class_count_ = statistics.counts["weight"].copy()
+        model.feature_count_ = statistics.counts["features"].copy()
+        _set_probabilities(model)
+
+
+class MultinomialNBAdapter(CountAdapter):
+    """Multinomial naive Bayes."""
+
+    kind: ClassVar[str] = "sklearn.MultinomialNB"
+
+
+class ComplementNBAdapter(CountAdapter):
+    """Complement naive Bayes (Rennie et al. 2003)."""
+
+    kind: ClassVar[str] = "sklearn.ComplementNB"
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set counts, those of all classes together, and weights."""
+        model.feature_all_ = statistics.counts["features"].sum(axis=0)
+        super().fit_sums(model, statistics)
+
+
+class BernoulliNBAdapter(CountAdapter):
+    """Bernoulli naive Bayes; rows are binarized before counting, so thresholds must agree."""
+
+    kind: ClassVar[str] = "sklearn.BernoulliNB"
+    sum_parameters: ClassVar[tuple[str, ...]] = ("binarize",)
+
+    def features(self, X: Any, parameters: Mapping[str, Any]) -> Any:
+        """Return 1 where a value is above the threshold."""
+        threshold = parameters["binarize"]
+        if threshold is None:
+            return X
+        if sparse.issparse(X) and threshold < 0:
+            X = X.toarray()
+        return (threshold < X).astype(np.float64)
+
+
+class CategoricalNBAdapter(CountAdapter):
+    """Categorical naive Bayes: codes of categories from one encoder, padded to the most categories of any site."""
+
+    kind: ClassVar[str] = "sklearn.CategoricalNB"
+    may_be_sparse: ClassVar[bool] = False
+
+    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of counts of classes, columns and categories."""
+        categories = statistics.maxima.get("categories", np.ones(1))
+        shapes = super().array_shapes(statistics)
+        shapes["counts 'features'"] += (int(max(categories.max(), 1)),)
+        return {**shapes, "maxima 'categories'": (statistics.n_columns,)}
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Return weighted counts of every class, column and category (C, d, K)."""
+        del products
+        codes = rows.X.astype(np.int64)
+        if codes.min(initial=0) < 0:
+            raise InputError("X", "has negative values, expected codes of categories from 0")
+        least = np.asarray(1 if parameters["min_categories"] is None else parameters["min_categories"], dtype=np.int64)
+        categories = np.maximum(codes.max(axis=0) + 1, least)  # (d,)
+        d, most = codes.shape[1], int(categories.max())
+        weights = np.ones(rows.n) if rows.weights is None else rows.weights
+        counted = np.zeros((n_classes, d, most))
+        for column in range(d):
+            np.add.at(counted, (numbers, column, codes[:, column]), weights)
+        return Sums(
+            counts={**_row_counts(rows, numbers, n_classes), "features": counted},
+            maxima={"categories": categories.astype(np.float64)},
+        )
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return the counts that the object keeps."""
+        del n_observations
+        weight = np.array(model.class_count_, dtype=np.float64)
+        counts = [np.asarray(one, dtype=np.float64) for one in model.category_count_]
+        most = max(one.shape[1] for one in counts)
+        padded = np.stack([np.pad(one, ((0, 0), (0, most - one.shape[1]))) for one in counts], axis=1)
+        return Sums(
+            counts={ROWS: weight, "weight": weight, "features": padded},
+            maxima={"categories": np.array([one.shape[1] for one in counts], dtype=np.float64)},
+        )
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set counts by column, each with its own number of categories."""
+        model.class_count_ = statistics.counts["weight"].copy()
+        model.n_categories_ = statistics.maxima["categories"].astype(np.int64)
+        counted = statistics.counts["features"]
+        model.category_count_ = [counted[:, column, :most].copy() for column, most in enumerate(model.n_categories_)]
+        _set_probabilities(model)
+
+
+def _members(rows: SiteRows, numbers: Any, n_classes: int) -> Any:
+    """Return the weight of every row in its class, as a sparse matrix (C, n)."""
+    weights = np.ones(rows.n) if rows.weights is None else rows.weights
+    return sparse.csr_array((weights, (numbers, np.arange(rows.n))), shape=(n_classes, rows.n))
+
+
+def _row_counts(rows: SiteRows, numbers: Any, n_classes: int) -> dict[str, Array]:
+    is_counted = np.ones(rows.n) if rows.weights is None else (rows.weights > 0).astype(np.float64)
+    return {
+        ROWS: np.bincount(numbers, is_counted, minlength=n_classes).astype(np.float64),
+        "weight": np.bincount(numbers, rows.weights, minlength=n_classes).astype(np.float64),
+    }
+
+
+def _set_probabilities(model: Any) -> None:
+    """Set log probabilities as ``fit`` does of its counts, in this version of scikit-learn."""
+    model._update_feature_log_prob(model._check_alpha())
+    model._update_class_log_prior(class_prior=model.class_prior)

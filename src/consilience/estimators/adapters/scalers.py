@@ -1,0 +1,154 @@
+"""Scalers: means and variances of columns, which add up, and extremes, which are single observations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import Problem
+from consilience.estimators.adapters.base import EstimatorAdapter, Sums, whole_moments
+from consilience.estimators.site_rows import SiteRows
+from consilience.estimators.statistics import ROWS, Statistics
+from consilience.families.centred_moments import CentredMoments
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class StandardScalerAdapter(EstimatorAdapter):
+    """Means and standard deviations of columns; a fitted object keeps all of it, with counts of each column."""
+
+    kind: ClassVar[str] = "sklearn.StandardScaler"
+    module: ClassVar[str] = "sklearn.preprocessing"
+    sum_parameters: ClassVar[tuple[str, ...]] = ("with_std",)
+    by_column: ClassVar[bool] = True
+    is_diagonal: ClassVar[bool] = True
+    compared: ClassVar[tuple[str, ...]] = ("mean_", "var_")
+
+    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
+        """Return one record for each column, or in a Pipeline one of all."""
+        return {f"moments {ROWS!r}": (statistics.n_columns,) if statistics.last_step is None else ()}
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Return the moments of each column."""
+        del numbers, n_classes, parameters
+        X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
+        record = CentredMoments.of_rows(X, rows.weights, diagonal=not products)
+        return Sums({ROWS: record if products else record.by_column()})
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return n_samples_seen_, mean_ and n var_ of each column."""
+        del n_observations
+        d = int(model.n_features_in_)
+        n = np.array(np.broadcast_to(np.asarray(model.n_samples_seen_, dtype=np.float64), d))
+        mean = np.zeros(d) if model.mean_ is None else np.asarray(model.mean_, dtype=np.float64)
+        variances = np.zeros(d) if model.var_ is None else np.asarray(model.var_, dtype=np.float64)
+        mean, variances = (np.where(n > 0, values, 0.0) for values in (mean, variances))  # NaN of empty columns
+        return Sums({ROWS: CentredMoments(n, n, np.zeros(d), mean[:, None], (n * variances)[:, None])})
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set means, variances and scales of columns."""
+        record = statistics.rows
+        if not record.shape:  # as a step of a Pipeline: of all columns together
+            record = whole_moments(statistics).by_column()
+        set_scaler(model, record)
+
+
+def set_scaler(model: Any, record: CentredMoments) -> None:
+    """Set on a StandardScaler the moments of each column (d,)."""
+    weight, mean = record.weight, record.mean[:, 0]
+    variances: Array = record.scatter[:, 0] / np.where(weight > 0, weight, 1.0)
+    counted = weight.astype(np.int64) if np.array_equal(weight, record.n) else weight
+    model.n_samples_seen_ = counted[0] if np.all(weight == weight[0]) else counted
+    has_mean = model.with_mean or model.with_std
+    model.mean_ = mean.copy() if has_mean else None
+    model.var_ = variances if model.with_std else None
+    model.scale_ = None
+    if model.with_std:
+        # A column that rounding alone tells from a constant keeps its scale (Chan, Golub and LeVeque 1983).
+        is_constant = variances <= weight * _EPS * variances + (weight * mean * _EPS) ** 2
+        model.scale_ = np.where(is_constant, 1.0, np.sqrt(variances))
+
+
+class ExtremesAdapter(EstimatorAdapter):
+    """What scalers by extremes have in common: the greatest value of a column is somebody's."""
+
+    module: ClassVar[str] = "sklearn.preprocessing"
+    follows_units: ClassVar[bool] = False
+
+    def disclosure(self) -> Problem | None:
+        """Say that extremes are single observations."""
+        return Problem(
+            f"a {self.class_name}",
+            "is made of the least and the greatest value of every column, each of which is one person's",
+            "scale by StandardScaler, whose moments add up; min_count=0 sends them",
+        )
+
+    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
+        """Return a count of rows, and extremes of each column."""
+        d = np.zeros(statistics.n_columns)
+        return {f"counts {ROWS!r}": (), **{f"maxima {name!r}": d.shape for name in self.extremes(d, d)}}
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Return the extremes of each column."""
+        del numbers, n_classes, parameters, products
+        X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
+        return Sums(counts={ROWS: np.array(float(rows.n))}, maxima=self.extremes(X.min(axis=0), X.max(axis=0)))
+
+    def extremes(self, least: Array, greatest: Array) -> dict[str, Array]:
+        """Return what of the extremes the class needs, as maxima."""
+        return {"greatest": greatest, "minus_least": -least}
+
+
+class MinMaxScalerAdapter(ExtremesAdapter):
+    """Least and greatest values."""
+
+    kind: ClassVar[str] = "sklearn.MinMaxScaler"
+    compared: ClassVar[tuple[str, ...]] = ("data_min_", "data_max_")
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return the extremes that the object keeps."""
+        del n_observations
+        return Sums(
+            counts={ROWS: np.array(float(np.max(model.n_samples_seen_)))},
+            maxima=self.extremes(np.asarray(model.data_min_), np.asarray(model.data_max_)),
+        )
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set extremes, ranges and the affine map."""
+        least, greatest = -statistics.maxima["minus_least"], statistics.maxima["greatest"]
+        low, high = model.feature_range
+        model.n_samples_seen_ = int(statistics.n_observations)
+        model.data_min_, model.data_max_, model.data_range_ = least, greatest.copy(), greatest - least
+        ranges = np.where(model.data_range_ < 10 * _EPS, 1.0, model.data_range_)  # scikit-learn's rule for constants
+        model.scale_ = (high - low) / ranges
+        model.min_ = low - least * model.scale_
+
+
+class MaxAbsScalerAdapter(ExtremesAdapter):
+    """Greatest absolute values."""
+
+    kind: ClassVar[str] = "sklearn.MaxAbsScaler"
+    compared: ClassVar[tuple[str, ...]] = ("max_abs_",)
+
+    def extremes(self, least: Array, greatest: Array) -> dict[str, Array]:
+        """Return the greatest absolute values."""
+        return {"max_abs": np.maximum(np.abs(least), np.abs(greatest))}
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return the extremes that the object keeps."""
+        del n_observations
+        rows = {ROWS: np.array(float(np.max(model.n_samples_seen_)))}
+        return Sums(counts=rows, maxima={"max_abs": np.array(model.max_abs_, np.float64)})
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Set extremes and scales."""
+        model.max_abs_ = statistics.maxima["max_abs"].copy()
+        model.n_samples_seen_ = int(statistics.n_observations)
+        model.scale_ = np.where(model.max_abs_ < 10 * _EPS, 1.0, model.max_abs_)

@@ -1,0 +1,97 @@
+"""The table of estimators that are fused by their sums, and those that are refused by name, with what to do instead."""
+
+from __future__ import annotations
+
+from consilience.errors import InputError
+from consilience.estimators.adapters.base import EstimatorAdapter
+from consilience.estimators.adapters.bayesian_regression import ARDRegressionAdapter, BayesianRidgeAdapter
+from consilience.estimators.adapters.discriminant import (
+    LinearDiscriminantAnalysisAdapter,
+    QuadraticDiscriminantAnalysisAdapter,
+)
+from consilience.estimators.adapters.linear_regression import LinearRegressionAdapter, RidgeAdapter
+from consilience.estimators.adapters.naive_bayes import (
+    BernoulliNBAdapter,
+    CategoricalNBAdapter,
+    ComplementNBAdapter,
+    GaussianNBAdapter,
+    MultinomialNBAdapter,
+)
+from consilience.estimators.adapters.nearest_centroid import NearestCentroidAdapter
+from consilience.estimators.adapters.ridge_classifier import RidgeClassifierAdapter
+from consilience.estimators.adapters.scalers import MaxAbsScalerAdapter, MinMaxScalerAdapter, StandardScalerAdapter
+from consilience.estimators.adapters.second_moments import (
+    EmpiricalCovarianceAdapter,
+    FactorAnalysisAdapter,
+    IncrementalPCAAdapter,
+    OASAdapter,
+    PCAAdapter,
+    ShrunkCovarianceAdapter,
+    TruncatedSVDAdapter,
+)
+
+ESTIMATORS: tuple[EstimatorAdapter, ...] = (
+    LinearRegressionAdapter(),
+    RidgeAdapter(),
+    BayesianRidgeAdapter(),
+    ARDRegressionAdapter(),
+    GaussianNBAdapter(),
+    MultinomialNBAdapter(),
+    ComplementNBAdapter(),
+    BernoulliNBAdapter(),
+    CategoricalNBAdapter(),
+    LinearDiscriminantAnalysisAdapter(),
+    QuadraticDiscriminantAnalysisAdapter(),
+    NearestCentroidAdapter(),
+    RidgeClassifierAdapter(),
+    PCAAdapter(),
+    IncrementalPCAAdapter(),
+    TruncatedSVDAdapter(),
+    FactorAnalysisAdapter(),
+    EmpiricalCovarianceAdapter(),
+    ShrunkCovarianceAdapter(),
+    OASAdapter(),
+    StandardScalerAdapter(),
+    MinMaxScalerAdapter(),
+    MaxAbsScalerAdapter(),
+)
+"""Every estimator that is fused by its sums; a new one is one file and one line here."""
+
+_CHOSEN = "was chosen by cross-validation on a site's rows, which sums do not repeat"
+_ORDERED = "is made of medians and quantiles, which do not add up"
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "LedoitWolf": ("shrinks by fourth moments of the rows, which need a second message", "fit OAS in its place"),
+    "MinCovDet": ("chooses rows by their order, which does not add up", "fit EmpiricalCovariance or OAS in its place"),
+    "RobustScaler": (_ORDERED, "fit StandardScaler in its place"),
+    "QuantileTransformer": (_ORDERED, "fit StandardScaler in its place"),
+    "PowerTransformer": ("is no function of sums of its columns", "fit StandardScaler in its place"),
+    "RidgeCV": (_CHOSEN, "fit Ridge with alpha=model.alpha_"),
+    "RidgeClassifierCV": (_CHOSEN, "fit RidgeClassifier with alpha=model.alpha_"),
+}
+"""Estimators of scikit-learn that are near those of the table and are refused: why, and what to do."""
+
+
+def adapter_for(model: object) -> EstimatorAdapter | None:
+    """Return the adapter of a fitted estimator; None for what is none of the table."""
+    return next((adapter for adapter in ESTIMATORS if adapter.accepts(model)), None)
+
+
+def is_refused(model: object) -> bool:
+    """Return whether an object is an estimator that is refused by name."""
+    return type(model).__name__ in REFUSED and type(model).__module__.startswith("sklearn.")
+
+
+def adapter_of_kind(kind: str) -> EstimatorAdapter:
+    """Return the adapter of a class by its name.
+
+    Raises
+    ------
+    InputError
+        For a name that is none of the table.
+    """
+    for adapter in ESTIMATORS:
+        if adapter.kind == kind:
+            return adapter
+    known = ", ".join(adapter.kind for adapter in ESTIMATORS)
+    raise InputError("estimator", f"{kind!r:.80} is not known; there are {known}", "update consilience")

@@ -1,0 +1,104 @@
+"""Average: the statistics of all sites together, whose sums are those of the sites.
+
+Classes are matched by their labels: a site that lacks a class contributes the record of no rows. Sites are summed in
+the order of their names, so that the order in which they came changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.estimators.class_labels import ClassLabels, union
+from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics, is_by_class
+from consilience.families.centred_moments import CentredMoments, merge_moments
+
+
+def average(sites: Sequence[Statistics]) -> Statistics:
+    """Return the statistics of the rows of all sites, which were found to agree.
+
+    Parameters
+    ----------
+    sites : sequence of Statistics
+        In the order in which they are summed.
+    """
+    first = sites[0]
+    classes = None if first.classes is None else union([site.classes for site in sites if site.classes is not None])
+    positions = [_positions(site, classes) for site in sites]
+    names = sorted({name for site in sites for name in site.moments})
+    moments = {
+        name: merge_moments(
+            _placed(_record(site, name), places, classes) for site, places in zip(sites, positions, strict=True)
+        )
+        for name in names
+    }
+    counts = {
+        name: _padded_sum(
+            [_placed_counts(site.counts[name], places, classes) for site, places in zip(sites, positions, strict=True)]
+        )
+        for name in first.counts
+    }
+    maxima = {name: np.max([site.maxima[name] for site in sites], axis=0) for name in first.maxima}
+    approximations = tuple(dict.fromkeys(text for site in sites for text in site.approximations))
+    return replace(
+        first,
+        parameters={name: _of_all(name, value, sites, classes) for name, value in first.parameters.items()},
+        moments=moments,
+        counts=counts,
+        maxima=maxima,
+        classes=classes,
+        features=next((site.features for site in sites if site.features.names is not None), first.features),
+        approximations=approximations,
+        min_count=min(site.min_count for site in sites),
+    )
+
+
+def _positions(site: Statistics, classes: ClassLabels | None) -> Labels | None:
+    """Return where the classes of a site are among all; None where there are none, or all in the same order."""
+    if classes is None or site.classes is None or site.classes.values == classes.values:
+        return None
+    return site.classes.positions_in(classes)
+
+
+def _record(site: Statistics, name: str) -> CentredMoments:
+    """Return moments of a site by name; of one without weights, rows without their weights are the rows."""
+    return site.moments[ROWS] if name == UNWEIGHTED and UNWEIGHTED not in site.moments else site.moments[name]
+
+
+def _placed(record: CentredMoments, positions: Labels | None, classes: ClassLabels | None) -> CentredMoments:
+    return record if positions is None or classes is None else record.placed(positions, len(classes))
+
+
+def _placed_counts(values: Array, positions: Labels | None, classes: ClassLabels | None) -> Array:
+    if positions is None or classes is None:
+        return values
+    wide = np.zeros((len(classes), *values.shape[1:]))
+    wide[positions] = values
+    return wide
+
+
+def _padded_sum(arrays: Sequence[Array]) -> Array:
+    """Return the sum of arrays, the shorter ones padded with zeros at the end: categories that a site never saw."""
+    shape = tuple(np.max([values.shape for values in arrays], axis=0)) if arrays[0].ndim else ()
+    total = np.zeros(shape)
+    for values in arrays:
+        total[tuple(slice(0, length) for length in values.shape)] += values
+    return total
+
+
+def _of_all(name: str, value: Any, sites: Sequence[Statistics], classes: ClassLabels | None) -> Any:
+    """Return a hyper-parameter of the fused estimator: the first site's, or by class over all classes."""
+    if classes is None or not is_by_class(name, value):
+        return value
+    by_label = {
+        label: number
+        for site in sites
+        if site.classes is not None and isinstance(site.parameters[name], list)
+        for label, number in zip(site.classes.values, site.parameters[name], strict=True)
+    }
+    is_complete = all(label in by_label for label in classes.values)
+    return [by_label[label] for label in classes.values] if is_complete else None  # the caller names others

@@ -1,0 +1,346 @@
+"""Describe: the statistics of a fitted estimator, from the object alone where it keeps them, else from its data.
+
+Where data are given, the estimator is fitted again from their sums and compared: what a site sends is known to give its
+own model, with the weights and the hyper-parameters that it was fitted with.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array, is_number
+from consilience.core.caller import warn_caller
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
+from consilience.estimators.adapters.base import EstimatorAdapter, Sums
+from consilience.estimators.adapters.table import REFUSED, adapter_for, adapter_of_kind, is_refused
+from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.hyper_parameters import encoded_parameters
+from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
+from consilience.estimators.site_rows import SiteRows, read_rows
+from consilience.estimators.statistics import Statistics
+from consilience.posteriors.adapters.base import sklearn_features
+from consilience.posteriors.posterior import Features
+from consilience.posteriors.scaling import final_model, is_pipeline, scaling_of
+from consilience.posteriors.thin_components import MIN_COUNT
+
+COMPARED_ROWS = 200
+"""Rows on which a model is compared with what its sums give. Chosen by hand: enough to tell another fit."""
+
+FIT_DIFFERENCE = 1e-3
+"""Difference of predictions, as a part of their spread, above which a model was not fitted to these rows. Solvers that
+stop at a tolerance are off by 1e-4; leaving out the weights of a fit, by 1e-2 and more. Chosen by hand between them."""
+
+_ITERATIVE = ("sag", "saga", "lsqr", "sparse_cg", "randomized")
+"""Solvers whose models may be further from the exact one than `FIT_DIFFERENCE`."""
+
+
+class ApproximateStatisticsWarning(UserWarning):
+    """A fitted object keeps its sums only in part, so that what is fused of them is near the pooled model, not it."""
+
+
+def is_estimator(model: object) -> bool:
+    """Return whether an object is an estimator of the table, one refused by name, or a Pipeline that ends in one."""
+    if is_pipeline(model):
+        steps: Any = getattr(model, "steps", None)
+        return isinstance(steps, list) and len(steps) > 0 and is_estimator(steps[-1][1])
+    return adapter_for(model) is not None or is_refused(model)
+
+
+def describe(
+    model: Any,
+    data: Any = None,
+    *,
+    n_observations: float | None = None,
+    sample_weight: Any = None,
+    features: Features | None = None,
+    min_count: float = MIN_COUNT,
+) -> Statistics:
+    """Return the statistics of a fitted estimator: what a site sends.
+
+    Parameters
+    ----------
+    model : fitted estimator, Pipeline or Statistics
+        An estimator of the table, or a Pipeline of affine steps and one.
+    data : tuple (X, y), array_like, DataFrame, str or Path, optional
+        What it was fitted to; ``X`` alone where there is no y, or the path of a .npz with x and y. Default: the sums
+        that the object keeps.
+    n_observations : float, optional
+        Number of rows that it was fitted to, for objects that keep covariances without it. Default: counted.
+    sample_weight : array_like of shape (n,), optional
+        Weight of every row in the fit, of which the object keeps no trace. Default: 1.
+    features : Features, optional
+        What the columns mean. Default: what the model itself records.
+    min_count : float, default 5
+        Classes of fewer rows are withheld, and a `WithheldWarning` names them; 0 withholds nothing.
+
+    Raises
+    ------
+    InputError
+        When the model is not fitted, does not keep its sums, or is not what the sums of the data give.
+    OptionError
+        For arguments that mean nothing for such a model.
+    UnsupportedError
+        For estimators that are no function of sums.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LinearRegression
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0], [4.0]], [1.0, 3.0, 5.0, 7.0, 9.0]
+    >>> statistics = describe(LinearRegression().fit(X, y), data=(X, y))
+    >>> float(statistics.n_observations), rebuild(statistics).coef_.round(6)
+    (5.0, array([2.]))
+    """
+    if not is_number(min_count):
+        raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
+    if isinstance(model, Statistics):
+        if data is not None or sample_weight is not None or n_observations is not None:
+            raise OptionError("data, sample_weight, n_observations", "are for fitted estimators; these are sums")
+        statistics = model
+    else:
+        statistics = describe_all(model, data, n_observations, sample_weight)
+    if features is not None:
+        statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
+    for text in () if isinstance(model, Statistics) else statistics.approximations:
+        warn_caller(
+            f"the sums of this {adapter_of_kind(statistics.kind).class_name} are approximate: {text}",
+            ApproximateStatisticsWarning,
+        )
+    left, withheld = withhold(statistics, min_count)
+    for problem in withheld:
+        warn_caller(problem, WithheldWarning)
+    return left
+
+
+def describe_all(
+    model: Any, data: Any = None, n_observations: float | None = None, sample_weight: Any = None
+) -> Statistics:
+    """Return the statistics of a fitted estimator with all of its classes; see ``describe``."""
+    if is_pipeline(model):
+        return _describe_pipeline(model, data, n_observations, sample_weight)
+    adapter, parameters = _known(model)
+    names = sklearn_features(model)
+    if data is None:
+        if sample_weight is not None:
+            raise OptionError("sample_weight", "weighs rows of data; give data too")
+        sums = adapter.sums_of_fitted(model, n_observations)
+        statistics = _statistics(adapter, sums, model, parameters, names)
+    else:
+        statistics, rows = _of_data(adapter, model, model, parameters, names, data, sample_weight)
+        _require_same_fit(adapter, model, statistics, rows)
+    _require_same_number(statistics, n_observations)
+    return statistics
+
+
+def _known(model: Any) -> tuple[EstimatorAdapter, dict[str, Any]]:
+    """Return the adapter and the hyper-parameters of a fitted estimator that is a function of sums."""
+    name = type(model).__name__
+    if is_refused(model):
+        raise UnsupportedError(f"a {name}", *REFUSED[name])
+    adapter = adapter_for(model)
+    if adapter is None:
+        raise UnsupportedError(f"a {name}", "is no estimator that is fused by its sums")
+    parameters = encoded_parameters(model)
+    if refusal := adapter.refusal(parameters):
+        raise InputError([refusal.about(f"a {name}")])
+    if not adapter.is_fitted(model):
+        raise InputError(f"this {name} is not fitted yet; call fit first")
+    return adapter, parameters
+
+
+def _statistics(
+    adapter: EstimatorAdapter, sums: Sums, model: Any, parameters: dict[str, Any], features: Features
+) -> Statistics:
+    """Return sums with what an estimator says of itself, checked."""
+    statistics = Statistics(
+        adapter.kind,
+        parameters,
+        int(model.n_features_in_),
+        sums.moments,
+        sums.counts,
+        sums.maxima,
+        classes=ClassLabels.of(model.classes_) if adapter.needs == "classes" else None,
+        features=features,
+        approximations=sums.approximations,
+    )
+    if problems := statistics.problems():
+        raise InputError(problems)
+    return statistics
+
+
+def _of_data(
+    adapter: EstimatorAdapter,
+    model: Any,
+    whole: Any,
+    parameters: dict[str, Any],
+    features: Features,
+    data: Any,
+    sample_weight: Any,
+    *,
+    products: bool = False,
+) -> tuple[Statistics, SiteRows]:
+    """Return the statistics of data, for an estimator (the last step of `whole`, where that is a Pipeline)."""
+    if sample_weight is not None and "sample_weight" not in signature(type(model).fit).parameters:
+        raise OptionError("sample_weight", f"a {adapter.class_name} takes none; leave it out")
+    n_columns = int(whole.n_features_in_)
+    names = features.names if features.from_columns else None
+    rows = read_rows(data, sample_weight, n_columns, names, adapter.needs, may_be_sparse=adapter.may_be_sparse)
+    classes, numbers, target_shape = None, None, None
+    if adapter.needs == "classes":
+        classes = ClassLabels.of(model.classes_)
+        numbers = classes.numbers_of(rows.y)
+    elif adapter.needs == "targets":
+        target_shape = rows.y.shape[1:]
+    sums = adapter.sums_of_rows(rows, numbers, len(classes or ()), parameters, products=products)
+    statistics = Statistics(
+        adapter.kind,
+        parameters,
+        n_columns,
+        sums.moments,
+        sums.counts,
+        sums.maxima,
+        classes=classes,
+        target_shape=target_shape,
+        features=features,
+        approximations=sums.approximations,
+    )
+    return statistics, rows
+
+
+def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, sample_weight: Any) -> Statistics:
+    """Return the statistics of a Pipeline in the units of the data, before any of its steps."""
+    inner = final_model(pipeline)
+    if is_pipeline(inner):
+        raise UnsupportedError("a Pipeline within a Pipeline", "is not fused", "put all steps into one")
+    adapter, parameters = _known(inner)
+    steps = steps_of(pipeline)
+    last = pipeline.steps[-1][0]
+    if steps and not adapter.follows_units:
+        raise UnsupportedError(
+            f"a Pipeline of a {adapter.class_name}",
+            "counts what its steps make, and counts do not follow them",
+            "do the same to the data at all sites before, and describe the last step alone",
+        )
+    features = sklearn_features(pipeline)
+    if sample_weight is not None:
+        raise OptionError(
+            "sample_weight", "does not say which steps of a Pipeline it weighs; describe its steps one by one"
+        )
+    if data is None:
+        try:
+            scaling = scaling_of(pipeline)
+        except ConsilienceError as error:
+            raise InputError(
+                [
+                    *error.problems,
+                    Problem("a Pipeline", "cannot be undone", "describe it where its data are, with data="),
+                ]
+            ) from error
+        if adapter.by_column:
+            raise InputError("a Pipeline", "of scalers does not keep its sums", "describe it with data=X")
+        sums = adapter.sums_of_fitted(inner, n_observations)
+        if scaling is not None:
+            back = scaling.inverse()
+            moments = {name: record.affine_image(back.matrix, back.shift) for name, record in sums.moments.items()}
+            sums = replace(sums, moments=moments)
+        statistics = _statistics(adapter, sums, inner, parameters, features)
+        statistics = replace(statistics, steps=steps, last_step=last)
+    else:
+        products = mixes_columns(steps) or adapter.by_column
+        statistics, rows = _of_data(adapter, inner, pipeline, parameters, features, data, None, products=products)
+        statistics = replace(statistics, steps=steps, last_step=last)
+        _require_same_fit(adapter, pipeline, statistics, rows)
+    _require_same_number(statistics, n_observations)
+    return statistics
+
+
+def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statistics, rows: SiteRows) -> None:
+    """Raise InputError where a model is not what the sums of these rows give."""
+    if any(value in _ITERATIVE for value in statistics.parameters.values() if isinstance(value, str)):
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            again = rebuild(statistics)
+            ours, its = (_fingerprint(adapter, one, rows) for one in (again, model))
+    except InputError:  # too few rows at this site for a model of sums: the sum over sites decides
+        return
+    spread = max(float(np.abs(its).max(initial=0.0)), float(np.std(its)), np.finfo(np.float64).tiny)
+    if ours.shape != its.shape or not np.all(np.abs(ours - its) <= FIT_DIFFERENCE * spread):
+        raise InputError(
+            f"a {adapter.class_name}",
+            "is not the model that the sums of these data give: it was fitted to other rows, or with weights",
+            "give data and sample_weight as they were in fit",
+        )
+
+
+def _fingerprint(adapter: EstimatorAdapter, model: Any, rows: SiteRows) -> Array:
+    """Return numbers by which two fits of a model are told apart."""
+    inner = final_model(model) if is_pipeline(model) else model
+    if adapter.compared:
+        parts = [getattr(inner, name) for name in adapter.compared if getattr(inner, name, None) is not None]
+        return np.concatenate([np.ravel(part).astype(np.float64) for part in parts] or [np.zeros(0)])
+    X = rows.X[:COMPARED_ROWS]
+
+    predicted = model.predict_proba(X) if hasattr(model, "predict_proba") else None
+    if predicted is None:
+        predicted = model.decision_function(X) if hasattr(model, "decision_function") else model.predict(X)
+    return np.asarray(predicted, dtype=np.float64)
+
+
+def _require_same_number(statistics: Statistics, n_observations: float | None) -> None:
+    """Raise where a number of rows is stated that is not that of the sums."""
+    if n_observations is None:
+        return
+    if not (is_number(n_observations) and n_observations > 0):
+        raise InputError("n_observations", f"expected a positive number of rows, found {n_observations!r}")
+    found = statistics.n_observations
+    if abs(found - n_observations) > 1e-6 * max(found, 1.0):
+        raise InputError("n_observations", f"is {n_observations:g}, but the sums are of {found:g} rows")
+
+
+def _agreed(statistics: Statistics, features: Features, is_told: bool) -> Features:
+    """Return what columns mean; of a fitted model it must not contradict what the model records."""
+    if features.names is not None and len(features.names) != statistics.n_columns:
+        raise InputError("features", f"names {len(features.names)} columns, the model has {statistics.n_columns}")
+    if not is_told and (texts := statistics.features.differences(features)):
+        raise InputError(Problem("features", text) for text in texts)
+    return replace(features, from_columns=statistics.features.from_columns)
+
+
+def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list[Problem]]:
+    """Return statistics without classes of too few rows, and what was left out, a line each.
+
+    Raises
+    ------
+    InputError
+        Where nothing would be left.
+    """
+    adapter = adapter_of_kind(statistics.kind)
+    disclosure = adapter.disclosure()
+    if disclosure is not None and min_count > 0:
+        raise InputError([disclosure])
+    told = replace(statistics, min_count=float(min_count))
+    keeps = "min_count=0 keeps them"
+    if statistics.classes is None:
+        if statistics.n_observations < min_count:
+            raise InputError(
+                "", f"has {statistics.n_observations:g} rows, fewer than {min_count:g}: nothing may leave", keeps
+            )
+        return told, []
+    counts = statistics.row_counts
+    remaining = np.flatnonzero((counts >= min_count) & (counts > 0))
+    thin = np.flatnonzero((counts < min_count) & (counts > 0))
+    if not len(remaining):
+        raise InputError("", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", keeps)
+    if len(remaining) == len(counts):
+        return told, []
+    problems = [
+        Problem(f"class {statistics.classes.names[c]}", f"has {counts[c]:g} rows, fewer than {min_count:g}", keeps)
+        for c in thin.tolist()
+    ]
+    return told.some_classes(remaining), problems

@@ -1,0 +1,189 @@
+"""Evaluation of estimators: a fused one and a site's own on the site's rows, by the score of their class.
+
+Classifiers: accuracy, and cross-entropy where they give probabilities. Regressions: squared error, and R^2.
+Covariances, principal components and factors: the log-likelihood of rows under their Gaussian; projections without one:
+the squared distance of rows to their projections.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.core.inputs import NamedInput
+from consilience.core.paired import paired_difference
+from consilience.errors import ConsilienceError, InputError, UnsupportedError
+from consilience.estimators.adapters.base import EstimatorAdapter
+from consilience.estimators.adapters.table import adapter_for
+from consilience.estimators.describe import is_estimator
+from consilience.estimators.evaluation import EstimatorEvaluation
+from consilience.estimators.files import read_statistics
+from consilience.estimators.fusion import EstimatorFusion
+from consilience.estimators.rebuild import rebuild
+from consilience.estimators.site_rows import SiteRows, read_rows
+from consilience.estimators.statistics import Statistics
+from consilience.files.class_labels import read_class_labels
+from consilience.files.csv import read_csv
+from consilience.posteriors.evaluate import MIN_OBSERVATIONS
+from consilience.posteriors.evaluation import Score
+from consilience.posteriors.scaling import final_model, is_pipeline
+from consilience.posteriors.scores import ScoreKind
+
+_HELD_OUT = "use data that neither model was trained on; scores on a model's own training data favour that model"
+
+RowScore = tuple[str, str, bool, Array, ScoreKind]
+"""Name of a score, its unit, whether larger is better, its value of every row (n,), and what it is."""
+
+
+def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels: Any) -> EstimatorEvaluation:
+    """Compare two estimators; see ``consilience.evaluate``.
+
+    Raises
+    ------
+    InputError
+        When they cannot be compared, or the data do not fit them.
+    UnsupportedError
+        For estimators without a score, such as scalers.
+    """
+    models = [_fitted(one) for one in (fused, local)]
+    adapters = [_adapter(model) for model in models]
+    if adapters[0].kind != adapters[1].kind:
+        raise InputError(local.label, f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}")
+    widths = [int(model.n_features_in_) for model in models]
+    if widths[0] != widths[1]:
+        raise InputError(local.label, f"has {widths[1]} columns, expected {widths[0]} as {fused.label}")
+    rows = _rows(models, adapters[0], data, labels)
+    of_fused, of_own = (_scores(adapters[0], model, rows) for model in models)
+    of_fused, of_own = of_fused[: len(of_own)], of_own[: len(of_fused)]
+    scores = [
+        Score(a[0], a[1], a[2], float(a[3].mean()), float(b[3].mean()), a[4])
+        for a, b in zip(of_fused, of_own, strict=True)
+    ]
+    if adapters[0].needs == "targets":
+        total = float(((rows.y - rows.y.mean(axis=0)) ** 2).reshape(rows.n, -1).sum())
+        if total > 0:
+            by_fused, by_own = (1.0 - float(one[0][3].sum()) / total for one in (of_fused, of_own))
+            scores.append(Score("R^2", "", True, by_fused, by_own, ScoreKind.DISTANCE))
+    notes = [_HELD_OUT]
+    if rows.n < MIN_OBSERVATIONS:
+        notes.append(f"only {rows.n} rows: the interval is rough")
+    if adapters[0].needs == "classes":
+        for called, model in zip(("the fused model", "your own model"), models, strict=True):
+            unknown = sorted(set(map(str, np.unique(rows.y).tolist())) - set(map(str, model.classes_.tolist())))
+            if unknown:
+                notes.append(f"{called} does not know the class {', '.join(unknown[:8])}")
+    return EstimatorEvaluation(
+        tuple(scores), paired_difference(of_fused[0][3], of_own[0][3], np.ones(rows.n)), tuple(notes)
+    )
+
+
+def _fitted(one: NamedInput) -> Any:
+    """Return an input as a fitted estimator."""
+    try:
+        if one.file is not None:
+            return rebuild(read_statistics(one.file)[0])
+        if isinstance(one.model, EstimatorFusion):
+            return one.model.model
+        if isinstance(one.model, Statistics):
+            return rebuild(one.model)
+    except ConsilienceError as error:
+        raise type(error)(
+            problem if problem.subject == one.label else problem.about(one.label) for problem in error.problems
+        ) from error
+    if not is_estimator(one.model):
+        raise InputError(one.label, f"is a {type(one.model).__name__}, expected an estimator")
+    return one.model
+
+
+def _adapter(model: Any) -> EstimatorAdapter:
+    adapter = adapter_for(final_model(model) if is_pipeline(model) else model)
+    if adapter is None:
+        raise UnsupportedError(f"a {type(model).__name__}", "is no estimator that is fused by its sums")
+    return adapter
+
+
+def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) -> SiteRows:
+    """Return the rows, with their classes or targets."""
+    first = models[0]
+    names = getattr(first, "feature_names_in_", None)
+    columns = None if names is None else tuple(map(str, names))
+    if labels is not None:
+        data = _labelled(data, labels, columns, adapter)
+    rows = read_rows(data, None, int(first.n_features_in_), columns, adapter.needs, may_be_sparse=False)
+    if adapter.needs == "classes" and np.asarray(rows.y).dtype.kind in "US" and first.classes_.dtype.kind in "biuf":
+        by_name = {str(label): label for label in first.classes_.tolist()}
+        found = [by_name.get(str(name), str(name)) for name in rows.y.tolist()]
+        return SiteRows(rows.X, np.array(found), rows.weights)
+    return rows
+
+
+def _labelled(data: Any, labels: Any, columns: tuple[str, ...] | None, adapter: EstimatorAdapter) -> Any:
+    """Return (X, y), where labels are a column of a table, a file, or an array beside the data."""
+    if isinstance(data, str | Path) and Path(data).suffix.lower() == ".csv" and isinstance(labels, str):
+        table = read_csv(Path(data), columns)
+        if table.header is not None and labels in table.header:
+            used = [n for n, name in enumerate(table.header) if name != labels and (columns is None or name in columns)]
+            y = table.column(labels)
+            return table.numbers(used), np.asarray(y, dtype=np.float64) if adapter.needs == "targets" else np.array(y)
+    if isinstance(labels, str) and hasattr(data, "columns") and labels in data.columns:
+        return data.drop(columns=labels), data[labels].to_numpy()
+    if isinstance(labels, str | Path):
+        X = np.asarray(data) if not isinstance(data, str | Path) else data
+        n = len(X) if not isinstance(X, str | Path) else 0
+        return X, np.asarray(read_class_labels(Path(labels), "data", n, "labels"))
+    return data, labels
+
+
+def _scores(adapter: EstimatorAdapter, model: Any, rows: SiteRows) -> list[RowScore]:
+    """Return the scores of every row, the class's own first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # rows here have no names of columns
+        if adapter.needs == "classes":
+            return _classification_scores(model, rows)
+        if adapter.needs == "targets":
+            errors = (np.asarray(model.predict(rows.X)).reshape(rows.n, -1) - rows.y.reshape(rows.n, -1)) ** 2
+            return [("squared error", "squared units per row", False, errors.sum(axis=1), ScoreKind.DISTANCE)]
+        return [_moment_score(adapter, model, rows.X)]
+
+
+def _classification_scores(model: Any, rows: SiteRows) -> list[RowScore]:
+    X = rows.X.astype(np.int64) if type(model).__name__ == "CategoricalNB" else rows.X
+    correct = 100.0 * (np.asarray(model.predict(X)).astype(str) == np.asarray(rows.y).astype(str))
+    scores: list[RowScore] = [("accuracy", "percentage points", True, correct, ScoreKind.AGREEMENT)]
+    names = [str(label) for label in model.classes_.tolist()]
+    position_of = {name: position for position, name in enumerate(names)}
+    if hasattr(model, "predict_log_proba") and all(str(label) in position_of for label in rows.y.tolist()):
+        log_probabilities = np.asarray(model.predict_log_proba(X))
+        own = log_probabilities[np.arange(rows.n), [position_of[str(label)] for label in rows.y.tolist()]]
+        if np.all(np.isfinite(own)):
+            scores.append(("cross-entropy", "nats per row", False, -own, ScoreKind.PLUG_IN))
+    return scores
+
+
+def _moment_score(adapter: EstimatorAdapter, model: Any, X: Array) -> RowScore:
+    """Return the log-likelihood of rows, or their squared distance to their projections.
+
+    Raises
+    ------
+    UnsupportedError
+        For estimators that model no rows.
+    """
+    if hasattr(model, "score_samples"):
+        return "log-likelihood", "nats per row", True, np.asarray(model.score_samples(X)), ScoreKind.PLUG_IN
+    inner = final_model(model) if is_pipeline(model) else model
+    if hasattr(inner, "location_"):
+        Z = model[:-1].transform(X) if is_pipeline(model) and len(model.steps) > 1 else X
+        precision = np.asarray(inner.get_precision())
+        centred = Z - inner.location_
+        distances = np.einsum("ij,jk,ik->i", centred, precision, centred)
+        log_determinant = float(np.linalg.slogdet(precision)[1])
+        values = 0.5 * (log_determinant - Z.shape[1] * np.log(2 * np.pi) - distances)
+        return "log-likelihood", "nats per row", True, values, ScoreKind.PLUG_IN
+    if hasattr(model, "inverse_transform") and hasattr(inner, "components_"):
+        errors = ((model.inverse_transform(model.transform(X)) - X) ** 2).sum(axis=1)
+        return "squared distance to the projection", "squared units per row", False, errors, ScoreKind.DISTANCE
+    raise UnsupportedError(f"a {adapter.class_name}", "says nothing of rows that could be scored")

@@ -1,0 +1,256 @@
+"""Statistics files: safetensors with a JSON document in the header.
+
+Format 1. Tensors, all float64: ``moments.NAME.n``, ``.weight``, ``.log_weight``, ``.mean`` and ``.scatter`` (its upper
+triangle, row by row) or ``.variances``; ``counts.NAME``; ``maxima.NAME``. Classifiers have the classes as first axis.
+The header's metadata has one key, ``consilience``, whose value is the JSON of ``StatisticsHeader``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from consilience.checks import Array
+from consilience.core.provenance import library_versions
+from consilience.errors import FileFormatError, InputError
+from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.column_transformer import KIND as COLUMN_TRANSFORMER
+from consilience.estimators.statistics import ROWS, Statistics, Step
+from consilience.estimators.validation import statistics_problems
+from consilience.families.centred_moments import CentredMoments
+from consilience.files.arrays import write_arrays
+from consilience.files.budget import pad_text
+from consilience.files.document import REMEDY
+from consilience.files.safetensors_file import (
+    SafetensorsFile,
+    TensorHeader,
+    as_file,
+    read_all_arrays,
+    validate_documents,
+)
+from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
+from consilience.posteriors.files import FeaturesHeader
+from consilience.posteriors.posterior import Features
+
+FORMAT = "consilience-statistics"
+"""What the documents of these files state as their format."""
+FORMAT_VERSION = 1
+"""Version of the format, stated by every file; another one is refused."""
+
+_MAX_STEPS = 100
+"""Steps of a Pipeline at most, against files that exhaust memory. Chosen by hand."""
+
+_PARTS = ("n", "weight", "log_weight", "mean")
+
+
+class StepHeader(StrictModel):
+    """A step of a Pipeline."""
+
+    name: str
+    estimator: str
+    parameters: FiniteJSON
+
+
+class MadeHeader(StrictModel):
+    """Provenance of a fused file, as ``make_provenance`` records it."""
+
+    method: str
+    options: dict[str, Any]
+    seed: int | None
+    inputs: Chunked[list[dict[str, Any]]]
+    result: dict[str, Any]
+    versions: Chunked[dict[str, str]]
+    verdict: dict[str, Any] | None = None
+
+
+class StatisticsHeader(StrictModel):
+    """The JSON document in the header of a statistics file."""
+
+    format: Literal["consilience-statistics"]
+    format_version: Literal[1]
+    library_version: str
+    versions: Chunked[dict[str, str]]
+    estimator: str
+    parameters: FiniteJSON
+    n_columns: int = Field(gt=0)
+    classes: Chunked[list[bool | int | float | str] | None] = None
+    classes_are_objects: bool = False
+    target_shape: list[int] | None = None
+    features: FeaturesHeader = Field(default_factory=FeaturesHeader)
+    steps: list[StepHeader] = Field(default_factory=list)
+    last_step: str | None = None
+    approximations: Chunked[list[str]] = Field(default_factory=list)
+    min_count: float = Field(ge=0, allow_inf_nan=False)
+    provenance: MadeHeader | None = None
+
+
+def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str, Any] | None = None) -> None:
+    """Write a statistics file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When the path cannot be written, or what is said beside arrays is not made of JSON values.
+    """
+    versions = library_versions()
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "library_version": versions["consilience"],
+        "versions": {"scikit-learn": versions["scikit-learn"]},
+        **statistics.header(),
+        "provenance": None if provenance is None else dict(provenance),
+    }
+    arrays = {name: np.asarray(values, dtype=np.float64, order="C") for name, values in statistics.tensors()}
+    try:
+        document = json.dumps(header, sort_keys=True, allow_nan=False)
+        document = pad_text(document, sum(values.nbytes for values in arrays.values()))
+    except (TypeError, ValueError) as error:
+        raise InputError(path, f"cannot be written: its header would not be JSON ({error})") from error
+    write_arrays(path, arrays, document)
+
+
+def read_statistics(where: Path | SafetensorsFile) -> tuple[Statistics, dict[str, Any] | None]:
+    """Return the statistics of a file and its provenance, everything checked.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that is none of these, and tensors that are missing, unknown, or of another type or shape.
+    InputError
+        For values that cannot be sums of rows.
+    """
+    (contents,) = read_many([as_file(where)])
+    if isinstance(contents, InputError):
+        raise contents
+    return contents
+
+
+def read_header(where: Path | SafetensorsFile) -> tuple[StatisticsHeader, TensorHeader]:
+    """Return what the header of a statistics file says."""
+    (parsed,) = _parse_headers([as_file(where)])
+    if isinstance(parsed, FileFormatError):
+        raise parsed
+    return parsed
+
+
+def read_many(files: Sequence[SafetensorsFile]) -> list[tuple[Statistics, dict[str, Any] | None] | InputError]:
+    """Return what ``read_statistics`` returns or raises for every file: all documents first, then all tensors."""
+    results: list[Any] = list(_parse_headers(files))
+    for position, parsed in enumerate(results):
+        if not isinstance(parsed, FileFormatError):
+            try:
+                _check_tensors(files[position], *parsed)
+                results[position] = parsed[0]
+            except InputError as error:
+                results[position] = error
+    sound = [position for position, result in enumerate(results) if not isinstance(result, InputError)]
+    for position, arrays in zip(sound, read_all_arrays([files[position] for position in sound]), strict=True):
+        if isinstance(arrays, FileFormatError):
+            results[position] = arrays
+            continue
+        try:
+            results[position] = _make(files[position], results[position], arrays)
+        except InputError as error:
+            results[position] = error
+    return results
+
+
+def _parse_headers(
+    files: Sequence[SafetensorsFile],
+) -> list[tuple[StatisticsHeader, TensorHeader] | FileFormatError]:
+    return validate_documents(files, StatisticsHeader, FORMAT_VERSION, "a statistics file", {"steps": _MAX_STEPS})
+
+
+def _check_tensors(file: SafetensorsFile, header: StatisticsHeader, tensors: TensorHeader) -> None:
+    """Raise for tensors that a file of this estimator does not have, or of a type or shape that is not theirs."""
+    try:
+        adapter = adapter_of_kind(header.estimator)
+        for step in header.steps:
+            if step.estimator not in ("passthrough", COLUMN_TRANSFORMER):
+                adapter_of_kind(step.estimator)
+    except InputError as error:
+        raise FileFormatError(problem.about(file.label) for problem in error.problems) from error
+    for name in sorted(tensors.shapes):
+        if tensors.dtypes[name] != "float64":
+            raise FileFormatError(file.label, f"tensor {name!r} has type {tensors.dtypes[name]}, expected F64")
+        if math.prod(tensors.shapes[name]) == 0:
+            raise FileFormatError(file.label, f"tensor {name!r} is empty")
+    shapes = dict(tensors.shapes)
+    names = {name.split(".")[1] for name in shapes if name.startswith("moments.") and name.count(".") == 2}
+    for name in sorted(names):
+        if missing := [part for part in _PARTS if f"moments.{name}.{part}" not in shapes]:
+            raise FileFormatError(file.label, f"lacks the tensor 'moments.{name}.{missing[0]}'", REMEDY)
+        leading, *of_parts = (shapes.pop(f"moments.{name}.{part}") for part in _PARTS)
+        p = of_parts[-1][-1] if of_parts[-1] else 0
+        spread = shapes.pop(f"moments.{name}.variances", None) or shapes.pop(f"moments.{name}.scatter", None)
+        is_whole = spread in ((*leading, p), (*leading, p * (p + 1) // 2))
+        if not is_whole or of_parts[0] != leading or of_parts[1] != leading or of_parts[2] != (*leading, p):
+            raise FileFormatError(
+                file.label, f"tensors of moments {name!r} have shapes that do not go together", REMEDY
+            )
+        q = 0 if header.target_shape is None else (header.target_shape[0] if header.target_shape else 1)
+        expected = 1 if adapter.by_column and leading else header.n_columns + q
+        if p != expected:
+            raise FileFormatError(file.label, f"moments {name!r} are of {p} columns, expected {expected}", REMEDY)
+    if unknown := sorted(name for name in shapes if name.partition(".")[0] not in ("counts", "maxima")):
+        raise FileFormatError(file.label, f"has tensors that such a file does not have: {', '.join(unknown[:5])}")
+    if ROWS not in names and f"counts.{ROWS}" not in shapes:
+        raise FileFormatError(file.label, "has no moments and no counts of rows", REMEDY)
+
+
+def _make(
+    file: SafetensorsFile, header: StatisticsHeader, arrays: dict[str, Any]
+) -> tuple[Statistics, dict[str, Any] | None]:
+    """Return the statistics of a file with its provenance.
+
+    Raises
+    ------
+    InputError
+        Saying what is wrong with its values.
+    """
+    tensors = {name: np.asarray(values, dtype=np.float64) for name, values in arrays.items()}
+    names = sorted({name.split(".")[1] for name in tensors if name.startswith("moments.")})
+    try:
+        statistics = Statistics(
+            header.estimator,
+            dict(header.parameters),
+            header.n_columns,
+            {name: _moments(tensors, name) for name in names},
+            {name.partition(".")[2]: values for name, values in tensors.items() if name.startswith("counts.")},
+            {name.partition(".")[2]: values for name, values in tensors.items() if name.startswith("maxima.")},
+            classes=None if header.classes is None else ClassLabels(tuple(header.classes), header.classes_are_objects),
+            target_shape=None if header.target_shape is None else tuple(header.target_shape),
+            features=Features(**header.features.model_dump()),
+            steps=tuple(Step(step.name, step.estimator, dict(step.parameters)) for step in header.steps),
+            last_step=header.last_step,
+            approximations=tuple(header.approximations),
+            min_count=header.min_count,
+        )
+        problems = statistics_problems(statistics)
+    except InputError as error:
+        problems = list(error.problems)
+    if problems:
+        raise InputError(problem.about(file.label) for problem in problems)
+    return statistics, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
+
+
+def _moments(tensors: Mapping[str, Array], name: str) -> CentredMoments:
+    parts = {part: tensors[f"moments.{name}.{part}"] for part in _PARTS}
+    variances = tensors.get(f"moments.{name}.variances")
+    if variances is not None:
+        return CentredMoments(**parts, scatter=variances)
+    p = parts["mean"].shape[-1]
+    packed = tensors[f"moments.{name}.scatter"]
+    scatter = np.zeros((*packed.shape[:-1], p, p))
+    rows, columns = np.triu_indices(p)
+    scatter[..., rows, columns] = packed
+    scatter[..., columns, rows] = packed
+    return CentredMoments(**parts, scatter=scatter)

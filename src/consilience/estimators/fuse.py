@@ -1,0 +1,177 @@
+"""Fusion of estimators: inputs are described and checked, their classes matched by name, their sums added."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from consilience.core.ancestry import site_digests
+from consilience.core.caller import warn_caller
+from consilience.core.kind import Prepared, Request
+from consilience.core.provenance import make_provenance
+from consilience.core.status import Status
+from consilience.errors import InputError, OptionError
+from consilience.estimators.average import average
+from consilience.estimators.fusion import EstimatorFusion, EstimatorInput
+from consilience.estimators.hyper_parameters import encode
+from consilience.estimators.inputs import (
+    DescribedEstimator,
+    HyperParameterWarning,
+    describe_inputs,
+    differing_parameters,
+)
+from consilience.estimators.rebuild import rebuild, with_parameters
+from consilience.estimators.statistics import Statistics
+from consilience.estimators.verdict import judge
+from consilience.matching.result import Matching
+from consilience.posteriors.fuse import checked_min_count
+from consilience.posteriors.thin_components import MAX_NAMED, MIN_COUNT
+
+METHOD = "sums"
+"""What the provenance of a fused file says in place of a method."""
+
+
+def refuse_method(method: object) -> None:
+    """Raise OptionError where a method is named: sums are added, and there is nothing to choose.
+
+    Raises
+    ------
+    OptionError
+        Saying so.
+    """
+    if method is not None:
+        raise OptionError("method", "sums of estimators are added, which takes no method; leave it out")
+
+
+def prepare_estimators(request: Request) -> Prepared:
+    """Describe and check estimators; see ``Kind.prepare``."""
+    refuse_method(request.method)
+    if request.weights is not None:
+        raise OptionError(
+            "weights", "sums count every row once; leave it out, and give sample_weight to cs.describe at the site"
+        )
+    if request.n_observations is not None:
+        raise OptionError("n_observations", "is in the sums of estimators; leave it out, or give it to cs.describe")
+    parameters = dict(request.options)
+    min_count = checked_min_count(parameters.pop("min_count", MIN_COUNT))
+    described, problems = describe_inputs(request.inputs, min_count, parameters)
+    if described:
+        for name in parameters:
+            _require_known(name, described[0].statistics)
+    if problems or not described:
+        return Prepared.checked(problems)
+    sites = [(site.label, site.statistics) for site in described]
+    fused = with_parameters(average([statistics for _, statistics in sites]), parameters)
+    differing = differing_parameters(sites, parameters)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = rebuild(fused)
+    except InputError as error:
+        return Prepared.checked([problem.about("the sums of all sites") for problem in error.problems])
+    return Prepared(
+        [], partial(_fuse_described, described, fused, model, differing, parameters, min_count, request.seed, caught)
+    )
+
+
+def _require_known(name: str, statistics: Statistics) -> None:
+    """Raise OptionError for an option that is no hyper-parameter."""
+    if name not in statistics.parameters:
+        known = ", ".join(sorted(statistics.parameters)) or "none"
+        raise OptionError(name, f"is no hyper-parameter of a {statistics.kind}; it has {known}")
+
+
+def _fuse_described(
+    described: Sequence[DescribedEstimator],
+    fused: Statistics,
+    model: Any,
+    differing: Sequence[str],
+    parameters: Mapping[str, Any],
+    min_count: float,
+    seed: int | None,
+    caught: Sequence[warnings.WarningMessage],
+) -> EstimatorFusion:
+    """Return the fusion of sums that were added, with its record; what rebuilding warned of is told now."""
+    for line in differing:
+        warn_caller(f"sites differ in a hyper-parameter that changes no sums: {line}", HyperParameterWarning)
+    for warning in caught:
+        warn_caller(str(warning.message), warning.category)
+    details: dict[str, Any] = {
+        "sites": {site.name: site.statistics.n_observations for site in described},
+        **_classes(fused, described),
+        **_withheld(described, min_count),
+        **({"hyper_parameters": list(differing)} if differing else {}),
+    }
+    verdict = judge(fused, len(described), details)
+    matching = match_classes(fused, [(site.name, site.statistics) for site in described])
+    result = {
+        "n_components": fused.n_components,
+        "status": Status.CONVERGED.name.lower(),
+        **details,
+        "site_digests": site_digests(described),
+    }
+    options = {**{name: encode(name, value) for name, value in parameters.items()}, "min_count": min_count}
+    records = [_input_record(site, labels) for site, labels in zip(described, _split(matching), strict=True)]
+    return EstimatorFusion(
+        fused,
+        matching,
+        details,
+        make_provenance(METHOD, options, seed, records, result),
+        model,
+        verdict,
+        tuple(EstimatorInput(site.name, site.statistics, site.digest) for site in described),
+    )
+
+
+def match_classes(fused: Statistics, sites: Sequence[tuple[str, Statistics]]) -> Matching:
+    """Return the fused class of every class of every site, by label; class 0 where there are none."""
+    positions = [
+        np.zeros(1, dtype=np.int64)
+        if site.classes is None or fused.classes is None
+        else site.classes.positions_in(fused.classes)
+        for _, site in sites
+    ]
+    owner = np.repeat(np.arange(len(sites)), [len(one) for one in positions])
+    names = tuple(name for name, _ in sites)
+    return Matching(np.concatenate(positions), owner, fused.n_components, names=names)
+
+
+def _split(matching: Matching) -> list[list[int]]:
+    return [matching.of_site(site).tolist() for site in range(len(matching.names))]
+
+
+def _classes(fused: Statistics, described: Sequence[DescribedEstimator]) -> dict[str, Any]:
+    """Return which site knows which class, with its number of rows."""
+    if fused.classes is None:
+        return {}
+    return {
+        "classes": {
+            site.name: dict(zip(site.statistics.classes.names, site.statistics.row_counts.tolist(), strict=True))
+            for site in described
+            if site.statistics.classes is not None
+        }
+    }
+
+
+def _withheld(described: Sequence[DescribedEstimator], min_count: float) -> dict[str, Any]:
+    """Return the classes that were left out for too few rows, by site."""
+    left_out = [(site.name, problem) for site in described for problem in site.withheld]
+    if not left_out:
+        return {}
+    components = [{"model": name, "component": str(problem.subject)} for name, problem in left_out[:MAX_NAMED]]
+    return {"withheld": {"min_count": min_count, "count": len(left_out), "components": components}}
+
+
+def _input_record(site: DescribedEstimator, labels: list[int]) -> dict[str, Any]:
+    """Return the record of an input in the provenance of a fused file."""
+    record: dict[str, Any] = {
+        "name": site.name,
+        "components": site.statistics.n_components,
+        "weight": site.statistics.n_observations,
+        "labels": labels,
+    }
+    return record if site.digest is None else {**record, "sha256": site.digest}

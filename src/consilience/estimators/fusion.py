@@ -1,0 +1,122 @@
+"""The result of fusing estimators: the sums of all sites, and the estimator that they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.core.fusion import Fusion
+from consilience.core.status import Status
+from consilience.core.verdict import Verdict
+from consilience.estimators.files import write_statistics
+from consilience.estimators.statistics import Statistics
+from consilience.matching.result import Matching
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorInput:
+    """Statistics that were fused; kept for the report, never saved.
+
+    Parameters
+    ----------
+    name : str
+        Name of the site in results and reports.
+    statistics : Statistics
+        What it sent, without the classes that were left out.
+    sha256 : str or None
+        Digest of its file; None for an object in memory.
+    """
+
+    name: str
+    statistics: Statistics
+    sha256: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorFusion(Fusion):
+    """Statistics of the rows of all sites, and the estimator that they give.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Sums over all sites.
+    matching : Matching
+        The fused class of each class of each site; a single one for estimators without classes.
+    details : mapping of str to value
+        Rows of each site, which site knows which class, what was left out, and hyper-parameters that differed.
+    provenance : mapping of str to value
+        Inputs, options and versions, as JSON values; every saved file carries it.
+    inputs : tuple of EstimatorInput
+        The sites, in the order in which they were summed; empty where they are not at hand.
+    """
+
+    statistics: Statistics
+    matching: Matching
+    details: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    _model: Any = field(repr=False)
+    _verdict: Verdict = field(repr=False)
+    inputs: tuple[EstimatorInput, ...] = field(default=(), repr=False)
+    objective: float = float("nan")
+    history: Array = field(default_factory=lambda: np.zeros(0))
+    status: Status = Status.CONVERGED
+    keeps_models: bool = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where to look for what fusions of other kinds have, and fitted models."""
+            where = "the sums are in .statistics" if name in ("posterior", "network") else None
+            if hasattr(type(self._model), name):
+                where = f"its fitted model does: fusion.model.{name}"
+            raise AttributeError(f"an {type(self).__name__} has no {name!r}" + (f"; {where}" if where else ""))
+
+    @property
+    def model(self) -> Any:
+        """The estimator of the class that went in: what ``fit`` gives on the rows of all sites."""
+        return self._model
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it is exact, in one sentence."""
+        return self._verdict
+
+    @property
+    def n_components(self) -> int:
+        """Number of classes; 1 for estimators without."""
+        return self.statistics.n_components
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The provenance with the verdict, as every saved file carries it."""
+        return {**self.provenance, "verdict": self.verdict.to_json()}
+
+    def save(self, path: str | Path) -> None:
+        """Write the sums of all sites with their provenance, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written.
+        """
+        write_statistics(Path(path), self.statistics, self.record)
+
+    def report(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
+        """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        It shows names, rows and coefficients of the sites, so keep it where these may be seen.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written.
+        """
+        from consilience.estimators.report import content_of, write_page  # here, so that fusing needs no pages
+
+        sites = [(site.name, site.statistics) for site in self.inputs]
+        write_page(Path(path), content_of(self.statistics, self.record, sites), *args, **kwargs)

@@ -1,0 +1,242 @@
+"""Inputs of a fusion described as statistics, and the checks of what must agree before they are summed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
+from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
+from consilience.errors import InputError, Problem, UnsupportedError, WithheldWarning
+from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.describe import describe_all, is_estimator, withhold
+from consilience.estimators.files import FORMAT, read_many
+from consilience.estimators.fusion import EstimatorFusion
+from consilience.estimators.hyper_parameters import PRIORS
+from consilience.estimators.statistics import Statistics, Step
+from consilience.estimators.validation import statistics_problems
+from consilience.posteriors.posterior import Features
+
+PRIOR_ROUNDING = 1e-6
+"""Difference from 1 of the sum of priors that is rounding. Chosen by hand."""
+
+
+class HyperParameterWarning(UserWarning):
+    """Sites used different hyper-parameters that change no sums; the fused estimator has those of one of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class DescribedEstimator:
+    """An input and the statistics that it was described as.
+
+    Parameters
+    ----------
+    name, label : str
+        Its name in results, and in messages.
+    statistics : Statistics
+        What takes part in the fusion.
+    digest : str or None
+        SHA-256 of its file; None for an object in memory.
+    content_digest : str
+        Digest of the statistics as they were handed in.
+    withheld : tuple of Problem, optional
+        Classes of too few rows, which were left out.
+    ancestors : mapping of str to str, optional
+        Names of what a fused file was fused from, by their digests.
+    """
+
+    name: str
+    label: str
+    statistics: Statistics
+    digest: str | None
+    content_digest: str
+    withheld: tuple[Problem, ...] = ()
+    ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
+
+    def site_digests(self) -> dict[str, str]:
+        """Return the names of the input and of all that it was fused from, by digests of contents and files."""
+        of_file = {} if self.digest is None else {self.digest: self.name}
+        return {**of_file, self.content_digest: self.name, **self.ancestors}
+
+
+def describe_inputs(
+    inputs: Sequence[NamedInput], min_count: float, stated: Mapping[str, Any]
+) -> tuple[list[DescribedEstimator], list[Problem]]:
+    """Return the statistics of all inputs that could be described, sorted by name, and every problem.
+
+    Parameters
+    ----------
+    inputs : sequence of NamedInput
+        The models.
+    min_count : float
+        Classes of fewer rows are left out.
+    stated : mapping of str to value
+        Hyper-parameters that the caller gave, which sites need not agree in.
+    """
+    described: list[DescribedEstimator] = []
+    problems = too_few_models(len(inputs))
+    files = [one.file for one in inputs if one.file is not None and one.format == FORMAT]
+    contents = iter(read_many(files) if files else ())
+    for one in inputs:
+        is_read = True
+        try:
+            ancestors = NO_ANCESTORS
+            if one.file is not None and one.format == FORMAT:
+                content = next(contents)
+                if isinstance(content, InputError):
+                    is_read = False
+                    raise content
+                statistics, digest = content[0], one.file.sha256
+                ancestors = ancestors_of(content[1])
+            elif one.file is not None:
+                raise InputError("", f"is no statistics file but {_called(one)}", "fuse files of one kind")
+            else:
+                statistics, digest = statistics_of(one.model), None
+            left, withheld = withhold(statistics, min_count)
+            described.append(
+                DescribedEstimator(one.name, one.label, left, digest, statistics.digest, tuple(withheld), ancestors)
+            )
+        except (InputError, UnsupportedError) as error:
+            problems += [problem.about(one.label) if is_read else problem for problem in error.problems]
+    described.sort(key=lambda site: site.name)
+    digests = [site.digest for site in described if site.digest is not None]
+    if len(set(digests)) < len(digests):
+        problems += files_given_twice(inputs)
+    problems += counted_twice(described)
+    problems += disagreements([(site.label, site.statistics) for site in described], stated)
+    return described, problems
+
+
+def _called(one: NamedInput) -> str:
+    """Return what a file of another kind is called."""
+    return "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
+
+
+def statistics_of(model: Any) -> Statistics:
+    """Return the statistics of an object in memory.
+
+    Raises
+    ------
+    InputError
+        For an object that is no estimator, or whose numbers cannot be sums of rows.
+    """
+    if isinstance(model, EstimatorFusion):
+        return model.statistics
+    if isinstance(model, Statistics):
+        if problems := statistics_problems(model):
+            raise InputError(problems)
+        return model
+    if not is_estimator(model):
+        raise InputError(
+            "", f"is a {type(model).__name__}, expected an estimator that is fused by its sums", "fuse one kind"
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WithheldWarning)
+        return describe_all(model)
+
+
+def disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mapping[str, Any]) -> list[Problem]:
+    """Return how statistics differ in what must agree, a line each; sites are called by labels."""
+    problems: list[Problem] = []
+    if not sites:
+        return problems
+    first_label, first = sites[0]
+    alike = [sites[0]]
+    for label, site in sites[1:]:
+        found = _of_two(first_label, first, label, site, stated)
+        problems += found
+        if not found:
+            alike.append((label, site))
+    problems += _feature_disagreements(alike)
+    if first.classes is not None:
+        problems += _prior_disagreements(alike, stated)
+    return problems
+
+
+def _of_two(
+    first_label: str, first: Statistics, label: str, site: Statistics, stated: Mapping[str, Any]
+) -> list[Problem]:
+    """Return how a site differs from the first."""
+
+    def differs(what: str, found: Any, expected: Any, remedy: str = "") -> Problem:
+        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy)
+
+    if site.kind != first.kind:
+        return [differs("is a", site.kind, first.kind, "fit the same estimator at all sites")]
+    if _steps(site) != _steps(first):
+        return [differs("has the steps", _steps(site), _steps(first), "use the same Pipeline at all sites")]
+    if site.n_columns != first.n_columns:
+        return [differs("has columns:", site.n_columns, first.n_columns, "fit on the same columns at all sites")]
+    problems = []
+    if site.target_shape != first.target_shape:
+        problems.append(differs("has targets of shape", site.target_shape, first.target_shape))
+    if site.classes is not None and first.classes is not None and site.classes.kinds() != first.classes.kinds():
+        its, expected = (", ".join(labels.kinds()) for labels in (site.classes, first.classes))
+        problems.append(differs("names its classes by", its, expected, "give classes the same labels at all sites"))
+    problems += [
+        differs(f"took sums with {name}", site.parameters.get(name), first.parameters.get(name), "fit all sites alike")
+        for name in adapter_of_kind(first.kind).sum_parameters
+        if site.parameters.get(name) != first.parameters.get(name)
+    ]
+    is_whole = {name: record.is_diagonal for name, record in first.moments.items()}
+    if any(is_whole.get(name, record.is_diagonal) != record.is_diagonal for name, record in site.moments.items()):
+        problems.append(Problem(label, f"has other products of columns than {first_label}", "describe all sites alike"))
+    return problems
+
+
+def _steps(statistics: Statistics) -> list[Any]:
+    """Return the steps of a Pipeline, for comparison and for messages."""
+
+    def called(step: Step) -> str:
+        parameters = ", ".join(f"{name}={value!r}" for name, value in step.parameters.items())
+        return f"{step.name}: {step.kind}({parameters})"
+
+    return [*map(called, statistics.steps), *([statistics.last_step] if statistics.last_step is not None else [])]
+
+
+def _feature_disagreements(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
+    problems: list[Problem] = []
+    for name in ("names", "units", "scaling"):
+        stating = [(label, site) for label, site in sites if getattr(site.features, name) is not None]
+        for label, site in stating[1:]:
+            first, other = (Features(**{name: getattr(one.features, name)}) for one in (stating[0][1], site))
+            problems += [Problem(label, text) for text in first.differences(other)]
+    return problems
+
+
+def _prior_disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mapping[str, Any]) -> list[Problem]:
+    """Return sites whose priors name other numbers for a class, or classes whose priors do not add up to one."""
+    problems: list[Problem] = []
+    for name in PRIORS:
+        given = [(label, site, site.parameters.get(name)) for label, site in sites]
+        if name in stated or not any(isinstance(value, list) for _, _, value in given):
+            continue
+        remedy = f"give {name}= for all classes here, or fit all sites with the same"
+        numbers: dict[Any, float] = {}
+        for label, site, value in given:
+            if not isinstance(value, list):
+                problems.append(Problem(label, f"was fitted with {name}={value!r}, expected numbers as others", remedy))
+                continue
+            of_site = dict(zip(site.classes.values if site.classes else (), value, strict=True))
+            odd = [key for key, number in of_site.items() if numbers.setdefault(key, number) != number]
+            problems += [
+                Problem(label, f"has {name} {of_site[key]:g} of class {key}, expected {numbers[key]:g}", remedy)
+                for key in odd[:1]
+            ]
+        if not problems and abs(sum(numbers.values()) - 1.0) > PRIOR_ROUNDING:
+            problems.append(Problem(name, f"of all classes add up to {sum(numbers.values()):g}, expected 1", remedy))
+    return problems
+
+
+def differing_parameters(sites: Sequence[tuple[str, Statistics]], stated: Mapping[str, Any]) -> list[str]:
+    """Return the hyper-parameters that change no sums and in which sites differ, a line each."""
+    first_label, first = sites[0]
+    lines = []
+    for name, value in first.parameters.items():
+        others = [label for label, site in sites if site.parameters.get(name) != value]
+        if others and name not in stated and name not in PRIORS:
+            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+            lines.append(f"{name} is {value!r} as at {first_label}, and another at {', '.join(others[:3])}{more}")
+    return lines

@@ -1,0 +1,67 @@
+"""Inspection of statistics files, from headers alone: what is inside, and what it tells about people."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from consilience.core.inspection import Row, listed, provenance_rows
+from consilience.core.kind import Inspection
+from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.files import StatisticsHeader, read_header
+from consilience.files.safetensors_file import SafetensorsFile
+
+
+def inspect_statistics(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a statistics file says, and what the file tells about people."""
+    header, tensors = read_header(file)
+    shapes = {name: list(shape) for name, shape in tensors.shapes.items()}
+    document: dict[str, Any] = {"header": header.model_dump(), "shapes": shapes}
+    n_bytes = 8 * sum(math.prod(shape) for shape in shapes.values())
+    rows: list[Row] = [
+        ("file", str(file)),
+        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        ("estimator", f"{header.estimator} (scikit-learn {header.versions.get('scikit-learn')})"),
+        ("parameters", listed([f"{name}={value!r}" for name, value in header.parameters.items()])),
+    ]
+    if header.last_step is not None:
+        steps = [f"{step.name}: {step.estimator}" for step in header.steps]
+        rows.append(("pipeline", listed([*steps, header.last_step])))
+    names = header.features.names
+    rows.append(("columns", f"{header.n_columns}" + ("" if names is None else f": {listed(names)}")))
+    if header.classes is not None:
+        rows.append(("classes", f"{len(header.classes)}: {listed([str(label) for label in header.classes])}"))
+    if header.target_shape is not None:
+        rows.append(("targets", str(header.target_shape[0] if header.target_shape else 1)))
+    rows.append(("tensors", listed([f"{name} {shape}" for name, shape in sorted(shapes.items())])))
+    rows.append(("size", f"{n_bytes:,} bytes of sums, however many rows"))
+    rows += [("approximate", text) for text in header.approximations]
+    if header.provenance is not None:
+        rows += provenance_rows(header.provenance.model_dump())
+    return Inspection(document, [*rows, *people_rows(header, set(shapes))])
+
+
+def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:
+    """Return what sums tell about people, in plain words."""
+    of = "of each class" if header.classes is not None else "of the site"
+    rows: list[Row] = [("What this file tells about people", ""), ("counts", f"how many rows {of} there are")]
+    if "moments.rows.mean" in tensors:
+        rows.append(("means", f"the mean row {of}: of images, a picture; of one row, that row"))
+    if "moments.rows.scatter" in tensors:
+        rows.append(("products", "how columns vary together; of fewer rows than columns, the space that the rows span"))
+    if "moments.rows.variances" in tensors:
+        rows.append(("variances", "how much each column varies"))
+    if header.target_shape is not None:
+        rows.append(("targets", "mean and variance of what is predicted, and how it varies with each column"))
+    if "counts.features" in tensors:
+        rows.append(("counts by column", f"the sum of every column {of}: what one row alone has, is one person's"))
+    if any(name.startswith("maxima.") and name != "maxima.categories" for name in tensors):
+        rows.append(("extremes", "the least or the greatest value of every column, each one person's"))
+    rows.append(
+        ("differences", "two files that differ by one person give that person's row; by one site, its sums: send one")
+    )
+    adapter = adapter_of_kind(header.estimator)
+    unit = "classes" if adapter.needs == "classes" else "sites"
+    kept = f"{unit} of fewer than {header.min_count:g} rows are withheld" if header.min_count else "nothing is withheld"
+    rows.append(("protection", f"{kept}; no noise is added, so no formal privacy is given"))
+    return rows

@@ -1,0 +1,129 @@
+"""Estimators that are fused by their sums as a kind of model, for the table of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from consilience.core.inputs import NamedInput
+from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
+from consilience.errors import InputError, OptionError, Problem
+from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.describe import describe, is_estimator, withhold
+from consilience.estimators.evaluation import EstimatorEvaluation
+from consilience.estimators.files import FORMAT, read_statistics, write_statistics
+from consilience.estimators.fuse import prepare_estimators, refuse_method
+from consilience.estimators.fusion import EstimatorFusion
+from consilience.estimators.statistics import Statistics
+from consilience.files.safetensors_file import SafetensorsFile
+
+
+def load_statistics(file: SafetensorsFile) -> Statistics:
+    """Return the statistics in a file."""
+    return read_statistics(file)[0]
+
+
+def inspect_statistics(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a statistics file says."""
+    from consilience.estimators import inspect  # here, so that fusing starts without it
+
+    return inspect.inspect_statistics(file)
+
+
+class Estimators(Kind):
+    """Regressions, classifiers, covariances and scalers whose sufficient statistics add up."""
+
+    name = "estimators"
+    formats = (FileFormat("statistics", FORMAT, "a statistics file", load_statistics, inspect_statistics),)
+    methods = ()
+    no_file = "sums of estimators take no method; leave it out"
+
+    def recognises(self, models: Sequence[object]) -> list[bool]:
+        """Return which models are estimators of the table, their statistics, or fusions of such."""
+        return [isinstance(model, Statistics | EstimatorFusion) or is_estimator(model) for model in models]
+
+    def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:
+        """Raise for every method: sums are added."""
+        del options
+        refuse_method(method)
+
+    def averages(self, method: Any) -> bool:
+        """Return that no method averages copies."""
+        del method
+        return False
+
+    def prepare(self, request: Request) -> Prepared:
+        """Read, check and describe estimators."""
+        return prepare_estimators(request)
+
+    def evaluate(
+        self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any
+    ) -> EstimatorEvaluation:
+        """Compare two estimators on rows, by the score of their class."""
+        if module is not None:
+            raise OptionError("module", "is for networks, and these models are none")
+        from consilience.estimators.evaluate import evaluate_estimators  # here, so that fusing starts without it
+
+        return evaluate_estimators(fused, local, data, labels)
+
+    def summary(self, fusion: Any) -> str:
+        """Return what the command says of a fusion."""
+        from consilience.estimators.summary import summary  # here, as above
+
+        return summary(fusion)
+
+    def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
+        """Return what a round needs to know of a statistics file."""
+        if companion is not None:
+            raise InputError(file, "has sums, of which no Fisher information is taken", "send it alone")
+        statistics = load_statistics(file)
+        adapter = adapter_of_kind(statistics.kind)
+        classes = statistics.classes
+        facets = {
+            "kind": self.name,
+            "estimator": statistics.kind,
+            "steps": facet([[step.name, step.kind, dict(step.parameters)] for step in statistics.steps]),
+            "columns": facet(statistics.n_columns),
+            "targets": facet(statistics.target_shape),
+            "labels of classes": None if classes is None else facet(classes.kinds()),
+            "what sums depend on": facet({name: statistics.parameters.get(name) for name in adapter.sum_parameters}),
+            "Fisher information": "none",
+            "names of columns": facet(statistics.features.names),
+            **{name: facet(getattr(statistics.features, name)) for name in ("units", "scaling")},
+        }
+        counts = statistics.row_counts
+        smallest = float(counts.min()) if classes is not None else statistics.n_observations
+        return SiteFacts(facets, smallest, statistics.n_components)
+
+    def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
+        """Write statistics without classes of too few rows; see `Kind.withhold`."""
+        statistics, provenance = read_statistics(file)
+        try:
+            left, withheld = withhold(statistics, min_count)
+        except InputError as error:
+            raise InputError(problem.about(file) for problem in error.problems) from error
+        if not withheld:
+            return None
+        write_statistics(target, left, provenance)
+        return Problem(file, "; ".join(f"{one.subject} {one.text}" for one in withheld), "min_count=0 keeps them")
+
+    def describe(self, model: Any, data: Any, **stated: Any) -> Statistics:
+        """Return the statistics of an estimator; see `Kind.describe`."""
+        for name in ("class_prior", "classes", "example"):
+            if stated.pop(name, None) is not None:
+                raise OptionError(name, "is for networks, and this model is none; leave it out")
+        return describe(model.statistics if isinstance(model, EstimatorFusion) else model, data, **stated)
+
+    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+        """Describe an estimator and write its statistics."""
+        del symmetry  # of a network, of which an estimator has none
+        write_statistics(path, self.describe(model, **{"data": None, **stated}, features=features))
+
+    def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
+        """Write a page about a fused statistics file."""
+        if given := sorted(f"--{name.removesuffix('s')}" for name, value in shown.items() if value):
+            raise OptionError(", ".join(given), "shows nothing of estimators; leave it out")
+        from consilience.estimators.report import content_of_files, write_page  # here, so that fusing needs no pages
+
+        write_page(page, content_of_files(fused, sites))

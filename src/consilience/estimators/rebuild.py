@@ -1,0 +1,216 @@
+"""Rebuild: the fitted estimator of its statistics, or the fitted Pipeline of the statistics before its steps.
+
+A step of a Pipeline is rebuilt from the moments of the columns that reach it; it is affine, z = M x + t, so the moments
+that leave it follow. Every step is then what ``fit`` would make it on the rows of all sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
+from consilience.estimators.adapters.base import whole_moments
+from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.column_transformer import KIND as COLUMN_TRANSFORMER
+from consilience.estimators.column_transformer import encoded_transformer, rebuild_transformer
+from consilience.estimators.hyper_parameters import encode, encoded_parameters
+from consilience.estimators.statistics import ROWS, Statistics, Step, is_by_class
+from consilience.families.centred_moments import CentredMoments
+from consilience.posteriors.posterior import Features
+
+PASSTHROUGH = "passthrough"
+"""The kind of a step that does nothing."""
+
+
+def rebuild(statistics: Statistics, parameters: Mapping[str, Any] | None = None) -> Any:
+    """Return the fitted estimator of some statistics.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Sums of one site, or of all.
+    parameters : mapping of str to value, optional
+        Hyper-parameters in place of those that the statistics name.
+
+    Raises
+    ------
+    InputError
+        Where the sums do not determine the estimator, as covariances of fewer rows than columns.
+    OptionError
+        For a hyper-parameter that the estimator does not have.
+    """
+    statistics = with_parameters(statistics, parameters or {})
+    adapter = adapter_of_kind(statistics.kind)
+    if refusal := adapter.refusal(statistics.parameters):
+        raise InputError([refusal])
+    if problems := too_few_rows(statistics):
+        raise InputError(problems)
+    try:
+        return adapter.rebuild(statistics) if statistics.last_step is None else _rebuild_pipeline(statistics)
+    except ConsilienceError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Of hyper-parameters that scikit-learn does not take, which a file of a stranger may have.
+        text = f"cannot be made of these hyper-parameters and sums ({str(error).partition(chr(10))[0][:200]})"
+        raise InputError(f"a {adapter.class_name}", text) from error
+
+
+def _rebuild_pipeline(statistics: Statistics) -> Any:
+    """Return the fitted Pipeline of statistics of the data before its steps."""
+    from sklearn.pipeline import Pipeline
+
+    last_step, adapter = statistics.last_step, adapter_of_kind(statistics.kind)
+    steps: list[tuple[str, Any]] = []
+    for step in statistics.steps:
+        fitted, statistics = _apply(step, statistics)
+        steps.append((step.name, fitted))
+    return Pipeline([*steps, (last_step, adapter.rebuild(statistics))])
+
+
+def too_few_rows(statistics: Statistics) -> list[Problem]:
+    """Return that there are no rows, or none of some class, a line each."""
+    if statistics.classes is None:
+        n = statistics.n_observations
+        return [] if n >= 1 else [Problem("", f"has {n:g} rows in all, expected some")]
+    counts = statistics.row_counts
+    names = [name for name, count in zip(statistics.classes.names, counts, strict=True) if not count > 0]
+    if not names:
+        return []
+    return [Problem("", f"has no rows of class {', '.join(names[:8])} at any site", "leave that class out")]
+
+
+def with_parameters(statistics: Statistics, parameters: Mapping[str, Any]) -> Statistics:
+    """Return statistics with other hyper-parameters; values by class may be a mapping from labels.
+
+    Raises
+    ------
+    OptionError
+        For one that the estimator does not have, or that its sums depend on.
+    """
+    if not parameters:
+        return statistics
+    adapter = adapter_of_kind(statistics.kind)
+    for name, value in parameters.items():
+        if name not in statistics.parameters:
+            known = ", ".join(sorted(statistics.parameters)) or "none"
+            raise OptionError(name, f"is no hyper-parameter of a {adapter.class_name}; it has {known}")
+        if name in adapter.sum_parameters and encode(name, value) != statistics.parameters[name]:
+            raise OptionError(name, "was used where sums were taken, so another value asks for other sums")
+    changed = {name: _by_class(statistics, name, value) for name, value in parameters.items()}
+    return replace(statistics, parameters={**statistics.parameters, **changed})
+
+
+def _by_class(statistics: Statistics, name: str, value: Any) -> Any:
+    """Return a hyper-parameter as JSON values, a mapping from labels in the order of the classes."""
+    classes = statistics.classes
+    if classes is not None and isinstance(value, Mapping) and is_by_class(name, []):
+        if set(value) != set(classes.values):
+            raise OptionError(name, f"expected a value for each of the classes {', '.join(classes.names[:8])}")
+        value = [float(value[label]) for label in classes.values]
+    encoded = encode(name, value)
+    if classes is not None and is_by_class(name, encoded) and len(encoded) != len(classes):
+        raise OptionError(name, f"has {len(encoded)} values, expected {len(classes)}: {', '.join(classes.names[:8])}")
+    return encoded
+
+
+def steps_of(pipeline: Any) -> tuple[Step, ...]:
+    """Return the steps of a Pipeline before its last.
+
+    Raises
+    ------
+    UnsupportedError
+        For a step that is no affine function of columns, or not one of their moments, by its name.
+    """
+    steps = []
+    for name, step in pipeline.steps[:-1]:
+        if step is None or (isinstance(step, str) and step == PASSTHROUGH):
+            steps.append(Step(name, PASSTHROUGH, {}))
+            continue
+        kind = f"sklearn.{type(step).__name__}"
+        if kind == COLUMN_TRANSFORMER and type(step).__module__.startswith("sklearn."):
+            try:
+                steps.append(Step(name, kind, encoded_transformer(step)))
+            except UnsupportedError as error:
+                raise UnsupportedError(problem.about(f"step {name!r}") for problem in error.problems) from error
+            continue
+        if kind not in _MAPS or not type(step).__module__.startswith("sklearn."):
+            known = ", ".join(known.rpartition(".")[2] for known in (*_MAPS, COLUMN_TRANSFORMER))
+            raise UnsupportedError(
+                f"step {name!r}",
+                f"is a {type(step).__name__}, not fitted from moments of columns alone; those that are: {known}",
+                "do the same to the data at all sites before, and describe the last step alone",
+            )
+        steps.append(Step(name, kind, encoded_parameters(step)))
+    return tuple(steps)
+
+
+def mixes_columns(steps: tuple[Step, ...]) -> bool:
+    """Return whether a step makes columns of several others, so that products of columns are needed."""
+    return any(step.kind not in (PASSTHROUGH, "sklearn.StandardScaler", COLUMN_TRANSFORMER) for step in steps)
+
+
+def _apply(step: Step, statistics: Statistics) -> tuple[Any, Statistics]:
+    """Return a fitted step, and the statistics of what leaves it."""
+    if step.kind == PASSTHROUGH:
+        return PASSTHROUGH, statistics
+    record = statistics.rows
+    d = statistics.n_columns
+    columns = whole_moments(statistics).columns(slice(0, d))
+    features, inner = statistics.features, Features()
+    if step.kind == COLUMN_TRANSFORMER:
+        fitted, matrix, shift = rebuild_transformer(step.parameters, columns, features)
+    else:
+        fitted = adapter_of_kind(step.kind).rebuild(
+            Statistics(step.kind, step.parameters, d, {ROWS: columns}, features=features)
+        )
+        matrix, shift = _MAPS[step.kind](fitted)
+    leaving = replace(statistics, n_columns=len(shift), features=inner, steps=statistics.steps[1:])
+    targets = record.n_columns - d
+    if targets:  # which no step changes
+        zeros = np.zeros((len(shift), targets))
+        matrix = np.block([[matrix, zeros], [np.zeros((targets, d)), np.eye(targets)]])
+        shift = np.concatenate([shift, np.zeros(targets)])
+    images = {name: _image(moments, matrix, shift, step) for name, moments in statistics.moments.items()}
+    return fitted, replace(leaving, moments=images)
+
+
+def _image(record: CentredMoments, matrix: Array, shift: Array, step: Step) -> CentredMoments:
+    try:
+        return record.affine_image(matrix, shift)
+    except InputError as error:
+        raise InputError(problem.about(f"step {step.name!r}") for problem in error.problems) from error
+
+
+def _standardisation(step: Any) -> tuple[Array, Array]:
+    """Return M and t of z = (x - mean) / scale."""
+    d = int(step.n_features_in_)
+    scale = np.ones(d) if step.scale_ is None else np.asarray(step.scale_)
+    mean = np.asarray(step.mean_) if step.with_mean else np.zeros(d)
+    return np.diag(1.0 / scale), -mean / scale
+
+
+def _projection(step: Any) -> tuple[Array, Array]:
+    """Return M and t of z = V (x - mean), divided by deviations where the step whitens."""
+    axes = np.asarray(step.components_)
+    if step.whiten:
+        axes = axes / np.sqrt(step.explained_variance_)[:, None]
+    return axes, -axes @ np.asarray(step.mean_)
+
+
+def _linear_projection(step: Any) -> tuple[Array, Array]:
+    """Return M and t of z = V x."""
+    return np.asarray(step.components_), np.zeros(len(step.components_))
+
+
+_MAPS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
+    "sklearn.StandardScaler": _standardisation,
+    "sklearn.PCA": _projection,
+    "sklearn.IncrementalPCA": _projection,
+    "sklearn.TruncatedSVD": _linear_projection,
+}
+"""The map of a fitted step, by its class."""

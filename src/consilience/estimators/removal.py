@@ -1,0 +1,188 @@
+"""Exact arrival and removal of a site: its sums are added to those of all, or taken out again.
+
+Removal is exact to rounding, eps |S_all| / |S_left|, and is refused where that exceeds 1e-8. Fusing the sums of the
+others again is better where they are at hand: it is what never having seen the site gives. Two results that differ by a
+site give that site's sums to whoever has both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.core.inputs import name_inputs
+from consilience.core.provenance import make_provenance
+from consilience.errors import ConsilienceError, InputError, UnsupportedError
+from consilience.estimators.average import average
+from consilience.estimators.describe import withhold
+from consilience.estimators.files import FORMAT, read_statistics
+from consilience.estimators.fuse import match_classes
+from consilience.estimators.fusion import EstimatorFusion
+from consilience.estimators.inputs import disagreements, statistics_of
+from consilience.estimators.rebuild import rebuild
+from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics
+from consilience.estimators.verdict import judge
+from consilience.posteriors.thin_components import MIN_COUNT
+
+
+def add(fused: Any, model: Any) -> EstimatorFusion:
+    """Return a fusion of estimators with one site more.
+
+    Parameters
+    ----------
+    fused : EstimatorFusion, Statistics or path
+        What was fused before.
+    model : fitted estimator, Statistics or path
+        What the site sends; of an estimator that does not keep its sums, ``cs.describe(model, data=...)``.
+
+    Returns
+    -------
+    EstimatorFusion
+        What fusing the site with all the others at once gives, to rounding.
+
+    Raises
+    ------
+    InputError
+        Where the two are not of one kind, or the site is among the others already.
+    """
+    (whole, provenance), (part, _) = _read(fused, "the fusion"), _read(model, "the model")
+    _require_agreement(whole, part)
+    known = _digests(provenance)
+    if part.digest in known:
+        raise InputError("the model", f"is {known[part.digest]}, which is in the fusion already: it would count twice")
+    joined = average([whole, withhold(part, _min_count(provenance))[0]])
+    return _result("add", joined, provenance, part, n_sites=_n_sites(provenance) + 1)
+
+
+def remove(fused: Any, model: Any) -> EstimatorFusion:
+    """Return a fusion of estimators without one of its sites, as if it had never been there.
+
+    Parameters
+    ----------
+    fused : EstimatorFusion, Statistics or path
+        What was fused.
+    model : fitted estimator, Statistics or path
+        What the site had sent.
+
+    Returns
+    -------
+    EstimatorFusion
+        What fusing the others gives, to rounding.
+
+    Raises
+    ------
+    InputError
+        Where the site is no part of the fusion, or rounding would leave fewer than eight digits of the others.
+    UnsupportedError
+        For estimators made of extremes, which nothing can be taken out of.
+    """
+    (whole, provenance), (part, _) = _read(fused, "the fusion"), _read(model, "the model")
+    _require_agreement(whole, part)
+    known = _digests(provenance)
+    if known and part.digest not in known:
+        raise InputError("the model", "is none of those that were fused, by its digest", "give what the site had sent")
+    if {name for name in whole.maxima if name != "categories"}:
+        raise UnsupportedError(f"a {whole.kind}", "is made of extremes, which cannot be taken out", "fuse the others")
+    left = _difference(whole, withhold(part, _min_count(provenance))[0])
+    return _result("remove", left, provenance, part, n_sites=max(_n_sites(provenance) - 1, 1))
+
+
+def _difference(whole: Statistics, part: Statistics) -> Statistics:
+    """Return the statistics of the rows of `whole` that are not of `part`; classes without rows are gone."""
+    if whole.classes is not None and part.classes is not None:
+        if odd := [name for name in part.classes.names if name not in whole.classes.names]:
+            raise InputError("the model", f"has the class {odd[0]}, which the fusion does not know")
+        positions = part.classes.positions_in(whole.classes)
+        part = replace(
+            part,
+            moments={name: record.placed(positions, len(whole.classes)) for name, record in part.moments.items()},
+            counts={name: _placed(values, positions, len(whole.classes)) for name, values in part.counts.items()},
+        )
+    moments = {
+        name: record.remove(part.moments[ROWS if name == UNWEIGHTED and name not in part.moments else name])
+        for name, record in whole.moments.items()
+    }
+    counts = {name: _less(values, part.counts[name]) for name, values in whole.counts.items()}
+    left = replace(whole, moments=moments, counts=counts)
+    if left.classes is None:
+        return left
+    remaining = np.flatnonzero(left.row_counts > 0)
+    if not len(remaining):
+        raise InputError("the model", "is all that was fused: nothing is left")
+    return left if len(remaining) == len(left.classes) else left.some_classes(remaining)
+
+
+def _placed(values: Array, positions: Any, length: int) -> Array:
+    wide = np.zeros((length, *values.shape[1:]))
+    wide[positions] = values
+    return wide
+
+
+def _less(values: Array, part: Array) -> Array:
+    """Return counts without those of a part, which may know fewer categories."""
+    left = values.copy()
+    left[tuple(slice(0, length) for length in part.shape)] -= part
+    if np.any(left < -1e-9 * np.maximum(values.max(initial=0.0), 1.0)):
+        raise InputError("the model", "has more counts than there are to take them from: it is no part of the fusion")
+    return np.maximum(left, 0.0)
+
+
+def _read(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | None]:
+    """Return the statistics of an object or a file, with its provenance where it was fused."""
+    (one,) = name_inputs([value])
+    try:
+        if one.file is not None:
+            if one.format != FORMAT:
+                raise InputError(one.label, "is no statistics file", "give what cs.save wrote of an estimator")
+            return read_statistics(one.file)
+        return statistics_of(one.model), dict(one.model.record) if isinstance(one.model, EstimatorFusion) else None
+    except ConsilienceError as error:
+        named = one.file is not None
+        raise type(error)(problem if named else problem.about(called) for problem in error.problems) from error
+
+
+def _require_agreement(whole: Statistics, part: Statistics) -> None:
+    if problems := disagreements([("the fusion", whole), ("the model", part)], {}):
+        raise InputError(problems)
+
+
+def _digests(provenance: dict[str, Any] | None) -> dict[str, str]:
+    """Return the names of what was fused, by digests of contents; empty where nothing says."""
+    return {} if provenance is None else dict(provenance.get("result", {}).get("site_digests", {}))
+
+
+def _min_count(provenance: dict[str, Any] | None) -> float:
+    """Return the rows that a class needed in the fusion, below which a site's are not in it."""
+    return float((provenance or {}).get("options", {}).get("min_count", MIN_COUNT))
+
+
+def _n_sites(provenance: dict[str, Any] | None) -> int:
+    return 1 if provenance is None else len(provenance.get("inputs", []))
+
+
+def _result(
+    method: str, statistics: Statistics, provenance: dict[str, Any] | None, part: Statistics, n_sites: int
+) -> EstimatorFusion:
+    """Return sums as a fusion whose record says what was done, and what of the sites is in it."""
+    digests = _digests(provenance)
+    records = list(provenance["inputs"]) if provenance is not None else []
+    if method == "add":
+        digests = {**digests, part.digest: "added"}
+        records.append({"name": "added", "components": part.n_components, "weight": part.n_observations})
+    else:
+        gone = digests.pop(part.digest, None)
+        digests = {digest: name for digest, name in digests.items() if name != gone}
+        records = [record for record in records if record["name"] != gone]
+    details = {"rows": statistics.n_observations}
+    result = {"n_components": statistics.n_components, "status": "converged", **details, "site_digests": digests}
+    return EstimatorFusion(
+        statistics,
+        match_classes(statistics, [("all", statistics)]),
+        details,
+        make_provenance(method, {"min_count": _min_count(provenance)}, None, records, result),
+        rebuild(statistics),
+        judge(statistics, n_sites, details),
+    )

@@ -1,0 +1,227 @@
+"""The report of fused estimators as one HTML file: sites, who knows which class, coefficients, and how it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.core.provenance import read_inputs_of
+from consilience.drawing.blocks import Block, Column, Facts, Items, Paragraph, Section, Table, text_column
+from consilience.drawing.html import Page
+from consilience.drawing.words import format_count, shorten
+from consilience.errors import FileFormatError, InputError
+from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.files import read_statistics
+from consilience.estimators.inference import LinearInference, linear_inference
+from consilience.estimators.rebuild import rebuild
+from consilience.estimators.statistics import Statistics
+from consilience.files.atomic import write_bytes
+from consilience.files.safetensors_file import SafetensorsFile
+
+MAX_COEFFICIENTS = 200
+"""Coefficients that the page shows at most; more are counted. Bounds its size; chosen by hand."""
+
+LEVEL = 0.9
+"""Probability of the intervals on the page."""
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorContent:
+    """What the report shows.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        The sums of all sites.
+    record : mapping of str to JSON values
+        The provenance with the verdict.
+    sites : sequence of (str, Statistics)
+        The sites that are at hand, by name.
+    """
+
+    statistics: Statistics
+    record: Mapping[str, Any]
+    sites: Sequence[tuple[str, Statistics]]
+
+
+def content_of(
+    statistics: Statistics, record: Mapping[str, Any], sites: Sequence[tuple[str, Statistics]]
+) -> EstimatorContent:
+    """Return what the report shows of a fusion."""
+    return EstimatorContent(statistics, record, sites)
+
+
+def content_of_files(fused: SafetensorsFile, sites: Sequence[SafetensorsFile]) -> EstimatorContent:
+    """Return what the report shows of a fused file, and of its sites where their files are given.
+
+    Raises
+    ------
+    FileFormatError
+        For files that cannot be read, or a first one that no fusion wrote.
+    InputError
+        Listing the sites that the fused file was not made from.
+    """
+    statistics, record = read_statistics(fused)
+    if record is None:
+        raise FileFormatError(fused, "does not say how it was made, so there is nothing to report", "give a fused file")
+    records = record["inputs"]
+    digests = [one.get("sha256") for one in records]
+    contents = read_inputs_of(fused, digests, sites, lambda site: read_statistics(site)[0])
+    known = [(str(one["name"]), site) for one, site in zip(records, contents, strict=True) if site is not None]
+    return EstimatorContent(statistics, record, known)
+
+
+def write_page(path: Path, content: EstimatorContent) -> None:
+    """Write the report to `path`, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When the path cannot be written.
+    """
+    write_bytes(path, render(content).encode("utf-8"))
+
+
+def render(content: EstimatorContent) -> str:
+    """Return the report as HTML; the same content gives the same text."""
+    records, statistics = content.record["inputs"], content.statistics
+    verdict = content.record.get("verdict") or {}
+    is_fine = verdict.get("harmless") is True
+    remedy = f" To do: {shorten(verdict['remedy'], 400)}." if verdict.get("remedy") else ""
+    head = Paragraph(f"{shorten(str(verdict.get('text', '')), 600)}{remedy}", "status" if is_fine else "status act")
+    return Page(
+        "Fusion report",
+        (f"{format_count(len(records), 'site')} with {statistics.n_observations:,.0f} rows", f"→ {statistics.kind}"),
+        [head],
+        [
+            _what_went_in(content),
+            _who_knows_which_class(content),
+            _coefficients(content),
+            _how_sites_differ(content),
+            _what_it_tells(content),
+            _how_it_was_made(content),
+        ],
+        "One file: no scripts, nothing fetched, parameters only.",
+    ).render()
+
+
+def _what_went_in(content: EstimatorContent) -> Section:
+    """Return the sites with their rows."""
+    records = content.record["inputs"]
+    columns = [
+        text_column("Site", lambda one: one["name"], total=f"All {len(records):,}"),
+        Column("Rows", lambda one: one.get("weight"), digits=0, total=content.statistics.n_observations),
+        text_column("SHA-256", lambda one: (one.get("sha256") or "")[:12] or None),
+    ]
+    caption = "Sums over rows travelled, and no row."
+    return Section("in", "What went in", [Table("Table of sites", records, columns, "site", caption)])
+
+
+def _who_knows_which_class(content: EstimatorContent) -> Section | None:
+    """Return how many rows of each class every site has."""
+    known: Any = content.record["result"].get("classes")
+    classes = content.statistics.classes
+    if classes is None or not isinstance(known, Mapping):
+        return None
+
+    def rows_of(name: str) -> Column:
+        return Column(shorten(name, 30), lambda site: known[site].get(name), digits=0)
+
+    columns = [text_column("Site", lambda site: site), *(rows_of(name) for name in classes.names[:30])]
+    caption = "Rows of each class; a dash where a site does not know the class, or has too few of it to say."
+    return Section("classes", "Who knows which class", [Table("Classes", list(known), columns, "site", caption)])
+
+
+def _inference(statistics: Statistics) -> LinearInference | None:
+    try:
+        return linear_inference(statistics)
+    except InputError:  # of another estimator, or of too few rows
+        return None
+
+
+def _coefficients(content: EstimatorContent) -> Section | None:
+    """Return the coefficients of the fused estimator, those of least squares with intervals."""
+    statistics = content.statistics
+    if statistics.last_step is not None or adapter_of_kind(statistics.kind).needs == "nothing":
+        return None
+    model = rebuild(statistics)
+    if not hasattr(model, "coef_"):
+        return None
+    coefficients = np.atleast_2d(model.coef_)  # (q, d)
+    names = statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
+    outputs = [""] if len(coefficients) == 1 else [f" → {number}" for number in range(len(coefficients))]
+    if statistics.classes is not None and len(coefficients) == len(statistics.classes):
+        outputs = [f" → {name}" for name in statistics.classes.names]
+    fused = _inference(statistics)
+    intervals = None if fused is None else fused.intervals(LEVEL)
+    entries = [
+        (f"{name}{output}", coefficients[q, c], None if intervals is None else intervals[c])
+        for q, output in enumerate(outputs)
+        for c, name in enumerate(names)
+    ]
+    columns = [
+        text_column("Coefficient", lambda row: row[0]),
+        Column("Fused", lambda row: float(row[1])),
+        *([_interval_column(f"{100 * LEVEL:.0f} % interval")] if intervals is not None else []),
+    ]
+    caption = "" if intervals is None else "Intervals are those of least squares on the rows of all sites together."
+    blocks: list[Block] = [Table("Coefficients", entries[:MAX_COEFFICIENTS], columns, "coefficient", caption)]
+    if len(entries) > MAX_COEFFICIENTS:
+        blocks.append(Paragraph(f"{len(entries) - MAX_COEFFICIENTS:,} more coefficients are not shown."))
+    return Section("coefficients", "The coefficients", blocks)
+
+
+def _interval_column(title: str) -> Column:
+    return text_column(title, lambda row: f"{row[2][0]:.4g} to {row[2][1]:.4g}")
+
+
+def _how_sites_differ(content: EstimatorContent) -> Section | None:
+    """Return the coefficients of each site's own least squares with intervals, beside the fused ones."""
+    fused = _inference(content.statistics)
+    if fused is None:
+        return None
+    inferences = ((name, _inference(site)) for name, site in content.sites)
+    own = [("all sites", fused), *((name, one) for name, one in inferences if one is not None)]
+    if len(own) < 2:
+        return None
+    statistics = content.statistics
+    names = statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
+    entries = [
+        (f"{column}, {site}", one.coefficients[c], one.intervals(LEVEL)[c])
+        for c, column in enumerate(names[: MAX_COEFFICIENTS // len(own) + 1])
+        for site, one in own
+    ]
+    columns = [
+        text_column("Coefficient", lambda row: row[0]),
+        Column("Estimate", lambda row: float(row[1])),
+        _interval_column(f"{100 * LEVEL:.0f} % interval"),
+    ]
+    caption = "Where the intervals of sites do not overlap, one law for all sites is a choice: sites differ."
+    return Section("differ", "How sites differ", [Table("By site", entries, columns, "coefficient", caption)])
+
+
+def _what_it_tells(content: EstimatorContent) -> Section:
+    """Return what sums tell about people."""
+    of = "of each class" if content.statistics.classes is not None else "of all rows"
+    tells = [
+        f"The mean row {of}; of images, a picture.",
+        "Two fusions that differ by one person give that person's row; by one site, that site's sums.",
+        "No noise is added, so no formal privacy is given.",
+    ]
+    return Section("people", "What it tells about people", [Items(tells)])
+
+
+def _how_it_was_made(content: EstimatorContent) -> Section:
+    """Return hyper-parameters, options and versions."""
+    record = content.record
+    parameters = {name: shorten(repr(value), 120) for name, value in content.statistics.parameters.items()}
+    options = {name: shorten(repr(value), 120) for name, value in record.get("options", {}).items()}
+    versions = {name: shorten(str(value), 40) for name, value in record.get("versions", {}).items()}
+    blocks: list[Block] = [Facts(parameters), Facts(options), Facts(versions)]
+    if content.statistics.approximations:
+        blocks.append(Items([shorten(text, 300) for text in content.statistics.approximations]))
+    return Section("made", "How it was made", blocks)

@@ -1,0 +1,140 @@
+"""Rows of a site, read where sums are taken of them: finite numbers, with a class or targets and a weight for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+from consilience.checks import Array
+from consilience.errors import InputError, OptionError
+from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.posteriors.observations import ExpectedColumns, read_observations
+
+Needs = Literal["classes", "targets", "nothing"]
+"""What an estimator is fitted to beside its rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class SiteRows:
+    """Checked rows of a site.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d) or CSR array of shape (n, d)
+        Rows in float64.
+    y : ndarray of shape (n,) or (n, q), optional
+        Class or targets of every row.
+    weights : ndarray of shape (n,), optional
+        Weight of every row; None counts all alike.
+    """
+
+    X: Any
+    y: Any = None
+    weights: Array | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return int(self.X.shape[0])
+
+
+def read_rows(
+    data: Any, sample_weight: Any, n_columns: int, names: tuple[str, ...] | None, needs: Needs, *, may_be_sparse: bool
+) -> SiteRows:
+    """Return rows, checked.
+
+    Parameters
+    ----------
+    data : tuple, array_like, DataFrame, str or Path
+        ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y.
+    sample_weight : array_like of shape (n,), optional
+        Weight of every row.
+    n_columns, names
+        The columns that the model expects.
+    needs : {"classes", "targets", "nothing"}
+        What must come beside X.
+    may_be_sparse : bool
+        Whether a sparse matrix stays one.
+
+    Raises
+    ------
+    InputError
+        Naming what is wrong, what was expected and what was found.
+    OptionError
+        For weights that are not one positive number for every row.
+    """
+    X, y, called = _split(data, needs)
+    if sparse.issparse(X) and may_be_sparse:
+        X = sparse.csr_array(X, dtype=np.float64)
+        if X.shape[1] != n_columns:
+            raise InputError(called, f"has {X.shape[1]} columns, expected {n_columns}")
+        if not np.all(np.isfinite(X.data)):
+            raise InputError(called, "has values that are not finite")
+    else:
+        X = read_observations(X, None, ExpectedColumns(n_columns, names, False), called).values
+    n = int(X.shape[0])
+    if needs == "classes":
+        y = _column(y)
+        if y.shape != (n,):
+            raise InputError("y", f"expected one class for each of the {n} rows, found shape {y.shape}")
+    elif needs == "targets":
+        y = _targets(y, n)
+    else:
+        y = None
+    return SiteRows(X, y, _weights(sample_weight, n))
+
+
+def _split(data: Any, needs: Needs) -> tuple[Any, Any, str]:
+    """Return X, y and what to call X."""
+    if isinstance(data, str | Path):
+        path = Path(data)
+        if needs == "nothing" and path.suffix.lower() == ".csv":
+            return data, None, str(data)
+        arrays = read_labelled_arrays(path)
+        if needs != "nothing" and arrays.labels is None:
+            raise InputError(path, "has no array y, which this model is fitted to", "write a .npz with x and y")
+        return arrays.inputs, arrays.labels, str(data)
+    if isinstance(data, tuple) and len(data) == 2:
+        return data[0], data[1], "X"
+    if needs != "nothing":
+        raise InputError("data", f"expected (X, y), found {type(data).__name__} without y", "give data=(X, y)")
+    return data, None, "data"
+
+
+def _column(y: Any) -> Any:
+    array = np.asarray(y)
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _targets(y: Any, n: int) -> Array:
+    try:
+        array: Array = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("y", "expected a number for every row") from None
+    if array.ndim not in (1, 2) or array.shape[0] != n:
+        raise InputError("y", f"expected a number, or a row of them, for each of the {n} rows, found {array.shape}")
+    if not np.all(np.isfinite(array)):
+        row = int(np.argwhere(~np.isfinite(array))[0][0])
+        raise InputError("y", f"row {row}, counted from 0, is not finite")
+    return array
+
+
+def _weights(sample_weight: Any, n: int) -> Array | None:
+    if sample_weight is None:
+        return None
+    try:
+        weights: Array = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise OptionError("sample_weight", f"expected {n} numbers, found {sample_weight!r:.80}") from None
+    if weights.ndim == 0:
+        weights = np.full(n, float(weights))
+    if weights.shape != (n,) or not np.all(np.isfinite(weights) & (weights >= 0)) or not np.any(weights > 0):
+        raise OptionError(
+            "sample_weight",
+            f"expected one finite number that is not negative for each of the {n} rows, found shape {weights.shape}",
+        )
+    return weights

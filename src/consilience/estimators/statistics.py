@@ -1,0 +1,251 @@
+"""Statistics of an estimator: what a site sends, sums and centred moments in place of rows.
+
+They are named: by the estimator's class, by classes and columns. Sums of sites are the sums of all rows, so that the
+estimator which they give is the one that ``fit`` would give of the rows of all sites.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array, Labels
+from consilience.errors import Problem
+from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.hyper_parameters import PRIORS
+from consilience.families.centred_moments import CentredMoments
+from consilience.posteriors.posterior import Features
+
+ROWS = "rows"
+"""Name of the moments of all rows, and of the count of rows: of one of the two, or both."""
+UNWEIGHTED = "unweighted"
+"""Name of the moments of the same rows, all counted alike, which some estimators need beside weighted ones."""
+
+_NEGATIVE_VARIANCE = 1e-10
+"""Negative eigenvalues of a scatter, as a part of its trace, that rounding may leave. Spectra of sums of 60 sites have
+some 1e-16."""
+
+_COUNT_ROUNDING = 1e-9
+"""Relative difference of two sums of the same counts. Rounding only."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a Pipeline before its last: the name, the class and the hyper-parameters of a transformer.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the Pipeline.
+    kind : str
+        Its class, such as ``sklearn.StandardScaler``.
+    parameters : mapping of str to JSON values
+        Its hyper-parameters.
+    """
+
+    name: str
+    kind: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Sums over the rows of one site, or of all sites, from which an estimator is rebuilt.
+
+    Parameters
+    ----------
+    kind : str
+        The estimator's class, such as ``sklearn.GaussianNB``.
+    parameters : mapping of str to JSON values
+        Its hyper-parameters.
+    n_columns : int
+        Number d of columns of the data, before any step of a Pipeline.
+    moments : mapping of str to CentredMoments, optional
+        Moments by name, merged as such; of classifiers the first axis is that of the classes.
+    counts : mapping of str to ndarray, optional
+        Sums by name, which are added; of classifiers the first axis is that of the classes.
+    maxima : mapping of str to ndarray, optional
+        Greatest values by name.
+    classes : ClassLabels, optional
+        The classes of a classifier.
+    target_shape : tuple of int, optional
+        () where the targets of a regression are a vector, (q,) where they have q columns.
+    features : Features, optional
+        What the columns mean.
+    steps : tuple of Step, optional
+        Steps of a Pipeline before the estimator; the sums are of the data before any of them.
+    last_step : str, optional
+        Name of the estimator in its Pipeline.
+    approximations : tuple of str, optional
+        Why these are not the sums of the rows to the last digits, a sentence each.
+    min_count : float, optional
+        Least rows of a class, or of all, that the site tells of.
+    """
+
+    kind: str
+    parameters: Mapping[str, Any]
+    n_columns: int
+    moments: Mapping[str, CentredMoments] = field(default_factory=dict)
+    counts: Mapping[str, Array] = field(default_factory=dict)
+    maxima: Mapping[str, Array] = field(default_factory=dict)
+    classes: ClassLabels | None = None
+    target_shape: tuple[int, ...] | None = None
+    features: Features = field(default_factory=Features)
+    steps: tuple[Step, ...] = ()
+    last_step: str | None = None
+    approximations: tuple[str, ...] = ()
+    min_count: float = 0.0
+
+    @property
+    def rows(self) -> CentredMoments:
+        """The moments of all rows."""
+        return self.moments[ROWS]
+
+    @property
+    def row_counts(self) -> Array:
+        """Number of rows: of every class (C,), of every column where rows lack values (d,), or of all ()."""
+        counted = self.counts.get(ROWS)
+        return self.rows.n if counted is None else counted
+
+    @property
+    def n_observations(self) -> float:
+        """Number of rows."""
+        counts = self.row_counts
+        return float(counts.sum() if self.classes is not None else counts.max(initial=0.0))
+
+    @property
+    def n_components(self) -> int:
+        """Number of classes; 1 for estimators without."""
+        return 1 if self.classes is None else len(self.classes)
+
+    @property
+    def n_targets(self) -> int:
+        """Number q of columns of the targets; 0 without."""
+        if self.target_shape is None:
+            return 0
+        return self.target_shape[0] if self.target_shape else 1
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of everything that it says, in hexadecimal."""
+        digest = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
+        for name, values in self.tensors():
+            digest.update(f"{name} {values.shape}".encode())
+            digest.update(np.ascontiguousarray(values + 0.0).tobytes())  # + 0.0 makes -0.0 and 0.0 the same bits
+        return digest.hexdigest()
+
+    def header(self) -> dict[str, Any]:
+        """Return everything but the arrays, as JSON values."""
+        classes = self.classes
+        return {
+            "estimator": self.kind,
+            "parameters": dict(self.parameters),
+            "n_columns": self.n_columns,
+            "classes": None if classes is None else list(classes.values),
+            "classes_are_objects": classes is not None and classes.are_objects,
+            "target_shape": None if self.target_shape is None else list(self.target_shape),
+            "features": self.features.to_json(),
+            "steps": [
+                {"name": step.name, "estimator": step.kind, "parameters": dict(step.parameters)} for step in self.steps
+            ],
+            "last_step": self.last_step,
+            "approximations": list(self.approximations),
+            "min_count": self.min_count,
+        }
+
+    def tensors(self) -> Iterator[tuple[str, Array]]:
+        """Yield all arrays by name, scatters as their upper triangles."""
+        for name, record in sorted(self.moments.items()):
+            for part in ("n", "weight", "log_weight", "mean"):
+                yield f"moments.{name}.{part}", getattr(record, part)
+            if record.is_diagonal:
+                yield f"moments.{name}.variances", record.scatter
+            else:
+                yield f"moments.{name}.scatter", record.scatter[..., *np.triu_indices(record.n_columns)]
+        for name, values in sorted(self.counts.items()):
+            yield f"counts.{name}", values
+        for name, values in sorted(self.maxima.items()):
+            yield f"maxima.{name}", values
+
+    def some_classes(self, positions: Labels) -> Statistics:
+        """Return the statistics of some classes."""
+        assert self.classes is not None  # noqa: S101  (narrows the type; callers have asked)
+        values = tuple(self.classes.values[position] for position in positions)
+        by_class = {
+            name: [value[position] for position in positions] if is_by_class(name, value) else value
+            for name, value in self.parameters.items()
+        }
+        return replace(
+            self,
+            parameters=by_class,
+            classes=ClassLabels(values, self.classes.are_objects),
+            moments={name: record.at(positions) for name, record in self.moments.items()},
+            counts={name: array[positions] for name, array in self.counts.items()},
+        )
+
+    def problems(self) -> list[Problem]:
+        """Return what is wrong with the numbers, a line each."""
+        arrays = dict(self.tensors())
+        problems = [
+            Problem("", f"{name} has values that are not finite") for name, values in arrays.items() if _bad(values)
+        ]
+        if problems:
+            return problems
+        for name, record in self.moments.items():
+            where = _first_where(record.n < 0) or _first_where(record.weight < 0)
+            if where is not None:
+                problems.append(Problem("", f"moments {name!r} have negative counts at {where}"))
+                continue
+            if np.any((record.n == 0) != (record.weight == 0)):
+                problems.append(Problem("", f"moments {name!r} have weights without rows, or rows without weight"))
+            lowest = record.scatter if record.is_diagonal else np.linalg.eigvalsh(record.scatter)
+            trace = record.variances.sum(axis=-1)
+            if np.any(lowest.min(axis=-1, initial=0.0) < -_NEGATIVE_VARIANCE * np.maximum(trace, 0.0)):
+                problems.append(Problem("", f"moments {name!r} have a scatter with negative variances"))
+        problems += [
+            Problem("", f"counts {name!r} have negative values") for name, values in self.counts.items() if _neg(values)
+        ]
+        if self.classes is not None:
+            problems += self._contradictions()
+        return problems
+
+    def _contradictions(self) -> list[Problem]:
+        """Return where arrays do not have one entry for each class, or count the same rows differently."""
+        count = len(self.classes or ())
+        leading = {f"moments {name!r}": record.shape for name, record in self.moments.items()}
+        leading |= {f"counts {name!r}": values.shape for name, values in self.counts.items()}
+        problems = [
+            Problem("", f"{name} have shape {list(shape)}, expected one entry for each of {count} classes")
+            for name, shape in leading.items()
+            if shape[:1] != (count,)
+        ]
+        if not problems and UNWEIGHTED in self.moments:
+            one, other = self.rows.n, self.moments[UNWEIGHTED].n
+            if np.any(np.abs(one - other) > _COUNT_ROUNDING * np.maximum(one, other)):
+                problems.append(Problem("", "counts of the same rows contradict each other"))
+        return problems
+
+
+def is_by_class(name: str, value: Any) -> bool:
+    """Return whether a hyper-parameter has a value for every class."""
+    return name in PRIORS and isinstance(value, list)
+
+
+def _bad(values: Array) -> bool:
+    return not bool(np.isfinite(values).all())
+
+
+def _neg(values: Array) -> bool:
+    return bool(np.any(values < 0))
+
+
+def _first_where(mask: Any) -> str | None:
+    """Return the first position at which a mask holds, in words; None where it does nowhere."""
+    positions = np.argwhere(mask)
+    return None if not len(positions) else f"entry {positions[0].tolist() or 0}"

@@ -1,0 +1,33 @@
+"""What the command says of a fusion of estimators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consilience.core.inspection import MAX_LISTED
+from consilience.drawing.words import printable
+
+
+def summary(fusion: Any) -> str:
+    """Return the verdict, how many rows of how many sites were summed, and what was left out."""
+    details, verdict, statistics = fusion.details, fusion.verdict, fusion.statistics
+    lines = [verdict.text, *([f"to do: {verdict.remedy}"] if verdict.remedy else [])]
+    sites = len(fusion.provenance["inputs"])
+    classes = "" if statistics.classes is None else f" of {len(statistics.classes)} classes"
+    lines.append(f"{sites} sites with {statistics.n_observations:,.0f} rows{classes} -> {statistics.kind}")
+    known = details.get("classes", {})
+    if statistics.classes is not None:
+        for name in statistics.classes.names:
+            holders = [site for site, counts in known.items() if name in counts]
+            if 0 < len(holders) < len(known):
+                listed = ", ".join(map(printable, holders[:MAX_LISTED])) + ", ..." * (len(holders) > MAX_LISTED)
+                lines.append(f"class {printable(name)} is known to {len(holders)} of {len(known)} sites: {listed}")
+    withheld = details.get("withheld")
+    if withheld:
+        lines += [
+            f"{printable(one['model'])}: {printable(one['component'])} has fewer than {withheld['min_count']:g} rows,"
+            " and was left out"
+            for one in withheld["components"][:MAX_LISTED]
+        ]
+    lines += [f"sites differ: {printable(line)}" for line in details.get("hyper_parameters", [])]
+    return "\n".join(lines)

@@ -1,0 +1,55 @@
+"""Validation of statistics: numbers that can be sums of rows, in the arrays that their estimator has."""
+
+from __future__ import annotations
+
+from consilience.errors import InputError, Problem
+from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.hyper_parameters import decode
+from consilience.estimators.statistics import UNWEIGHTED, Statistics, is_by_class
+
+MAX_ITERATIONS = 1_000_000
+"""Iterations that hyper-parameters may ask for: far above scikit-learn's defaults (300 and 1,000), and a bound on the
+time that the file of a stranger can take."""
+
+
+def statistics_problems(statistics: Statistics) -> list[Problem]:
+    """Return everything that is wrong with some statistics, a line each; none for those of rows."""
+    return _shape_problems(statistics) or statistics.problems()
+
+
+def _shape_problems(statistics: Statistics) -> list[Problem]:
+    """Return what does not fit the estimator that the statistics name."""
+    problems: list[Problem] = []
+    adapter = adapter_of_kind(statistics.kind)
+    if (adapter.needs == "classes") != (statistics.classes is not None):
+        problems.append(Problem("classes", f"a {adapter.class_name} and classes do not go together"))
+    if (adapter.needs == "targets") != (statistics.target_shape is not None):
+        problems.append(Problem("target_shape", f"a {adapter.class_name} and these targets do not go together"))
+    if statistics.last_step is None and statistics.steps:
+        problems.append(Problem("last_step", "a Pipeline names its last step"))
+    if statistics.classes is not None:
+        for name, value in statistics.parameters.items():
+            if is_by_class(name, value) and len(value) != len(statistics.classes):
+                problems.append(Problem(name, f"has {len(value)} values, expected {len(statistics.classes)}"))
+    try:
+        for value in statistics.parameters.values():
+            decode(value)
+    except (InputError, TypeError, ValueError, KeyError) as error:
+        problems.append(Problem("parameters", f"cannot be read: {error}"))
+    iterations = statistics.parameters.get("max_iter")
+    if isinstance(iterations, int | float) and iterations > MAX_ITERATIONS:
+        problems.append(Problem("max_iter", f"is {iterations:g}, expected at most {MAX_ITERATIONS:,}"))
+    expected = adapter.array_shapes(statistics)
+    found = {f"counts {name!r}": values.shape for name, values in statistics.counts.items()}
+    found |= {f"maxima {name!r}": values.shape for name, values in statistics.maxima.items()}
+    found |= {f"moments {name!r}": record.shape for name, record in statistics.moments.items()}
+    problems += [
+        Problem("", f"{'lacks' if name in expected else 'has no use for'} {name}")
+        for name in sorted(set(expected) ^ (set(found) - {f"moments {UNWEIGHTED!r}"}))
+    ]
+    problems += [
+        Problem("", f"{name} have shape {list(found[name])}, expected {list(shape)}")
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    return problems

@@ -1,0 +1,116 @@
+"""The commands and rounds on statistics files: fuse, check, inspect, evaluate, report, methods, send and serve."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LinearRegression
+from sklearn.naive_bayes import GaussianNB
+
+import consilience as cs
+from tests.cli.running import run
+from tests.estimators.estimators_zoo import class_rows, regression_rows
+
+
+def write_sites(folder, names="abc", seed=0):
+    """Write a regression of some rows for each site, and return all rows."""
+    X, y = regression_rows(seed)
+    for rows, name in zip(np.array_split(np.arange(len(X)), len(names)), names, strict=True):
+        cs.save(LinearRegression().fit(X[rows], y[rows]), folder / f"{name}.safetensors", data=(X[rows], y[rows]))
+    return X, y
+
+
+@pytest.fixture
+def sites(tmp_path):
+    X, y = write_sites(tmp_path)
+    np.savez(tmp_path / "held.npz", x=X[:80], y=y[:80])
+    return X, y, [str(tmp_path / f"{name}.safetensors") for name in "abc"]
+
+
+def test_files_are_fused_checked_inspected_evaluated_and_reported(sites, tmp_path):
+    X, y, files = sites
+    fused, page = tmp_path / "fused.safetensors", tmp_path / "page.html"
+    done = run("fuse", *files, "-o", str(fused), "--report", str(page))
+    assert done.code == 0, done.err
+    assert "exact: this is the LinearRegression that fit gives on the 420 rows of all 3 sites" in done.out
+    np.testing.assert_allclose(cs.rebuild(cs.load(fused)).coef_, LinearRegression().fit(X, y).coef_, rtol=1e-10)
+    assert "3 models can be fused" in run("check", *files).out
+    inspected = run("inspect", str(fused)).out
+    assert "sklearn.LinearRegression" in inspected
+    assert "What this file tells about people" in inspected
+    evaluated = json.loads(run("evaluate", str(fused), files[0], "--data", str(tmp_path / "held.npz"), "--json").out)
+    assert [score["name"] for score in evaluated["scores"]] == ["squared error", "R^2"]
+    again = tmp_path / "again.html"
+    assert run("report", str(fused), *files, "-o", str(again)).code == 0
+    for text in ("How sites differ", "90 % interval", "The coefficients", "What it tells about people"):
+        assert text in again.read_text()
+    assert "The coefficients" in page.read_text()
+
+
+def test_a_hyper_parameter_is_set_on_the_command_line_and_another_is_refused(sites, tmp_path):
+    *_, files = sites
+    done = run("fuse", *files, "-o", str(tmp_path / "out.safetensors"), "--set", "fit_intercept=false", "--quiet")
+    assert done.code == 0, done.err
+    assert cs.load(tmp_path / "out.safetensors").parameters["fit_intercept"] is False
+    wrong = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"), "--set", "alpha=2")
+    assert wrong.code != 0
+    assert "alpha: is no hyper-parameter of a sklearn.LinearRegression; it has" in wrong.err
+    for option in (["--method", "kl"], ["--weights", "1,2,3"], ["--target-width", "a=3"]):
+        refused = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"), *option)
+        assert refused.code != 0
+        assert "Traceback" not in refused.err
+    assert not (tmp_path / "no.safetensors").exists()
+
+
+def test_other_files_beside_statistics_are_named(sites, tmp_path):
+    *_, files = sites
+    from sklearn.cluster import KMeans
+
+    cs.save(KMeans(2, n_init=1, random_state=0).fit(np.arange(20.0)[:, None]), tmp_path / "other.safetensors")
+    done = run("check", *files, str(tmp_path / "other.safetensors"))
+    assert done.code == 1
+    assert "other.safetensors" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_methods_say_which_estimators_need_none():
+    done = run("methods").out
+    assert "Estimators, fused by their sums, which takes no method" in done
+    assert "GaussianNB                     exact      needs: the fitted object" in done
+    assert "LinearRegression               exact      needs: cs.describe(model, data=(X, y)) at the site" in done
+    assert "BayesianRidge                  iterative" in done
+
+
+def test_a_round_sums_what_sites_send(tmp_path):
+    X, y = write_sites(tmp_path)
+    folder = tmp_path / "round"
+    for name in "abc":
+        cs.federated.send_folder(tmp_path / f"{name}.safetensors", folder, name)
+    cs.federated.serve_folder(folder, tmp_path / "fused.safetensors", sites=["a", "b", "c"], deadline=5.0, poll=0.05)
+    np.testing.assert_allclose(
+        cs.rebuild(cs.load(tmp_path / "fused.safetensors")).coef_, LinearRegression().fit(X, y).coef_, rtol=1e-10
+    )
+
+
+def test_a_round_leaves_out_who_sends_another_estimator(tmp_path):
+    write_sites(tmp_path)
+    X, y = class_rows(0)
+    cs.save(GaussianNB().fit(X, y), tmp_path / "d.safetensors")
+    folder = tmp_path / "round"
+    for name in "abcd":
+        cs.federated.send_folder(tmp_path / f"{name}.safetensors", folder, name)
+    report = cs.federated.serve_folder(
+        folder, tmp_path / "fused.safetensors", sites=["a", "b", "c", "d"], deadline=1.0, poll=0.05
+    ).report
+    (rejected,) = report.left_out
+    assert rejected.site == "d"
+    assert "its estimator is not that of 3 of 4 contributions" in str(rejected.reasons)
+
+
+def test_a_site_sends_no_small_class(tmp_path):
+    X, y = class_rows(0)
+    keep = np.concatenate([np.flatnonzero(y != "ash"), np.flatnonzero(y == "ash")[:3]])
+    cs.save(GaussianNB().fit(X[keep], y[keep]), tmp_path / "a.safetensors", min_count=0)
+    assert "ash" in cs.load(tmp_path / "a.safetensors").classes.names
+    sent = cs.federated.send_folder(tmp_path / "a.safetensors", tmp_path / "round", "a")
+    assert "class ash has 3 rows, fewer than 5" in str(sent.warnings)

@@ -1,0 +1,110 @@
+"""Exact arrival and removal of a site, and inference of linear regression from sums."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LinearRegression
+from sklearn.naive_bayes import CategoricalNB, GaussianNB
+from sklearn.preprocessing import MaxAbsScaler
+
+import consilience as cs
+from consilience.estimators.inference import linear_inference
+from tests.estimators.estimators_zoo import CASES, class_rows, code_rows, regression_rows
+from tests.estimators.sites import differences, has_classes, owners, site_statistics, weights_of
+
+REMOVABLE = [name for name in CASES if not name.startswith(("MinMax", "MaxAbs"))]
+
+
+@pytest.mark.parametrize("name", REMOVABLE)
+def test_adding_gives_what_fusing_all_gives_and_removing_what_fusing_the_others_gives(name, monkeypatch):
+    case = CASES[name]
+    X, y = case.rows(0)
+    weights = weights_of(case, len(X), 0)
+    owner = owners(np.random.default_rng(0), len(X), 4, y if has_classes(y) else None)
+    owner[:48] = np.arange(48) % 4  # every class at every site, so that every model of the others exists
+    sites = site_statistics(monkeypatch, case.fit(X, y, weights), X, y, weights, owner)
+    whole, others = cs.fuse(sites, min_count=0), cs.fuse(sites[:3], min_count=0)
+    ignored = (*case.ignored, "scalings_", "rotations_", "components_", "loglike_", "scores_", "n_iter_")
+    added = cs.add(others, sites[3])
+    assert differences(added.model, whole.model, 1e-8, ignored) == []
+    removed = cs.remove(whole, sites[3])
+    assert differences(removed.model, others.model, 1e-8, ignored) == []
+    assert removed.statistics.n_observations == others.statistics.n_observations
+    assert differences(cs.remove(added, sites[3]).model, others.model, 1e-8, ignored) == []
+
+
+def test_removal_works_on_files_and_a_class_that_only_the_site_knew_is_gone(tmp_path):
+    X, y = class_rows(0)
+    parts = {"a": y != "elm", "b": y == "elm"}
+    for name, rows in parts.items():
+        cs.save(GaussianNB().fit(X[rows], y[rows]), tmp_path / f"{name}.safetensors")
+    cs.fuse([tmp_path / "a.safetensors", tmp_path / "b.safetensors"]).save(tmp_path / "fused.safetensors")
+    left = cs.remove(tmp_path / "fused.safetensors", tmp_path / "b.safetensors")
+    assert left.model.classes_.tolist() == ["ash", "birch", "cedar"]
+    left.save(tmp_path / "left.safetensors")
+    again = cs.add(tmp_path / "left.safetensors", tmp_path / "b.safetensors")
+    assert again.model.classes_.tolist() == ["ash", "birch", "cedar", "elm"]
+    left.report(tmp_path / "page.html")
+    assert "3 classes" in again.verdict.text or "exact" in again.verdict.text
+
+
+def test_what_cannot_be_added_or_removed_is_named():
+    X, y = regression_rows(0)
+    parts = [cs.describe(LinearRegression().fit(X[j::3], y[j::3]), (X[j::3], y[j::3])) for j in range(3)]
+    fusion = cs.fuse(parts[:2])
+    with pytest.raises(cs.InputError, match="which is in the fusion already: it would count twice"):
+        cs.add(fusion, parts[0])
+    with pytest.raises(cs.InputError, match="is none of those that were fused"):
+        cs.remove(fusion, parts[2])
+    with pytest.raises(cs.InputError, match=r"is a sklearn\.GaussianNB, expected sklearn\.LinearRegression"):
+        cs.add(fusion, GaussianNB().fit(*class_rows(0)))
+    scalers = [cs.describe(MaxAbsScaler().fit(X[j::2]), min_count=0) for j in range(2)]
+    with pytest.raises(cs.UnsupportedError, match="is made of extremes, which cannot be taken out"):
+        cs.remove(cs.fuse(scalers, min_count=0), scalers[0])
+
+
+def test_a_removal_that_rounding_would_spoil_is_refused():
+    X, y = regression_rows(0)
+    small = cs.describe(LinearRegression().fit(X[:200], y[:200]), (X[:200], y[:200]))
+    large = cs.describe(LinearRegression().fit(1e6 * X[200:], y[200:]), (1e6 * X[200:], y[200:]))
+    with pytest.raises(cs.InputError, match="so much larger than what would be left"):
+        cs.remove(cs.fuse([small, large]), large)
+
+
+def test_categories_that_only_one_site_saw_are_counted_apart():
+    X, y = code_rows(0)
+    few = X.max(axis=1) < 5
+    models = [CategoricalNB().fit(X[few], y[few]), CategoricalNB().fit(X[~few], y[~few])]
+    fused = cs.fuse(models).model
+    np.testing.assert_array_equal(fused.n_categories_, CategoricalNB().fit(X, y).n_categories_)
+    for ours, its in zip(fused.category_count_, CategoricalNB().fit(X, y).category_count_, strict=True):
+        np.testing.assert_array_equal(ours, its)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_standard_errors_are_those_of_the_rows(weighted, fit_intercept):
+    X, y = regression_rows(0)
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, len(X)) if weighted else np.ones(len(X))
+    sites = []
+    for rows in np.array_split(np.arange(len(X)), 6):
+        model = LinearRegression(fit_intercept=fit_intercept).fit(X[rows], y[rows], sample_weight=weights[rows])
+        sites.append(cs.describe(model, (X[rows], y[rows]), sample_weight=weights[rows] if weighted else None))
+    found = linear_inference(cs.fuse(sites).statistics)
+    # The textbook, from a QR decomposition of the rows themselves.
+    design = np.hstack([X, np.ones((len(X), 1))]) if fit_intercept else X
+    Q, R = np.linalg.qr(np.sqrt(weights)[:, None] * design)
+    beta = np.linalg.solve(R, Q.T @ (np.sqrt(weights) * y))
+    residual = float((weights * (y - design @ beta) ** 2).sum())
+    scale = residual / (len(X) - design.shape[1])
+    inverse = np.linalg.inv(R)
+    errors = np.sqrt(scale * (inverse**2).sum(axis=1))
+    np.testing.assert_allclose(found.coefficients, beta[:5], rtol=1e-9)
+    np.testing.assert_allclose(found.standard_errors, errors[:5], rtol=1e-9)
+    np.testing.assert_allclose(found.scale, scale, rtol=1e-9)
+    if fit_intercept:
+        np.testing.assert_allclose([found.intercept, found.intercept_error], [beta[5], errors[5]], rtol=1e-8)
+    likelihood = -len(X) / 2 * (np.log(2 * np.pi * residual / len(X)) + 1) + 0.5 * np.log(weights).sum()
+    np.testing.assert_allclose(found.log_likelihood, likelihood, rtol=1e-10)
+    assert found.intervals(0.9).shape == (5, 2)
+    with pytest.raises(cs.InputError, match="are of a LinearRegression of one target"):
+        linear_inference(cs.describe(GaussianNB().fit(*class_rows(0))))
