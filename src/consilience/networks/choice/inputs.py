@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from consilience.checks import Labels
 from consilience.core.progress import Progress
 from consilience.errors import InputError, UnsupportedError
-from consilience.networks.choice.choose import MARGIN, TEXT_MARGIN
+from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, MAX_SKEW_OF_ALIKE, TEXT_MARGIN
 from consilience.networks.choice.sites import Sites
+from consilience.networks.classes.shares import class_skew
 from consilience.networks.descriptions.description import Description
 from consilience.networks.module_inputs import refuse_unfit
 from consilience.networks.repair.partial_forward import as_batches, is_norm
@@ -255,6 +256,10 @@ def _draw(
     if little:
         notes.append(f"{', '.join(little)}: less than half of the observations are described by class")
     margin = TEXT_MARGIN if first.input_kind == "tokens" else MARGIN
+    if is_labelled and class_skew([one.class_counts for one in described if one.class_counts is not None]) < (
+        MAX_SKEW_OF_ALIKE
+    ):
+        margin = max(margin, MARGIN_OF_ALIKE)
     return ChoiceInputs(rows[0], rows[1], rows[2], stand_for_all=not notes, notes=tuple(notes), margin=margin)
 
 

@@ -14,6 +14,7 @@ from consilience.checks import Array
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.choice.candidate import Candidate, Effort
+from consilience.networks.choice.choose import MAX_SKEW_OF_ALIKE
 from consilience.networks.choice.common_start import have_common_start
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import Choice, verdict_of
@@ -29,10 +30,6 @@ from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
 if TYPE_CHECKING:
     from torch import nn
-
-MAX_SKEW_OF_AVERAGE = 0.1
-"""Skew up to which an average of networks of one start is taken unseen: over 26 fusions sites of one distribution had
-0.02, the mildest of those that differed 0.38."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +175,7 @@ class Workshop:
                 "Fisher information was not used, since nothing tells whether it helps: method='fisher' merges by it",
             )
         counts = self.ordered.observed_counts
-        is_safe = self.is_common_start and counts is not None and class_skew(counts) < MAX_SKEW_OF_AVERAGE
+        is_safe = self.is_common_start and counts is not None and class_skew(counts) < MAX_SKEW_OF_ALIKE
         reach = self.reach
         candidates = [] if reach is None or is_safe else [c for c in self.site_candidates() if c.is_eligible]
         if reach is None or not candidates:
