@@ -285,7 +285,6 @@ def _fingerprint(adapter: EstimatorAdapter, model: Any, rows: SiteRows) -> Array
         parts = [getattr(inner, name) for name in adapter.compared if getattr(inner, name, None) is not None]
         return np.concatenate([np.ravel(part).astype(np.float64) for part in parts] or [np.zeros(0)])
     X = rows.X[:COMPARED_ROWS]
-
     predicted = model.predict_proba(X) if hasattr(model, "predict_proba") else None
     if predicted is None:
         predicted = model.decision_function(X) if hasattr(model, "decision_function") else model.predict(X)

@@ -30,6 +30,7 @@ from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.posteriors.evaluate import MIN_OBSERVATIONS
 from consilience.posteriors.evaluation import Score
+from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.scaling import final_model, is_pipeline
 from consilience.posteriors.scores import ScoreKind
 
@@ -112,7 +113,7 @@ def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) 
     names = getattr(first, "feature_names_in_", None)
     columns = None if names is None else tuple(map(str, names))
     if labels is not None:
-        data = _labelled(data, labels, columns, adapter)
+        data = _labelled(data, labels, int(first.n_features_in_), columns, adapter)
     rows = read_rows(data, None, int(first.n_features_in_), columns, adapter.needs, may_be_sparse=False)
     if adapter.needs == "classes" and np.asarray(rows.y).dtype.kind in "US" and first.classes_.dtype.kind in "biuf":
         by_name = {str(label): label for label in first.classes_.tolist()}
@@ -121,7 +122,9 @@ def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) 
     return rows
 
 
-def _labelled(data: Any, labels: Any, columns: tuple[str, ...] | None, adapter: EstimatorAdapter) -> Any:
+def _labelled(
+    data: Any, labels: Any, n_columns: int, columns: tuple[str, ...] | None, adapter: EstimatorAdapter
+) -> Any:
     """Return (X, y), where labels are a column of a table, a file, or an array beside the data."""
     if isinstance(data, str | Path) and Path(data).suffix.lower() == ".csv" and isinstance(labels, str):
         table = read_csv(Path(data), columns)
@@ -132,9 +135,9 @@ def _labelled(data: Any, labels: Any, columns: tuple[str, ...] | None, adapter: 
     if isinstance(labels, str) and hasattr(data, "columns") and labels in data.columns:
         return data.drop(columns=labels), data[labels].to_numpy()
     if isinstance(labels, str | Path):
-        X = np.asarray(data) if not isinstance(data, str | Path) else data
-        n = len(X) if not isinstance(X, str | Path) else 0
-        return X, np.asarray(read_class_labels(Path(labels), "data", n, "labels"))
+        X = read_observations(data, None, ExpectedColumns(n_columns, columns, False)).values
+        found = np.asarray(read_class_labels(Path(labels), "data", len(X), "labels"))
+        return X, found.astype(np.float64) if adapter.needs == "targets" else found
     return data, labels
 
 
