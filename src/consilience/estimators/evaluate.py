@@ -19,7 +19,7 @@ from consilience.core.paired import paired_difference
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import adapter_for
-from consilience.estimators.describe import is_estimator
+from consilience.estimators.describe import is_estimator, n_columns_of
 from consilience.estimators.evaluation import EstimatorEvaluation
 from consilience.estimators.files import read_statistics
 from consilience.estimators.fusion import EstimatorFusion
@@ -54,7 +54,7 @@ def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels:
     adapters = [_adapter(model) for model in models]
     if adapters[0].kind != adapters[1].kind:
         raise InputError(local.label, f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}")
-    widths = [int(model.n_features_in_) for model in models]
+    widths = [n_columns_of(model) for model in models]
     if widths[0] != widths[1]:
         raise InputError(local.label, f"has {widths[1]} columns, expected {widths[0]} as {fused.label}")
     rows = _rows(models, adapters[0], data, labels)
@@ -113,8 +113,8 @@ def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) 
     names = getattr(first, "feature_names_in_", None)
     columns = None if names is None else tuple(map(str, names))
     if labels is not None:
-        data = _labelled(data, labels, int(first.n_features_in_), columns, adapter)
-    rows = read_rows(data, None, int(first.n_features_in_), columns, adapter.needs, may_be_sparse=False)
+        data = _labelled(data, labels, n_columns_of(first), columns, adapter)
+    rows = read_rows(data, None, n_columns_of(first), columns, adapter.needs, may_be_sparse=False)
     if adapter.needs == "classes" and np.asarray(rows.y).dtype.kind in "US" and first.classes_.dtype.kind in "biuf":
         by_name = {str(label): label for label in first.classes_.tolist()}
         found = [by_name.get(str(name), str(name)) for name in rows.y.tolist()]
