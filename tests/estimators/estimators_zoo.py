@@ -269,6 +269,7 @@ PIPELINES = {
     "scaled components": Case(
         lambda: make_pipeline(StandardScaler(), "passthrough", PCA(svd_solver="full")), plain_rows
     ),
+    "nothing before": Case(lambda: make_pipeline("passthrough", Ridge()), regression_rows),
     "scaled twice": Case(lambda: make_pipeline(StandardScaler(with_mean=False), StandardScaler()), plain_rows),
 }
 """Pipelines whose steps are carried in the units of the data."""

@@ -47,6 +47,20 @@ def test_files_are_fused_checked_inspected_evaluated_and_reported(sites, tmp_pat
     assert "The coefficients" in page.read_text()
 
 
+def test_a_folder_of_statistics_is_summed(tmp_path):
+    (tmp_path / "sites").mkdir()
+    X, y = write_sites(tmp_path / "sites", "abcdef")
+    pooled = LinearRegression().fit(X, y).coef_
+    assert cs.check(tmp_path / "sites") == []
+    for where in (tmp_path / "sites", str(tmp_path / "sites" / "*.safetensors")):
+        np.testing.assert_allclose(cs.fuse(where).model.coef_, pooled, rtol=1e-10)
+    done = run("fuse", tmp_path / "sites", "-o", tmp_path / "fused.safetensors")
+    assert done.code == 0, done.err
+    np.testing.assert_allclose(cs.rebuild(cs.load(tmp_path / "fused.safetensors")).coef_, pooled, rtol=1e-10)
+    with pytest.raises(cs.InputError, match=r"no file named|cannot be read"):
+        cs.fuse(tmp_path / "nowhere" / "*.safetensors")
+
+
 def test_a_hyper_parameter_is_set_on_the_command_line_and_another_is_refused(sites, tmp_path):
     *_, files = sites
     done = run("fuse", *files, "-o", str(tmp_path / "out.safetensors"), "--set", "fit_intercept=false", "--quiet")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.api.kinds import SHARDS, are_shards, kind_of
+from consilience.api.kinds import SHARDS, are_shards, kind_of, list_statistics
 from consilience.api.options import MethodOptions
 from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
@@ -161,6 +161,7 @@ def fuse(
         "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)
+    models = list_statistics(models, engine)
     with open_request(
         models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), rng, progress
     ) as request:
@@ -218,6 +219,7 @@ def check(
         "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)
+    models = list_statistics(models, engine)
     with open_request(
         models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), only_check=True
     ) as request:

@@ -14,7 +14,9 @@ from consilience.bayesian.kind import BayesianNetworks
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Inspection, Kind
 from consilience.errors import FileFormatError, InputError, OptionError
+from consilience.estimators.files import FORMAT as STATISTICS_FORMAT
 from consilience.estimators.kind import Estimators
+from consilience.files.remote import is_remote, list_files
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.ensemble_files import read_ensemble
 from consilience.networks.files import read_symmetry
@@ -51,6 +53,21 @@ def are_shards(models: Any, engine: Any = None) -> bool:
     if not isinstance(models, Sequence) or not all(isinstance(model, str | Path) for model in models):
         return False
     return any(map(_is_many, models)) or (engine is not None and len(models) > 0)
+
+
+def list_statistics(models: Any, engine: Any = None) -> Any:
+    """Return the files of statistics in a folder or pattern as a list of paths; any other models as they are.
+
+    Sums are added one file after another, so that folders of them need no shards.
+    """
+    if engine is not None or isinstance(models, Shards) or not are_shards(models):
+        return models
+    try:
+        paths = [file.path for file in list_files(models, (".safetensors",))]
+        is_known = not is_remote(paths[0]) and as_file(paths[0]).format == STATISTICS_FORMAT
+    except (InputError, OptionError):  # whoever opens them says it
+        return models
+    return paths if is_known else models
 
 
 def _is_many(path: str | Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.api.kinds import ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of
+from consilience.api.kinds import ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of, list_statistics
 from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_models, network_options
 from consilience.core.inputs import EQUAL
 from consilience.core.kind import Kind
@@ -235,6 +235,7 @@ def make_fusion_plan(
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
     address = _scheduler_address(engine, scheduler)
+    merged = merged.model_copy(update={"models": list_statistics(merged.models, address)})
     files = () if are_shards(merged.models) else tuple(open_files(merged.models, merged.models))
     if not files or any(file.stated_format == SHARD_FORMAT for file in files):
         if misplaced := network_options(merged):

@@ -172,6 +172,13 @@ def _statistics(
     return statistics
 
 
+def n_columns_of(model: Any) -> int:
+    """Return how many columns an estimator takes; of a Pipeline, its first step that is one."""
+    if not is_pipeline(model):
+        return int(model.n_features_in_)
+    return next(int(step.n_features_in_) for _, step in model.steps if step is not None and not isinstance(step, str))
+
+
 def _of_data(
     adapter: EstimatorAdapter,
     model: Any,
@@ -186,7 +193,7 @@ def _of_data(
     """Return the statistics of data, for an estimator (the last step of `whole`, where that is a Pipeline)."""
     if sample_weight is not None and "sample_weight" not in signature(type(model).fit).parameters:
         raise OptionError("sample_weight", f"a {adapter.class_name} takes none; leave it out")
-    n_columns = int(whole.n_features_in_)
+    n_columns = n_columns_of(whole)
     names = features.names if features.from_columns else None
     rows = read_rows(data, sample_weight, n_columns, names, adapter.needs, may_be_sparse=adapter.may_be_sparse)
     classes, numbers, target_shape = None, None, None
@@ -285,7 +292,6 @@ def _fingerprint(adapter: EstimatorAdapter, model: Any, rows: SiteRows) -> Array
         parts = [getattr(inner, name) for name in adapter.compared if getattr(inner, name, None) is not None]
         return np.concatenate([np.ravel(part).astype(np.float64) for part in parts] or [np.zeros(0)])
     X = rows.X[:COMPARED_ROWS]
-
     predicted = model.predict_proba(X) if hasattr(model, "predict_proba") else None
     if predicted is None:
         predicted = model.decision_function(X) if hasattr(model, "decision_function") else model.predict(X)

@@ -19,7 +19,7 @@ from consilience.core.paired import paired_difference
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import adapter_for
-from consilience.estimators.describe import is_estimator
+from consilience.estimators.describe import is_estimator, n_columns_of
 from consilience.estimators.evaluation import EstimatorEvaluation
 from consilience.estimators.files import read_statistics
 from consilience.estimators.fusion import EstimatorFusion
@@ -30,6 +30,7 @@ from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.posteriors.evaluate import MIN_OBSERVATIONS
 from consilience.posteriors.evaluation import Score
+from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.scaling import final_model, is_pipeline
 from consilience.posteriors.scores import ScoreKind
 
@@ -53,7 +54,7 @@ def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels:
     adapters = [_adapter(model) for model in models]
     if adapters[0].kind != adapters[1].kind:
         raise InputError(local.label, f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}")
-    widths = [int(model.n_features_in_) for model in models]
+    widths = [n_columns_of(model) for model in models]
     if widths[0] != widths[1]:
         raise InputError(local.label, f"has {widths[1]} columns, expected {widths[0]} as {fused.label}")
     rows = _rows(models, adapters[0], data, labels)
@@ -112,8 +113,8 @@ def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) 
     names = getattr(first, "feature_names_in_", None)
     columns = None if names is None else tuple(map(str, names))
     if labels is not None:
-        data = _labelled(data, labels, columns, adapter)
-    rows = read_rows(data, None, int(first.n_features_in_), columns, adapter.needs, may_be_sparse=False)
+        data = _labelled(data, labels, n_columns_of(first), columns, adapter)
+    rows = read_rows(data, None, n_columns_of(first), columns, adapter.needs, may_be_sparse=False)
     if adapter.needs == "classes" and np.asarray(rows.y).dtype.kind in "US" and first.classes_.dtype.kind in "biuf":
         by_name = {str(label): label for label in first.classes_.tolist()}
         found = [by_name.get(str(name), str(name)) for name in rows.y.tolist()]
@@ -121,7 +122,9 @@ def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) 
     return rows
 
 
-def _labelled(data: Any, labels: Any, columns: tuple[str, ...] | None, adapter: EstimatorAdapter) -> Any:
+def _labelled(
+    data: Any, labels: Any, n_columns: int, columns: tuple[str, ...] | None, adapter: EstimatorAdapter
+) -> Any:
     """Return (X, y), where labels are a column of a table, a file, or an array beside the data."""
     if isinstance(data, str | Path) and Path(data).suffix.lower() == ".csv" and isinstance(labels, str):
         table = read_csv(Path(data), columns)
@@ -132,9 +135,9 @@ def _labelled(data: Any, labels: Any, columns: tuple[str, ...] | None, adapter: 
     if isinstance(labels, str) and hasattr(data, "columns") and labels in data.columns:
         return data.drop(columns=labels), data[labels].to_numpy()
     if isinstance(labels, str | Path):
-        X = np.asarray(data) if not isinstance(data, str | Path) else data
-        n = len(X) if not isinstance(X, str | Path) else 0
-        return X, np.asarray(read_class_labels(Path(labels), "data", n, "labels"))
+        X = read_observations(data, None, ExpectedColumns(n_columns, columns, False)).values
+        found = np.asarray(read_class_labels(Path(labels), "data", len(X), "labels"))
+        return X, found.astype(np.float64) if adapter.needs == "targets" else found
     return data, labels
 
 

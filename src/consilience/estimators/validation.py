@@ -38,7 +38,7 @@ def _shape_problems(statistics: Statistics) -> list[Problem]:
         problems.append(Problem("parameters", f"cannot be read: {error}"))
     iterations = statistics.parameters.get("max_iter")
     if isinstance(iterations, int | float) and iterations > MAX_ITERATIONS:
-        problems.append(Problem("max_iter", f"is {iterations:g}, expected at most {MAX_ITERATIONS:,}"))
+        problems.append(Problem("max_iter", f"is {str(iterations)[:20]}, expected at most {MAX_ITERATIONS:,}"))
     expected = adapter.array_shapes(statistics)
     found = {f"counts {name!r}": values.shape for name, values in statistics.counts.items()}
     found |= {f"maxima {name!r}": values.shape for name, values in statistics.maxima.items()}
