@@ -65,12 +65,31 @@ def test_criteria_are_errors_disagreements_and_squared_gaps():
 def test_what_may_not_be_returned_is_compared_only():
     rng = np.random.default_rng(2)
     site, wide = ((rng.random(2000) < rate).astype(float) for rate in (0.1, 0.3))
-    both = Scores(np.stack([site, wide]), np.stack([site, wide]), [0, 1], [True, False], 0.0, [False, True])
+    both = Scores(np.stack([site, wide]), np.stack([site, wide]), [0, 1], [True, False], None, [False, True])
     assert both.choose() == 1
     assert both.is_harmful(1)
     assert not both.is_harmless(1)
     near = wide.copy()
     near[np.flatnonzero(wide)[0]] = 0.0
-    level = Scores(np.stack([near, wide]), np.stack([near, wide]), [0, 1], [True, False], 0.0, [False, True])
+    level = Scores(np.stack([near, wide]), np.stack([near, wide]), [0, 1], [True, False], None, [False, True])
     assert not level.is_harmful(1)
     assert not level.is_harmless(1)
+
+
+def test_every_candidate_has_its_own_margin():
+    rng = np.random.default_rng(3)
+    site = (rng.random(4000) < 0.2).astype(float)
+    fitted, average = site.copy(), site.copy()
+    wrong = np.flatnonzero(site)
+    fitted[wrong[: len(wrong) // 5]] = 0.0  # a fifth less
+    average[wrong[: len(wrong) // 6]] = 0.0
+    losses = np.stack([site, average, fitted])
+
+    def chosen(*margins):
+        return Scores(losses, losses, [0, 1, 5], [True, False, False], [0.0, *margins]).choose()
+
+    assert chosen(0.0, 0.0) == 2
+    assert chosen(0.0, 0.25) == 1  # the next best counts
+    assert chosen(0.25, 0.25) == 0
+    assert Scores(losses, losses, [0, 1, 5], [True, False, False], [0.0, 0.0, 0.1]).is_harmless(2)
+    assert not Scores(losses, losses, [0, 1, 5], [True, False, False], [0.0, 0.0, 0.25]).is_harmless(2)

@@ -24,6 +24,11 @@ class Effort(IntEnum):
     DISTILLED = 8
     SIDE_BY_SIDE = 9
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it was fitted to inputs, and so does better on others of their kind than on real ones."""
+        return Effort.REFITTED <= self <= Effort.DISTILLED
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:

@@ -1,12 +1,12 @@
 """The rule that chooses among scored candidates, and what it proves about harm.
 
-Of candidates whose losses on the same n held-out inputs differ by no more than one standard error from the least, the
-one of least effort is taken: a site's own network before an average, an average before a matched one, and so on. Of
-equal effort, the one that breaks ties best. The result is never scored worse than a site's own network.
+Candidates that were fitted to drawn inputs do better on others of their kind than on real ones. So a candidate counts
+only where it is better than the best site's own network by a standard error of the paired difference and by a margin, a
+share of that network's loss; where none is, the site's own network is taken. Of candidates that count, and whose
+losses on the same n held-out inputs differ by no more than one standard error from the least, the one of least effort
+is taken: an average before a matched one, and so on. Of equal effort, the one that breaks ties best.
 
-Candidates that were fitted to drawn inputs do better on others of their kind than on real ones. So a site's own network
-is kept unless the choice is better by a margin too, a share of the site's loss; and harm is excluded where on labelled
-inputs every other site is worse by two standard errors of the paired difference and that margin.
+Harm is excluded where on labelled inputs every other site is worse by two standard errors and that margin.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MARGIN = 0.125
 sites differ in their classes, networks distilled on drawn inputs gained 18 to 90 % on others of their kind, and on real
 ones too (first half of experiments/network_battery)."""
 MARGIN_OF_ALIKE = 0.25
-"""The same where sites have all classes alike. Networks distilled on drawn inputs are fitted to them there, and little
-else is to be gained: drawn gains of 13 to 20 % were -13 to +4 % on real inputs, one of 37 % was 3 % (four cells of the
-first half, two of experiments/synthetic_inputs)."""
+"""The same, of candidates that were fitted, where sites have all classes alike. Networks distilled on drawn inputs are
+fitted to them there, and little else is to be gained: drawn gains of 13 to 20 % were -13 to +4 % on real inputs, one of
+37 % was 3 % (four cells of the first half, two of experiments/synthetic_inputs)."""
 MAX_SKEW_OF_ALIKE = 0.1
 """Skew up to which sites have their classes alike: over 26 fusions those of one distribution had 0.02, the mildest of
 those that differed 0.38."""
@@ -52,8 +52,8 @@ class Scores:
         Effort of each candidate.
     is_site : sequence of bool
         Whether it is a site's own network.
-    margin : float, optional
-        Share of a site's loss by which a choice must be better than it. Default: 0.
+    margins : sequence of float, optional
+        By candidate, the share of a site's loss by which it must be better than it. Default: 0.
     is_eligible : sequence of bool, optional
         Whether it may be chosen; others are compared only. Default: all may.
     """
@@ -62,7 +62,7 @@ class Scores:
     ties: Array
     efforts: Sequence[int]
     is_site: Sequence[bool]
-    margin: float = 0.0
+    margins: Sequence[float] | None = None
     is_eligible: Sequence[bool] | None = None
 
     @property
@@ -80,18 +80,23 @@ class Scores:
         """Return the number of the candidate to take."""
         means = self.means
         eligible = [k for k in range(len(means)) if self.is_eligible is None or self.is_eligible[k]]
-        best = min(eligible, key=lambda k: (means[k], self.ties[k].mean()))
-        excesses = {k: self.excess(k, best) for k in eligible}
-        tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_TIES * error]
-        chosen = min(tied, key=lambda k: (self.efforts[k], means[k], self.ties[k].mean()))
         sites = [k for k in eligible if self.is_site[k]]
-        if not sites:
-            return chosen
-        site = min(sites, key=lambda k: (means[k], self.ties[k].mean()))
-        if means[chosen] > means[site]:
-            chosen = best
-        excess, error = self.excess(site, chosen)
-        return site if excess <= STANDARD_ERRORS_OF_TIES * error + self.margin * means[site] else chosen
+        pool = [k for k in eligible if not self.is_site[k]]
+        if sites:
+            site = min(sites, key=lambda k: (means[k], self.ties[k].mean()))
+            pool = [k for k in pool if self.is_better(k, site, STANDARD_ERRORS_OF_TIES)]
+            if not pool:
+                return site
+        best = min(pool, key=lambda k: (means[k], self.ties[k].mean()))
+        excesses = {k: self.excess(k, best) for k in pool}
+        tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_TIES * error]
+        return min(tied, key=lambda k: (self.efforts[k], means[k], self.ties[k].mean()))
+
+    def is_better(self, number: int, site: int, standard_errors: float) -> bool:
+        """Return whether a candidate is better than a site's own network by so many standard errors and its margin."""
+        excess, error = self.excess(site, number)
+        margin = 0.0 if self.margins is None else self.margins[number]
+        return excess > standard_errors * error + margin * self.means[site]
 
     def is_harmless(self, chosen: int) -> bool:
         """Return whether every site's own network is known to be worse than the chosen one, or is the same."""
@@ -101,8 +106,7 @@ class Scores:
             )
             if not self.is_site[k] or k == chosen or is_same:
                 continue
-            excess, error = self.excess(k, chosen)
-            if excess <= STANDARD_ERRORS_OF_HARM * error + self.margin * self.means[k]:
+            if not self.is_better(chosen, k, STANDARD_ERRORS_OF_HARM):
                 return False
         return any(self.is_site)  # nothing is known of sites that were not compared
 

@@ -158,7 +158,7 @@ class Comparison:
             np.stack(ties),
             [candidate.effort for candidate in candidates],
             [candidate.site is not None for candidate in candidates],
-            self.inputs.margin if criterion.is_labelled else 0.0,
+            [self.inputs.margin_of(candidate) for candidate in candidates] if criterion.is_labelled else None,
             [candidate.is_eligible for candidate in candidates],
         )
         chosen = choose(scores)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from consilience.checks import Labels
 from consilience.core.progress import Progress
 from consilience.errors import InputError, UnsupportedError
+from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, MAX_SKEW_OF_ALIKE, TEXT_MARGIN
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew
@@ -82,8 +83,9 @@ class ChoiceInputs:
         Whether the caller gave them: batch normalisation may learn its statistics from them.
     notes : tuple of str
         What is missing, in words.
-    margin : float
-        Share of a site's own error on labelled inputs by which a choice must be better than it.
+    margin, fitted_margin : float
+        Share of a site's own error on labelled inputs by which a candidate must be better than it, and one that was
+        fitted to such inputs.
     """
 
     fit: Rows
@@ -94,6 +96,11 @@ class ChoiceInputs:
     are_real: bool = False
     notes: tuple[str, ...] = ()
     margin: float = MARGIN
+    fitted_margin: float = MARGIN
+
+    def margin_of(self, candidate: Candidate) -> float:
+        """Return the margin of a candidate."""
+        return self.fitted_margin if candidate.effort.is_fitted else self.margin
 
 
 def _beside(inputs: Tensor, module: nn.Module) -> Tensor:
@@ -255,12 +262,20 @@ def _draw(
     little = [one.name for one, share in zip(described, shares, strict=True) if is_labelled and share < MIN_OWN]
     if little:
         notes.append(f"{', '.join(little)}: less than half of the observations are described by class")
-    margin = TEXT_MARGIN if first.input_kind == "tokens" else MARGIN
+    margin = fitted_margin = TEXT_MARGIN if first.input_kind == "tokens" else MARGIN
     if is_labelled and class_skew([one.class_counts for one in described if one.class_counts is not None]) < (
         MAX_SKEW_OF_ALIKE
     ):
-        margin = max(margin, MARGIN_OF_ALIKE)
-    return ChoiceInputs(rows[0], rows[1], rows[2], stand_for_all=not notes, notes=tuple(notes), margin=margin)
+        fitted_margin = MARGIN_OF_ALIKE
+    return ChoiceInputs(
+        rows[0],
+        rows[1],
+        rows[2],
+        stand_for_all=not notes,
+        notes=tuple(notes),
+        margin=margin,
+        fitted_margin=fitted_margin,
+    )
 
 
 def described_share(description: Description) -> float:

@@ -127,8 +127,12 @@ def _by_group(values: Tensor) -> Tensor:
 
 
 def _accumulate(sums: dict[str, Tensor], path: str, rows: Tensor) -> None:
-    """Add the products of rows (groups, m, k) to the sums of a layer, float64."""
-    products = (rows.transpose(1, 2) @ rows).to(torch.float64)
+    """Add the products of rows (groups, m, k) to the sums of a layer, float64.
+
+    In single precision the sums of very many rows have negative eigenvalues, which readers refuse.
+    """
+    rows = rows.to(torch.float64)
+    products = rows.transpose(1, 2) @ rows
     sums[path] = sums[path] + products if path in sums else products
 
 
