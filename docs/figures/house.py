@@ -28,6 +28,7 @@ ROOMS = {
     "checkpoints": "merged as streams",
     "bayesian": "Gaussian weights",
     "networks": "neural networks",
+    "estimators": "sums of estimators",
     "posteriors": "statistical models",
     "core": "shared types: Kind, Fusion, Verdict",
     "drawing": "charts and pages",
@@ -40,7 +41,7 @@ ROOMS = {
 }
 """What each room is for; a room without a line here stops the script."""
 
-KINDS = ("checkpoints", "bayesian", "networks", "posteriors")
+KINDS = ("checkpoints", "bayesian", "networks", "estimators", "posteriors")
 
 WAY = (
     ("api", "fuse()", 0.5),

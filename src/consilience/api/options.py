@@ -15,6 +15,7 @@ class MethodOptions(TypedDict, total=False):
 
     aligned: bool | None
     alpha: float | None
+    annealing: bool
     assignment: Literal["integral", "relaxed", "variational", "means"]
     balance: bool
     batch_size: int
@@ -25,6 +26,7 @@ class MethodOptions(TypedDict, total=False):
     concentration: float | None
     cost: str
     covariance_type: str
+    damping: float | None
     direction: Literal["forward", "reverse"]
     divergence: str
     epsilon: float
@@ -44,8 +46,8 @@ class MethodOptions(TypedDict, total=False):
     mass: float
     max_components: int | None
     max_iterations: int
-    max_seconds: float | None
     max_passes: int
+    max_seconds: float | None
     max_units: int | Mapping[str, int] | None
     mean: Literal["probabilities", "logits", "stationary"] | None
     metric: str
@@ -53,6 +55,8 @@ class MethodOptions(TypedDict, total=False):
     minority: Literal["keep", "drop"]
     mode: str
     momentum: float
+    n_inputs: int
+    n_samples: int
     normalize: bool
     optimize: bool
     order: float
@@ -67,18 +71,17 @@ class MethodOptions(TypedDict, total=False):
     restarts: int
     revisit: bool
     rho: float
+    ridge: float
     robust: Literal["trim", "median"] | None
     sent: bool
     shrink: bool
     shrinkage: float | None
-    sigma: float
     sigma0: float
+    sigma: float
     signs: bool | None
     solver: Literal["exact", "sgd"]
     start: Any
     starts: tuple[str, ...]
-    n_inputs: int
-    n_samples: int
     steps: int
     structure: str | None
     sweeps: int

@@ -212,9 +212,10 @@ class NetworkFusion(Fusion):
     def scales_twice_in_training(self) -> bool:
         """Whether gamma and beta of batch normalisation are far from the models', so that training mode is not theirs.
 
-        In training mode a channel has the deviation |gamma| and the mean beta, whatever the statistics are.
+        In training mode a channel has the deviation |gamma| and the mean beta, whatever the statistics are. Channels
+        repaired on inputs have those that the models' channels have on these, so that both modes agree.
         """
-        is_fitted = self.repaired is not None and not self.repaired.startswith("not needed")
+        is_fitted = self.repaired is not None and ("layers fitted" in self.repaired or "distilled" in self.repaired)
         if not is_fitted or not self.matching:
             return False
         weights = np.array([local.weight for local in self.inputs])
