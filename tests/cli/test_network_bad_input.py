@@ -217,7 +217,9 @@ def test_widths_that_a_method_or_an_architecture_cannot_have(nets, command, unch
     )
     assert f"{SITES[0]}: group 0 has 10 units where the fused network has 9; method 'rebasin' needs the same" in text
     text = refused(command("fuse", *SITES, *TRACED, "--target", "somenets:normalised", "-o", FUSED), lines=3)
-    assert text.startswith("target: a Sequential that is not the models' network in other widths; give one that differs")
+    assert text.startswith(
+        "target: a Sequential that is not the models' network in other widths; give one that differs"
+    )
     assert f"target: arrays 2.weight, 2.bias, 4.weight, 4.bias are missing; {ONE_ARCHITECTURE}" in text
 
 
