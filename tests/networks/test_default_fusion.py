@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, make_moons
 from torch import nn
 
 import consilience as cs
@@ -613,3 +613,68 @@ def test_information_that_is_a_sum_is_not_weighed_by_observations_again(nets, de
     assert same_bytes(of_described.model, of_plain.model)
     by_hand = cs.fuse(described, "fisher", fishers=known, weights=[1, 2, 3])
     assert not same_bytes(by_hand.model, of_plain.model)
+
+
+# -- Inputs drawn from descriptions that are unlike real ones.
+
+
+def train_small(x, y, start, width=32):
+    with torch.random.fork_rng():
+        torch.manual_seed(start)
+        net = nn.Sequential(nn.Linear(x.shape[1], width), nn.ReLU(), nn.Linear(width, 2))
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    return net.eval()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classes_that_are_not_gaussian_choose_no_network_that_is_worse(seed):
+    x, y = make_moons(3000, noise=0.2, random_state=seed)
+    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    rows = [
+        torch.arange(1000),
+        *(torch.nonzero((y == label) & (torch.arange(3000) < 2000)).flatten()[-300:] for label in (0, 1)),
+    ]
+    nets = [train_small(x[of_site], y[of_site], 0) for of_site in rows]
+    described = [cs.describe(net, (x[of_site], y[of_site]), classes=2) for net, of_site in zip(nets, rows, strict=True)]
+    assert described[0].description.own_error < 0.05
+    fusion = cs.fuse(described)
+    assert same_bytes(fusion.model, nets[0])
+    assert "inputs drawn from descriptions are unlike real ones" in fusion.verdict.text
+
+
+def test_of_sites_that_cannot_be_told_apart_that_of_most_observations_is_taken():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2600, 4, generator=generator)
+    y = ((x[:, 0] > 0) ^ (x[:, 1] > 0)).long()  # both classes have the same moments
+    rows = [torch.arange(150), torch.arange(150, 1900), torch.arange(1900, 2050)]
+    nets = [train_small(x[of_site], y[of_site], start) for start, of_site in enumerate(rows)]
+    described = [cs.describe(net, (x[of_site], y[of_site])) for net, of_site in zip(nets, rows, strict=True)]
+    fusion = cs.fuse(described)
+    assert fusion.details["chosen"] == "site:model 1"
+    assert fusion.verdict.harmless is None
+
+
+def test_a_description_says_how_often_its_network_errs(nets, described, tmp_path):
+    for name, net in nets.items():
+        with torch.no_grad():
+            wrong = net(X[ROWS[name]]).argmax(1) != Y[ROWS[name]]
+        assert described[name].description.own_error == pytest.approx(float(wrong.double().mean()), abs=1e-3)
+    cs.save(described["lund"], tmp_path / "lund.safetensors")
+    loaded = cs.load(tmp_path / "lund.description.safetensors")
+    assert loaded.own_error == described["lund"].description.own_error
+
+
+def test_fusion_needs_no_gradients_of_the_caller(nets):
+    with torch.no_grad():
+        described = {name: cs.describe(net, (X[ROWS[name]], Y[ROWS[name]])) for name, net in nets.items()}
+        fusion = cs.fuse(described, steps=5)
+    assert [name for name in fusion.candidates if name.startswith("distill")]
+
+
+def test_labels_beside_unlabelled_inputs_are_left_out(nets):
+    of_both = cs.fuse(nets, example=X[:2], inputs=(X[HELD], Y[HELD]), steps=0)
+    assert same_bytes(of_both.model, cs.fuse(nets, example=X[:2], inputs=X[HELD], steps=0).model)

@@ -152,7 +152,7 @@ def distill(
     for name, examples in (("targets", fit), ("held_targets", held)):
         examples.refuse_unfit(name, module, loss)
     # What draws numbers in evaluation mode, if anything does, draws them from the seed.
-    with seeded_torch(int(draws.integers(2**63))), _recurrent_gradients(module):
+    with seeded_torch(int(draws.integers(2**63))), _recurrent_gradients(module), torch.enable_grad():
         run = _Run(module, fit, held, loss, batch_size, batches, deadline, progress, steps, batch_statistics)
         for parameters, rate, n_steps in _phases(module, fit.first(), learning_rate, steps, batch_statistics):
             run.train(parameters, rate, n_steps)

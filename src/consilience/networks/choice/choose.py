@@ -6,6 +6,9 @@ share of that network's loss; where none is, the site's own network is taken. Of
 losses on the same n held-out inputs differ by no more than one standard error from the least, the one of least effort
 is taken: an average before a matched one, and so on. Of equal effort, the one that breaks ties best.
 
+Drawn inputs stand for real ones as far as sites' networks err as often on those drawn as their site describes them as
+they do on their own. The excess is a least margin, too: where classes are far from Gaussian, nothing is chosen by them.
+
 Harm is excluded where on labelled inputs every other site is worse by two standard errors and that margin.
 """
 
@@ -54,6 +57,11 @@ class Scores:
         Whether it is a site's own network.
     margins : sequence of float, optional
         By candidate, the share of a site's loss by which it must be better than it. Default: 0.
+    gaps : sequence of float, optional
+        By site's own network, by how much more it errs on inputs drawn as its site describes them than on its own: what
+        drawn inputs cannot tell. Default: 0.
+    sizes : sequence of float, optional
+        By site's own network, what it counts: of sites that cannot be told apart that of the most is taken.
     is_eligible : sequence of bool, optional
         Whether it may be chosen; others are compared only. Default: all may.
     """
@@ -64,6 +72,8 @@ class Scores:
     is_site: Sequence[bool]
     margins: Sequence[float] | None = None
     is_eligible: Sequence[bool] | None = None
+    gaps: Sequence[float] | None = None
+    sizes: Sequence[float] | None = None
 
     @property
     def means(self) -> Array:
@@ -83,7 +93,7 @@ class Scores:
         sites = [k for k in eligible if self.is_site[k]]
         pool = [k for k in eligible if not self.is_site[k]]
         if sites:
-            site = min(sites, key=lambda k: (means[k], self.ties[k].mean()))
+            site = self.best_site(sites)
             pool = [k for k in pool if self.is_better(k, site, STANDARD_ERRORS_OF_TIES)]
             if not pool:
                 return site
@@ -92,11 +102,22 @@ class Scores:
         tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_TIES * error]
         return min(tied, key=lambda k: (self.efforts[k], means[k], self.ties[k].mean()))
 
+    def best_site(self, sites: Sequence[int]) -> int:
+        """Return the site's own network of the least loss; of those it cannot be told from, that of the most."""
+        best = min(sites, key=lambda k: (self.means[k], self.ties[k].mean()))
+        if self.sizes is None:
+            return best
+        sizes, gaps = self.sizes, self.gaps or [0.0] * len(self.means)
+        excesses = {k: self.excess(k, best) for k in sites}
+        tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_TIES * error + gaps[k]]
+        return min(tied, key=lambda k: (-sizes[k], self.means[k], self.ties[k].mean()))
+
     def is_better(self, number: int, site: int, standard_errors: float) -> bool:
         """Return whether a candidate is better than a site's own network by so many standard errors and its margin."""
         excess, error = self.excess(site, number)
-        margin = 0.0 if self.margins is None else self.margins[number]
-        return excess > standard_errors * error + margin * self.means[site]
+        margin = 0.0 if self.margins is None else self.margins[number] * self.means[site]
+        gap = 0.0 if self.gaps is None else self.gaps[site]
+        return excess > standard_errors * error + max(margin, gap)
 
     def is_harmless(self, chosen: int) -> bool:
         """Return whether every site's own network is known to be worse than the chosen one, or is the same."""

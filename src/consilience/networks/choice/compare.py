@@ -20,7 +20,7 @@ from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
-from consilience.networks.choice.inputs import ChoiceInputs, Rows
+from consilience.networks.choice.inputs import ChoiceInputs, Rows, beside
 from consilience.networks.choice.kronecker import kronecker_candidates
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
@@ -33,12 +33,18 @@ from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.methods.optimal_transport import OTFusion
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
+from consilience.networks.synthetic.draws import draw_inputs
 
 N_DISTILLED = 2
 """Candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
 LABEL_WEIGHT = 0.5
 """Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
 values."""
+N_OF_SITE = 1000
+"""Inputs drawn as one site describes them, by which it is seen whether such inputs are like its own: a standard error
+of 1 % at most. Chosen by hand."""
+MAX_GAP_UNSAID = 0.05
+"""Further errors on drawn inputs beyond which the verdict says so. Chosen by hand."""
 _TIME_IS_UP = "seconds had passed"
 
 
@@ -160,6 +166,8 @@ class Comparison:
             [candidate.site is not None for candidate in candidates],
             [self.inputs.margin_of(candidate) for candidate in candidates] if criterion.is_labelled else None,
             [candidate.is_eligible for candidate in candidates],
+            self._gaps(candidates) if criterion.is_labelled else None,
+            [0.0 if c.site is None else float(self.workshop.ordered.weights[c.site]) for c in candidates],
         )
         chosen = choose(scores)
         ensemble = self.teacher.answers(self.on_held)
@@ -178,6 +186,29 @@ class Comparison:
             one_output=self.one_output,
             is_cut_short=any(note.endswith(_TIME_IS_UP) for note in self.notes),
         )
+
+    def _gaps(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Return by how much more sites' networks err on inputs drawn as their site describes them than on its own."""
+        descriptions = self.workshop.ordered.descriptions
+        streams = self.rng.spawn(len(descriptions))
+        gaps, observations = [], []
+        for module, said, stream in zip(self.workshop.modules, descriptions, streams, strict=True):
+            gap = 0.0
+            if said is not None and said.own_error is not None and (said.class_moments or said.class_tokens):
+                drawn = draw_inputs([said], N_OF_SITE, stream, labelled=True)
+                inputs = beside(drawn.inputs, self.workshop.plain_modules[0])
+                labels = np.asarray(drawn.labels)
+                answers = self._outputs(module, Rows(inputs, labels)).argmax(axis=1)
+                gap = max(0.0, float(np.mean(answers != labels)) - said.own_error)
+            gaps.append(gap)
+            observations.append(0.0 if said is None else said.n_observations)
+        mean = float(np.average(gaps, weights=observations)) if sum(observations) else 0.0
+        if mean > MAX_GAP_UNSAID:
+            self.notes.append(
+                f"inputs drawn from descriptions are unlike real ones: on them the sites' networks err {mean:.1%} more "
+                "often than on the sites' own"
+            )
+        return [0.0 if candidate.site is None else gaps[candidate.site] for candidate in candidates]
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""

@@ -103,7 +103,7 @@ class ChoiceInputs:
         return self.fitted_margin if candidate.effort.is_fitted else self.margin
 
 
-def _beside(inputs: Tensor, module: nn.Module) -> Tensor:
+def beside(inputs: Tensor, module: nn.Module) -> Tensor:
     """Return inputs on the device of a module, real ones in its precision."""
     parameter = next(iter(module.parameters()), None)
     if parameter is None:
@@ -218,11 +218,13 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
     UnsupportedError
         For inputs that are not tensors, or fewer than there are parts.
     """
+    if isinstance(given, tuple) and len(given) == 2 and np.ndim(given[1]) < np.ndim(given[0]):
+        given = given[0]  # (X, y)
     given = torch.as_tensor(given) if isinstance(given, np.ndarray) else given
     batches = [batch[0] if isinstance(batch, (tuple, list)) else batch for batch in as_batches(given)]
     if not all(isinstance(batch, Tensor) for batch in batches):
         raise UnsupportedError("the inputs are not tensors")
-    inputs = _beside(torch.cat(batches), module)
+    inputs = beside(torch.cat(batches), module)
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
         raise InputError("inputs", "have NaN or infinite values", "take them out")
     refuse_unfit(module, (inputs[:2],), "inputs")
@@ -256,7 +258,7 @@ def _draw(
         draw_inputs(described, count, stream, labelled=is_labelled)
         for count, stream in zip(counts, rng.spawn(3), strict=True)
     ]
-    rows = [Rows(_beside(draw.inputs, module), None if draw.labels is None else draw.labels.numpy()) for draw in draws]
+    rows = [Rows(beside(draw.inputs, module), None if draw.labels is None else draw.labels.numpy()) for draw in draws]
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
     little = [one.name for one, share in zip(described, shares, strict=True) if is_labelled and share < MIN_OWN]

@@ -157,6 +157,9 @@ class Description:
         Names of the classes of which there are observations, but fewer than `min_count`.
     class_moments : mapping of int to description.Moments
         By class that has enough observations, those of its inputs.
+    own_error : float, optional
+        Share of the observations of the classes that are described by moments or tokens which the network takes for
+        another class. Inputs drawn as the site describes them stand for real ones as far as it errs as often on them.
     class_prior : {"own", "removed"}
         Whether the network's probabilities contain the frequencies of the site's classes, as those of an ordinary loss
         do, or not, as under a logit-adjusted loss.
@@ -200,6 +203,7 @@ class Description:
     class_counts: Array | None = None
     withheld: tuple[str, ...] = ()
     class_moments: Mapping[int, Moments] = field(default_factory=dict)
+    own_error: float | None = None
     class_prior: Literal["own", "removed"] = "own"
     channels: Mapping[str, ChannelStatistics] = field(default_factory=dict)
     tokens: TokenCounts | None = None
@@ -333,6 +337,8 @@ class Description:
             return problems
         if len(self.class_counts) != n_classes:
             problems.append(Problem(self.name, f"has {len(self.class_counts)} counts for {n_classes} classes"))
+        if self.own_error is not None and not 0 <= self.own_error <= 1:
+            problems.append(Problem(self.name, f"expected the share of its errors, found {self.own_error}"))
         if not np.isfinite(self.class_counts).all() or (self.class_counts < 0).any():
             problems.append(Problem(self.name, "has counts of classes that are no counts"))
             return problems

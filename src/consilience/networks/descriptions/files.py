@@ -65,6 +65,7 @@ class DescriptionHeader(StrictModel):
     class_rare_tokens: Chunked[list[float]] | None = None
     min_count: float
     notes: list[str]
+    own_error: float | None = None
     layers: Chunked[dict[str, list[int]]] = Field(default_factory=dict)
     layer_observations: float | None = None
     layer_likelihood: Literal["categorical", "gaussian"] | None = None
@@ -137,6 +138,7 @@ def write_description(path: Path, description: Description) -> None:
         "class_numbers": [int(number) for number in numbers],
         "class_n_observations": [float(moments[number].n_observations) for number in numbers],
         "class_ranks": [len(moments[number].factor) for number in numbers],
+        "own_error": description.own_error,
         "class_prior": description.class_prior,
         "channels": list(description.channels),
         "token_padding": None if tokens is None or tokens.padding is None else int(tokens.padding),
@@ -284,6 +286,7 @@ def read_description(where: Path | SafetensorsFile) -> Description:
         class_counts=None if header.class_counts is None else np.array(header.class_counts, dtype=np.float64),
         withheld=tuple(header.withheld),
         class_moments=class_moments,
+        own_error=header.own_error,
         class_prior=header.class_prior,
         channels={
             layer: ChannelStatistics(arrays[f"channels/{layer}"][0], arrays[f"channels/{layer}"][1])

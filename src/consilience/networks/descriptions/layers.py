@@ -159,7 +159,7 @@ def layer_statement(
     if reason or inputs is None:
         return LayerStatement({}, 0, likelihood, (f"second moments of layers are left out: {reason}",))
     try:
-        with evaluation_mode(module):
+        with evaluation_mode(module), torch.enable_grad():
             asked, prefix = _as_classifier(module, inputs, likelihood)
             backward = PerSampleBackward(asked, {f"{prefix}{name}": values for name, values in parameters.items()})
             layers, only_diagonals = kronecker_factors(

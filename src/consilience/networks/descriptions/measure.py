@@ -257,10 +257,15 @@ class _Measurement:
         Inputs that the factors of layers are computed from; None where they are not said.
     moments, ranges, tokens, channels, feature_sums
         What was summed so far, by class where it can be.
+    wrong
+        Observations of every class that the network takes for another, of one output as log odds and as a probability
+        (2, C + 1); None where outputs are of no class.
     groups
         The class of every observation of the batch that passes through the network, for what is hooked into it.
     n_channel_sums
         Sums of channels in memory.
+    has_log_odds
+        Whether one output of two classes is no probability.
     n_unnamed
         Outputs, where labels are held as real numbers and all so far could be numbers of classes; else 0.
     """
@@ -279,9 +284,11 @@ class _Measurement:
     sample: InputSample | None = None
     channels: dict[str, _ChannelSums] = field(default_factory=dict)
     feature_sums: Tensor | None = None
+    wrong: Array | None = None
     groups: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     n_channel_sums: int = 0
     n_unnamed: int = 0
+    has_log_odds: bool = False
 
     @classmethod
     def start(
@@ -333,6 +340,8 @@ class _Measurement:
             n_groups = len(measured.counts)
             is_by_class = n_groups * table.num_embeddings <= MAX_TOKEN_ENTRIES
             measured.tokens = TokenAccumulator(table.num_embeddings, table.padding_idx, n_groups if is_by_class else 1)
+        if n_classes and n_outputs in (n_classes, 1):
+            measured.wrong = np.zeros((2, n_classes + 1))
         measured._sample_inputs(module, d, layers)
         measured._hook(module, batch, n_outputs, stack)
         return measured
@@ -406,7 +415,7 @@ class _Measurement:
             groups = np.where(numbers < 0, without_class, numbers)
         self.counts += np.bincount(groups, minlength=len(self.counts))
         self.groups = torch.from_numpy(groups)
-        module(_on_device(batch.inputs, module))
+        self._count_errors(module(_on_device(batch.inputs, module)), groups)
         if self.sample is not None:
             self.sample.add(batch.inputs, groups)
         if self.is_token:
@@ -422,6 +431,31 @@ class _Measurement:
             if int(group) not in self.moments:
                 self.moments[int(group)] = self.make_accumulator()
             self.moments[int(group)].add(in_group)
+
+    def _count_errors(self, answer: Any, groups: Labels) -> None:
+        """Count the observations that the network takes for another class than theirs."""
+        if self.wrong is None:
+            return
+        outputs = output_tensor(answer)
+        if outputs is None or len(outputs) != len(groups):
+            self.wrong = None
+            return
+        outputs = outputs.reshape(len(groups), -1)
+        if outputs.shape[1] > 1:
+            taken = [outputs.argmax(dim=1)] * 2
+        else:  # log odds of the second class, or its probability
+            taken = [(outputs[:, 0] > threshold).long() for threshold in (0.0, 0.5)]
+            if bool(((outputs < 0) | (outputs > 1)).any()):
+                self.has_log_odds = True
+        for row, classes in zip(self.wrong, taken, strict=True):
+            row += np.bincount(groups[classes.cpu().numpy() != groups], minlength=len(row))
+
+    def _own_error(self, labels: Sequence[int]) -> float | None:
+        """Return the share of errors in some classes, to three digits; None where nothing is known of any."""
+        if self.wrong is None or not len(labels):
+            return None
+        of_output = self.wrong[0 if self.has_log_odds else 1]
+        return float(f"{of_output[list(labels)].sum() / self.counts[list(labels)].sum():.3g}")
 
     def description(
         self, module: nn.Module, digest: str, n_observations: float | None, min_count: float
@@ -509,6 +543,7 @@ class _Measurement:
             tokens=tokens,
             class_tokens=class_tokens,
             class_features=self._class_features(counts, min_count),
+            own_error=self._own_error(sorted({*class_moments, *class_tokens})),
             min_count=float(min_count),
             notes=tuple(notes),
             **said_of_layers,
