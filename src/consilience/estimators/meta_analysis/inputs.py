@@ -10,7 +10,9 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError, Problem
+from consilience.estimators.laplace_product import site_estimate
 from consilience.estimators.meta_analysis.between_sites import SiteEstimates
+from consilience.estimators.statistics import Statistics
 from consilience.files.csv import read_csv
 
 SPREADS = ("se", "standard_error", "variance")
@@ -85,7 +87,9 @@ def _joined(by_site: Mapping[str, Site]) -> tuple[tuple[str, ...], tuple[str, ..
 
 def _site(value: Any, names: Sequence[str] | None) -> Site:
     """Return the estimates of one site: of a pair, or of a fitted result with ``params`` and ``cov_params()``."""
-    if callable(getattr(value, "cov_params", None)) and hasattr(value, "params"):
+    if isinstance(value, Statistics):
+        value = site_estimate(value)
+    elif callable(getattr(value, "cov_params", None)) and hasattr(value, "params"):
         value = (value.params, value.cov_params())
         if np.ndim(value[0]) != 1:
             raise InputError("params", f"have shape {np.shape(value[0])}; give (estimate, covariance) of one vector")
