@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -286,6 +287,30 @@ def test_what_has_no_laplace_product_is_refused_with_what_to_do(case):
     )
     with pytest.raises(cs.InputError, match=text):
         cs.describe(model, data=half)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "value"),
+    [("logistic, C=1", "C", 0), ("logistic, C=1", "C", "big"), ("Poisson", "alpha", None), ("Tweedie", "power", "two")],
+)
+def test_hyper_parameters_that_are_none_are_refused(name, parameter, value):
+    make, rows = MODELS[name]
+    X, y = rows()
+    statistics = cs.describe(make().fit(X, y), data=(X, y))
+    odd = replace(statistics, parameters={**statistics.parameters, parameter: value})
+    with pytest.raises(cs.InputError, match=f"^{parameter}|cannot be made of these hyper-parameters"):
+        cs.rebuild(odd)
+    with pytest.raises((cs.InputError, cs.OptionError)):
+        cs.fuse({"a": odd, "b": odd})
+
+
+def test_sums_that_are_no_curvature_are_refused():
+    make, rows = MODELS["Poisson"]
+    X, y = rows()
+    statistics = cs.describe(make().fit(X, y), data=(X, y))
+    counts = {**statistics.counts, "information": -statistics.counts["information"]}
+    with pytest.raises(cs.InputError, match="singular"):
+        cs.rebuild(replace(statistics, counts=counts))
 
 
 def test_a_class_of_too_few_rows_withholds_the_whole_model():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,12 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> dict[str, 
     for site in sites:
         if site.classes is not None and fused.classes is not None and site.classes.values != fused.classes.values:
             continue
-        of_rows, vector, own, _ = adapter.natural(site)
+        # Of a site's hyper-parameters nothing is used, so that odd ones in its file stop nothing.
+        of_rows, vector, own, _ = adapter.natural(replace(site, parameters=fused.parameters))
         whole = adapter.determined(of_rows + np.diag(own), site)
-        if _share(own, whole) > MAX_OWN_PRIOR_SHARE:
-            continue
         try:
+            if _share(own, whole) > MAX_OWN_PRIOR_SHARE:
+                continue
             estimate = solve_positive(adapter.determined(of_rows, site), vector, "site")
         except InputError:  # rows that determine less than all coefficients
             continue
@@ -74,9 +76,16 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> dict[str, 
 
 
 def _share(prior: Array, hessian: Array) -> float:
-    """Return the largest eigenvalue of diag(prior) H^-1, 0 where no prior is positive."""
+    """Return the largest eigenvalue of diag(prior) H^-1, 0 where no prior is positive.
+
+    Raises
+    ------
+    InputError
+        Where H is not positive definite.
+    """
     if not np.any(prior > 0.0):
         return 0.0
+    solve_positive(hessian, prior, "the information with all penalties")
     scale = 1.0 / np.sqrt(np.diag(hessian))
     values = eigh(np.diag(prior * scale**2), hessian * np.outer(scale, scale), eigvals_only=True)
     return max(0.0, float(values[-1]))

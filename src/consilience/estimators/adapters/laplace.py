@@ -75,7 +75,7 @@ class LaplaceAdapter(EstimatorAdapter):
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the expansion."""
-        p = statistics.n_columns + bool(statistics.parameters["fit_intercept"])
+        p = statistics.n_columns + bool(statistics.parameters.get("fit_intercept", True))
         c = () if statistics.classes is None else (len(statistics.classes),)
         shapes = {ROWS: c, INFORMATION: (*c, p, *c, p), SHIFT: (*c, p), PRIOR: (*c, p)}
         if statistics.classes is None:
@@ -83,15 +83,29 @@ class LaplaceAdapter(EstimatorAdapter):
         return {f"counts {name!r}": shape for name, shape in shapes.items()}
 
 
+def number(parameters: Mapping[str, Any], name: str) -> float:
+    """Return a hyper-parameter that is a number, not negative.
+
+    Raises
+    ------
+    InputError
+        For any other value, which the file of a stranger may have.
+    """
+    value = decode(parameters.get(name))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0.0:
+        raise InputError(name, f"expected a number that is not negative, found {value!r:.40}")
+    return float(value)
+
+
 def with_intercept(X: Array, parameters: Mapping[str, Any]) -> Array:
     """Return rows with a last column of ones where the model has an intercept."""
-    return np.hstack([X, np.ones((len(X), 1))]) if parameters["fit_intercept"] else X
+    return np.hstack([X, np.ones((len(X), 1))]) if parameters.get("fit_intercept", True) else X
 
 
 def prior_precision(p: int, precision: float, parameters: Mapping[str, Any]) -> Array:
     """Return the prior precision of p coefficients, of which the intercept, the last, has none."""
     diagonal = np.full(p, precision)
-    if parameters["fit_intercept"]:
+    if parameters.get("fit_intercept", True):
         diagonal[-1] = 0.0
     return diagonal
 
@@ -104,9 +118,10 @@ def solve_positive(matrix: Array, vector: Array, name: str) -> Array:
     InputError
         Where it is singular to rounding, or not positive.
     """
-    scale = np.sqrt(np.maximum(np.diag(matrix), np.finfo(np.float64).tiny))
-    scaled = symmetric_part(matrix) / np.outer(scale, scale)
-    if np.linalg.eigvalsh(scaled)[0] < len(scaled) * np.finfo(np.float64).eps:
+    is_positive = bool(np.all(np.diag(matrix) > 0.0))
+    scale = np.sqrt(np.where(np.diag(matrix) > 0.0, np.diag(matrix), 1.0))
+    scaled = symmetric_part(matrix / scale / scale[:, None])
+    if not is_positive or np.linalg.eigvalsh(scaled)[0] < len(scaled) * np.finfo(np.float64).eps:
         raise InputError(
             name,
             "has coefficients that its rows do not determine: its information is singular",
@@ -175,7 +190,12 @@ class LogisticRegressionAdapter(LaplaceAdapter):
     @staticmethod
     def precision(parameters: Mapping[str, Any]) -> float:
         """Return 1 / C, 0 without a penalty."""
-        return 0.0 if parameters.get("penalty", "l2") is None else 1.0 / float(decode(parameters["C"]))
+        if parameters.get("penalty", "l2") is None:
+            return 0.0
+        inverse = number(parameters, "C")
+        if inverse == 0.0:
+            raise InputError("C", "is 0, expected a positive number")
+        return 1.0 / inverse
 
     def sums_of_model(
         self,
@@ -194,7 +214,7 @@ class LogisticRegressionAdapter(LaplaceAdapter):
         n, p = A.shape
         weights = np.ones(n) if rows.weights is None else rows.weights
         theta = np.asarray(model.coef_, dtype=np.float64)
-        if parameters["fit_intercept"]:
+        if parameters.get("fit_intercept", True):
             theta = np.hstack([theta, np.asarray(model.intercept_, dtype=np.float64)[:, None]])
         if theta.shape[0] != (1 if n_classes == 2 else n_classes):
             raise InputError(name, f"has coefficients of shape {theta.shape} for {n_classes} classes")
@@ -253,7 +273,7 @@ class LogisticRegressionAdapter(LaplaceAdapter):
             raise InputError("classes", "are one, expected two or more over all sites", "fuse sites with both")
         total = _settled(hessian + np.diag(prior), n_classes, p)
         theta = solve_positive(total, vector, f"the {self.class_name} of all sites").reshape(-1, p)
-        has_intercept = bool(statistics.parameters["fit_intercept"])
+        has_intercept = bool(statistics.parameters.get("fit_intercept", True))
         model.coef_ = np.ascontiguousarray(theta[:, :-1] if has_intercept else theta)
         model.intercept_ = theta[:, -1].copy() if has_intercept else np.zeros(len(theta))
         model.n_iter_ = np.array([1], dtype=np.int32)
@@ -296,7 +316,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter):
     @staticmethod
     def power(parameters: Mapping[str, Any]) -> float:
         """Return the power of the variance."""
-        return float(parameters["power"])
+        return number(parameters, "power")
 
     def sums_of_model(
         self,
@@ -316,7 +336,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter):
         A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)  # (n, p)
         weights = np.ones(len(A)) if rows.weights is None else rows.weights
         beta = np.asarray(model.coef_, dtype=np.float64)
-        if parameters["fit_intercept"]:
+        if parameters.get("fit_intercept", True):
             beta = np.append(beta, float(model.intercept_))
         eta, q = A @ beta, self.power(parameters)
         if q == 0.0 and parameters.get("link") != "log":  # least squares, of which "auto" has the identity
@@ -326,7 +346,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter):
             slope = mu ** (2.0 - q) - rows.y * mu ** (1.0 - q)
             curvature = (2.0 - q) * mu ** (2.0 - q) - (1.0 - q) * rows.y * mu ** (1.0 - q)
         information = symmetric_part((A * (weights * curvature)[:, None]).T @ A)
-        prior = prior_precision(A.shape[1], float(parameters["alpha"]) * float(weights.sum()), parameters)
+        prior = prior_precision(A.shape[1], number(parameters, "alpha") * float(weights.sum()), parameters)
         hessian = information + np.diag(prior)
         text = checked_expansion(name, hessian, -(A.T @ (weights * slope)) - prior * beta, is_separated=False)
         counts = {
@@ -345,7 +365,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter):
         alpha is per unit of weight, so P is sum P_j where all sites have the alpha of the fused model.
         """
         counts, parameters = statistics.counts, statistics.parameters
-        precision = float(parameters["alpha"]) * float(counts[WEIGHT])
+        precision = number(parameters, "alpha") * float(counts[WEIGHT])
         target = prior_precision(len(counts[SHIFT]), precision, parameters)
         return counts[INFORMATION], counts[SHIFT], counts[PRIOR], target
 
@@ -361,7 +381,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter):
         """Set coefficients and the intercept."""
         information, shift, _, prior = self.natural(statistics)
         beta = solve_positive(information + np.diag(prior), shift, f"the {self.class_name} of all sites")
-        has_intercept = bool(statistics.parameters["fit_intercept"])
+        has_intercept = bool(statistics.parameters.get("fit_intercept", True))
         model.coef_ = beta[:-1].copy() if has_intercept else beta
         model.intercept_ = float(beta[-1]) if has_intercept else 0.0
         model.n_iter_ = 1
@@ -400,7 +420,9 @@ class TweedieRegressorAdapter(GeneralisedLinearAdapter):
 
     def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
         """Refuse the identity link of means that must be positive."""
-        power, link = float(parameters["power"]), parameters["link"]
-        if (power != 0.0 and link == "identity") or power < 0.0:
-            return Problem("link", f"identity of power {power:g} may leave the positive means", "fit with link='log'")
+        power = decode(parameters.get("power"))
+        if isinstance(power, int | float) and power < 0.0:
+            return Problem("power", f"{power:g} has a curvature that is not positive", "fit with power 0, 1 or more")
+        if power != 0.0 and parameters.get("link") == "identity":
+            return Problem("link", "identity of positive means may leave them", "fit with link='log'")
         return None
