@@ -38,6 +38,7 @@ from consilience.errors import (
     WithheldWarning,
 )
 from consilience.estimators.fusion import EstimatorFusion
+from consilience.estimators.meta_analysis.analysis import MetaAnalysis, meta_analysis
 from consilience.estimators.removal import add, remove
 from consilience.estimators.statistics import Statistics
 from consilience.matching import Matching
@@ -129,6 +130,7 @@ __all__ = [
     "KMeans",
     "Matching",
     "Merge",
+    "MetaAnalysis",
     "Network",
     "NetworkAverage",
     "NetworkFusion",
@@ -168,6 +170,7 @@ __all__ = [
     "load",
     "log_density",
     "merge",
+    "meta_analysis",
     "pack",
     "permute",
     "plane",

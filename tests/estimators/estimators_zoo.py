@@ -99,6 +99,11 @@ def _cases(*cases):
 SPECIMENS = Specimens(
     "SPECIMENS in tests/estimators/estimators_zoo.py",
     {
+        # Laplace's approximation is not the fit of all rows, so these have laws of their own, in test_laplace.py.
+        "sklearn.LogisticRegression": (),
+        "sklearn.PoissonRegressor": (),
+        "sklearn.GammaRegressor": (),
+        "sklearn.TweedieRegressor": (),
         "sklearn.LinearRegression": _cases(
             Case(LinearRegression, regression_rows),
             Case(LinearRegression, regression_rows, weighted=True, label="weights"),

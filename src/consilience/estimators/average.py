@@ -14,7 +14,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.estimators.class_labels import ClassLabels, union
-from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics, is_by_class
+from consilience.estimators.statistics import INFORMATION, ROWS, UNWEIGHTED, Statistics, is_by_class
 from consilience.families.centred_moments import CentredMoments, merge_moments
 
 
@@ -38,7 +38,12 @@ def average(sites: Sequence[Statistics]) -> Statistics:
     }
     counts = {
         name: _padded_sum(
-            [_placed_counts(site.counts[name], places, classes) for site, places in zip(sites, positions, strict=True)]
+            [
+                site.counts[name]
+                if places is None or classes is None
+                else placed_counts(name, site.counts[name], places, len(classes))
+                for site, places in zip(sites, positions, strict=True)
+            ]
         )
         for name in first.counts
     }
@@ -73,10 +78,14 @@ def _placed(record: CentredMoments, positions: Labels | None, classes: ClassLabe
     return record if positions is None or classes is None else record.placed(positions, len(classes))
 
 
-def _placed_counts(values: Array, positions: Labels | None, classes: ClassLabels | None) -> Array:
-    if positions is None or classes is None:
-        return values
-    wide = np.zeros((len(classes), *values.shape[1:]))
+def placed_counts(name: str, values: Array, positions: Labels, n_classes: int) -> Array:
+    """Return counts of some classes among all, with zeros for the others."""
+    if name == INFORMATION:  # (C, p, C, p)
+        columns = np.arange(values.shape[1])
+        wide = np.zeros((n_classes, len(columns), n_classes, len(columns)))
+        wide[np.ix_(positions, columns, positions, columns)] = values
+        return wide
+    wide = np.zeros((n_classes, *values.shape[1:]))
     wide[positions] = values
     return wide
 

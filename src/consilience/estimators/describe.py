@@ -202,7 +202,7 @@ def _of_data(
         numbers = classes.numbers_of(rows.y)
     elif adapter.needs == "targets":
         target_shape = rows.y.shape[1:]
-    sums = adapter.sums_of_rows(rows, numbers, len(classes or ()), parameters, products=products)
+    sums = adapter.sums_of_model(model, rows, numbers, len(classes or ()), parameters, products=products)
     statistics = Statistics(
         adapter.kind,
         parameters,
@@ -349,4 +349,11 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         Problem(f"class {statistics.classes.names[c]}", f"has {counts[c]:g} rows, fewer than {min_count:g}", keeps)
         for c in thin.tolist()
     ]
+    if adapter.mark == "approximate":
+        raise InputError(
+            [
+                *problems,
+                Problem("", f"a {adapter.class_name} is told with all of its classes", "fit without that class"),
+            ]
+        )
     return told.some_classes(remaining), problems

@@ -24,6 +24,7 @@ from consilience.estimators.inputs import (
     describe_inputs,
     differing_parameters,
 )
+from consilience.estimators.laplace_product import assess_product
 from consilience.estimators.rebuild import rebuild, with_parameters
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
@@ -106,6 +107,7 @@ def _fuse_described(
         **_withheld(described, min_count),
         **({"hyper_parameters": list(differing)} if differing else {}),
     }
+    details |= assess_product(fused, [site.statistics for site in described])
     verdict = judge(fused, len(described), details)
     matching = match_classes(fused, [(site.name, site.statistics) for site in described])
     result = {

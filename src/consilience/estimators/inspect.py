@@ -55,6 +55,8 @@ def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:
         rows.append(("targets", "mean and variance of what is predicted, and how it varies with each column"))
     if "counts.features" in tensors:
         rows.append(("counts by column", f"the sum of every column {of}: what one row alone has, is one person's"))
+    if "counts.information" in tensors:
+        rows.append(("information", "weighted products of columns; of fewer rows than columns, the space of the rows"))
     if any(name.startswith("maxima.") and name != "maxima.categories" for name in tensors):
         rows.append(("extremes", "the least or the greatest value of every column, each one person's"))
     rows.append(

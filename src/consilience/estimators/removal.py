@@ -16,15 +16,16 @@ from consilience.checks import Array
 from consilience.core.inputs import name_inputs
 from consilience.core.provenance import make_provenance
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
-from consilience.estimators.average import average
+from consilience.estimators.average import average, placed_counts
 from consilience.estimators.describe import withhold
 from consilience.estimators.files import FORMAT, read_statistics
 from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.inputs import disagreements, statistics_of
 from consilience.estimators.rebuild import rebuild
-from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics
+from consilience.estimators.statistics import ROWS, SIGNED, UNWEIGHTED, Statistics
 from consilience.estimators.verdict import judge
+from consilience.families.centred_moments import MAX_REMOVAL_ERROR
 from consilience.posteriors.thin_components import MIN_COUNT
 
 
@@ -99,13 +100,15 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
         part = replace(
             part,
             moments={name: record.placed(positions, len(whole.classes)) for name, record in part.moments.items()},
-            counts={name: _placed(values, positions, len(whole.classes)) for name, values in part.counts.items()},
+            counts={
+                name: placed_counts(name, values, positions, len(whole.classes)) for name, values in part.counts.items()
+            },
         )
     moments = {
         name: record.remove(part.moments[ROWS if name == UNWEIGHTED and name not in part.moments else name])
         for name, record in whole.moments.items()
     }
-    counts = {name: _less(values, part.counts[name]) for name, values in whole.counts.items()}
+    counts = {name: _less(name, values, part.counts[name]) for name, values in whole.counts.items()}
     left = replace(whole, moments=moments, counts=counts)
     if left.classes is None:
         return left
@@ -115,16 +118,16 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
     return left if len(remaining) == len(left.classes) else left.some_classes(remaining)
 
 
-def _placed(values: Array, positions: Any, length: int) -> Array:
-    wide = np.zeros((length, *values.shape[1:]))
-    wide[positions] = values
-    return wide
-
-
-def _less(values: Array, part: Array) -> Array:
+def _less(name: str, values: Array, part: Array) -> Array:
     """Return counts without those of a part, which may know fewer categories."""
     left = values.copy()
     left[tuple(slice(0, length) for length in part.shape)] -= part
+    if name in SIGNED:
+        if np.finfo(np.float64).eps * np.abs(values).max() > MAX_REMOVAL_ERROR * np.abs(left).max():
+            raise InputError(
+                "the model", "is so much of the fusion that rounding is what would be left", "fuse the others"
+            )
+        return left
     if np.any(left < -1e-9 * np.maximum(values.max(initial=0.0), 1.0)):
         raise InputError("the model", "has more counts than there are to take them from: it is no part of the fusion")
     return np.maximum(left, 0.0)

@@ -207,8 +207,11 @@ def _how_sites_differ(content: EstimatorContent) -> Section | None:
 def _what_it_tells(content: EstimatorContent) -> Section:
     """Return what sums tell about people."""
     of = "of each class" if content.statistics.classes is not None else "of all rows"
+    is_expansion = adapter_of_kind(content.statistics.kind).mark == "approximate"
     tells = [
-        f"The mean row {of}; of images, a picture.",
+        "Weighted products of columns; of fewer rows than columns, the space of these rows."
+        if is_expansion
+        else f"The mean row {of}; of images, a picture.",
         "Two fusions that differ by one person give that person's row; by one site, that site's sums.",
         "No noise is added, so no formal privacy is given.",
     ]

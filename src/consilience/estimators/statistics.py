@@ -27,6 +27,13 @@ ROWS = "rows"
 UNWEIGHTED = "unweighted"
 """Name of the moments of the same rows, all counted alike, which some estimators need beside weighted ones."""
 
+INFORMATION, SHIFT, PRIOR = "information", "shift", "prior"
+"""Names of the sums of Laplace's approximation; those of classes have classes on the third axis of the first too."""
+PEARSON, WEIGHT = "pearson", "weight"
+"""Names of the sum of squared Pearson residuals, and of the sum of weights."""
+SIGNED = (INFORMATION, SHIFT)
+"""Counts that may be negative."""
+
 _NEGATIVE_VARIANCE = 1e-10
 """Negative eigenvalues of a scatter, as a part of its trace, that rounding may leave. Spectra of sums of 60 sites have
 some 1e-16."""
@@ -186,7 +193,10 @@ class Statistics:
             parameters=by_class,
             classes=ClassLabels(values, self.classes.are_objects),
             moments={name: record.at(positions) for name, record in self.moments.items()},
-            counts={name: array[positions] for name, array in self.counts.items()},
+            counts={
+                name: array[positions][:, :, positions] if name == INFORMATION else array[positions]
+                for name, array in self.counts.items()
+            },
         )
 
     def problems(self) -> list[Problem]:
@@ -209,7 +219,9 @@ class Statistics:
             if np.any(lowest.min(axis=-1, initial=0.0) < -_NEGATIVE_VARIANCE * np.maximum(trace, 0.0)):
                 problems.append(Problem("", f"moments {name!r} have a scatter with negative variances"))
         problems += [
-            Problem("", f"counts {name!r} have negative values") for name, values in self.counts.items() if _neg(values)
+            Problem("", f"counts {name!r} have negative values")
+            for name, values in self.counts.items()
+            if name not in SIGNED and _neg(values)
         ]
         if self.classes is not None:
             problems += self._contradictions()

@@ -7,7 +7,11 @@ from typing import Any
 
 from consilience.core.verdict import Verdict
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.laplace_product import MAX_PRIOR_SHARE
 from consilience.estimators.statistics import Statistics
+
+SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
+"""A p-value of Q below the one, or I^2 above the other, says that sites differ, as in a meta-analysis."""
 
 
 def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> Verdict:
@@ -28,6 +32,8 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
     withheld = details.get("withheld")
     if withheld:
         rows += f", without {withheld['count']} classes of too few rows at their sites"
+    if adapter.mark == "approximate":
+        return _judge_product(name, rows, statistics, details)
     if statistics.approximations:
         return Verdict(
             "approximate",
@@ -42,3 +48,20 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
         None if withheld else True,
         remedy="min_count=0 at the sites and here keeps small classes" if withheld else None,
     )
+
+
+def _judge_product(name: str, rows: str, statistics: Statistics, details: Mapping[str, Any]) -> Verdict:
+    """Return the verdict on a product of Laplace approximations: near the pooled fit, and what speaks against it."""
+    text = f"approximate: the product of the sites' Laplace approximations, near the {name} that fit gives on {rows}"
+    against, remedies = [], []
+    found = details.get("heterogeneity")
+    if found and (found["p_value"] < SIGNIFICANCE or found["i2"] > MUCH_HETEROGENEITY):
+        figures = f"Q = {found['q']:.4g} on {found['degrees_of_freedom']}, I2 = {100 * found['i2']:.0f} %"
+        against.append(f"coefficients differ between sites ({figures}), so that one law for all is a choice")
+        remedies.append("see cs.meta_analysis of what sites sent, which has random effects")
+    share = details.get("prior_share", 0.0)
+    if share > MAX_PRIOR_SHARE:
+        against.append(f"the sites' penalties make up {100 * share:.0f} % of what is known of some coefficient")
+        remedies.append("fit with weaker penalties at the sites: C times the number of sites, alpha alike")
+    against += statistics.approximations
+    return Verdict("approximate", "; ".join([text, *against]) + ".", None, remedy="; ".join(remedies) or None)

@@ -109,6 +109,20 @@ class EstimatorAdapter(ABC):
             Whether a step before the estimator mixes columns, so that it needs products although it would not.
         """
 
+    def sums_of_model(
+        self,
+        model: Any,
+        rows: SiteRows,
+        numbers: Any,
+        n_classes: int,
+        parameters: Mapping[str, Any],
+        *,
+        products: bool,
+    ) -> Sums:
+        """Return the sums of rows for a model that was fitted to them; those of the rows alone, unless it is named."""
+        del model
+        return self.sums_of_rows(rows, numbers, n_classes, parameters, products=products)
+
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
         """Return the sums that a fitted object keeps.
 

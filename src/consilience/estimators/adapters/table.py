@@ -9,6 +9,12 @@ from consilience.estimators.adapters.discriminant import (
     LinearDiscriminantAnalysisAdapter,
     QuadraticDiscriminantAnalysisAdapter,
 )
+from consilience.estimators.adapters.laplace import (
+    GammaRegressorAdapter,
+    LogisticRegressionAdapter,
+    PoissonRegressorAdapter,
+    TweedieRegressorAdapter,
+)
 from consilience.estimators.adapters.linear_regression import LinearRegressionAdapter, RidgeAdapter
 from consilience.estimators.adapters.naive_bayes import (
     BernoulliNBAdapter,
@@ -54,6 +60,10 @@ ESTIMATORS: tuple[EstimatorAdapter, ...] = (
     StandardScalerAdapter(),
     MinMaxScalerAdapter(),
     MaxAbsScalerAdapter(),
+    LogisticRegressionAdapter(),
+    PoissonRegressorAdapter(),
+    GammaRegressorAdapter(),
+    TweedieRegressorAdapter(),
 )
 """Every estimator that is fused by its sums; a new one is one file and one line here."""
 

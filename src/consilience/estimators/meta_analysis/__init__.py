@@ -1,0 +1,1 @@
+"""Meta-analysis: estimates of several sites pooled with fixed and with random effects."""

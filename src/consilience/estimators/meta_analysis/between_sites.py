@@ -1,0 +1,240 @@
+"""Between-site variance of estimates: DerSimonian-Laird, Paule-Mandel, and restricted maximum likelihood.
+
+The model is y_k ~ N(mu, V_k + T): y_k (p,) the estimate of site k, V_k (p, p) its covariance, T (p, p) the covariance
+between sites. With W_k = (V_k + T)^-1,
+
+    mu = (sum_k W_k)^-1 sum_k W_k y_k,      C = (sum_k W_k)^-1,      Q = sum_k (y_k - mu)^T V_k^-1 (y_k - mu) at T = 0.
+
+A site that lacks a coefficient has no row and column of it in V_k; W_k is zero there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import brentq, minimize
+
+from consilience.checks import Array, symmetric_part
+
+MAX_ITERATIONS = 2_000
+"""A bound on what a file of a stranger may take; trials of 3 to 20 sites with 1 to 6 coefficients took 10 to 60."""
+
+EM_STEPS = 20
+"""Steps of EM before quasi-Newton: enough to leave the moments; where they end does not depend on it."""
+
+GRADIENT_TOLERANCE = 1e-9
+"""Gradient of the likelihood by the root of T, in units of the sites' mean variance, at which quasi-Newton ends."""
+
+TOLERANCE = 1e-13
+"""Change of tau^2, in units of the sites' mean variance, at which its iteration ends: near rounding."""
+
+Method = Literal["reml", "dersimonian_laird", "paule_mandel", "fixed"]
+"""How the variance between sites is estimated; ``fixed`` takes none."""
+
+
+@dataclass(frozen=True, eq=False)
+class SiteEstimates:
+    """Estimates of J sites with their covariances; 0 where a site lacks a coefficient.
+
+    Parameters
+    ----------
+    estimates : ndarray of shape (J, p)
+        Estimates.
+    covariances : ndarray of shape (J, p, p)
+        Their covariances.
+    known : ndarray of bool of shape (J, p)
+        Which site has which coefficient.
+    """
+
+    estimates: Array
+    covariances: Array
+    known: np.ndarray
+
+    @property
+    def n_free(self) -> int:
+        """Number of estimates less the number of coefficients."""
+        return int(self.known.sum()) - self.known.shape[1]
+
+    def column(self, number: int) -> SiteEstimates:
+        """Return one coefficient of the sites that have it."""
+        sites = np.flatnonzero(self.known[:, number])
+        pick = slice(number, number + 1)
+        return SiteEstimates(
+            self.estimates[sites, pick], self.covariances[sites, pick, pick], np.ones((len(sites), 1), dtype=bool)
+        )
+
+    def scaled(self, units: Array) -> SiteEstimates:
+        """Return the same in other units (p,) of the coefficients."""
+        return SiteEstimates(self.estimates / units, self.covariances / np.outer(units, units), self.known)
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """Weighted mean of estimates.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (p,)
+        mu.
+    covariance : ndarray of shape (p, p)
+        C.
+    weights : ndarray of shape (J, p, p)
+        W_k.
+    squares : float
+        sum_k (y_k - mu)^T W_k (y_k - mu).
+    log_likelihood : float
+        Restricted log-likelihood of T, without its constant.
+    """
+
+    mean: Array
+    covariance: Array
+    weights: Array
+    squares: float
+    log_likelihood: float
+
+
+def pool(sites: SiteEstimates, between: Array) -> Pooled:
+    """Return the weighted mean of estimates at a covariance T (p, p) between sites."""
+    is_known = sites.known[:, :, None] & sites.known[:, None, :]  # (J, p, p)
+    total = np.where(is_known, sites.covariances + between, np.eye(sites.known.shape[1]))
+    weights = np.where(is_known, symmetric_part(np.linalg.inv(total)), 0.0)
+    precision = weights.sum(axis=0)
+    covariance = symmetric_part(np.linalg.inv(precision))
+    mean = covariance @ np.einsum("kij,kj->i", weights, sites.estimates)
+    residuals = np.where(sites.known, sites.estimates - mean, 0.0)
+    squares = float(np.einsum("ki,kij,kj->", residuals, weights, residuals))
+    log_likelihood = -0.5 * float(np.linalg.slogdet(total)[1].sum() + np.linalg.slogdet(precision)[1] + squares)
+    return Pooled(mean, covariance, weights, squares, log_likelihood)
+
+
+def dersimonian_laird(estimates: Array, variances: Array) -> float:
+    """Return tau^2 by the method of moments (DerSimonian and Laird 1986) of estimates (J,) with variances (J,)."""
+    if len(estimates) < 2:
+        return 0.0
+    w = 1.0 / variances
+    mean = np.sum(w * estimates) / w.sum()
+    q = np.sum(w * (estimates - mean) ** 2)
+    return max(0.0, float((q - (len(w) - 1)) / (w.sum() - np.sum(w**2) / w.sum())))
+
+
+def paule_mandel(estimates: Array, variances: Array) -> float:
+    """Return the tau^2 at which the generalised Q equals J - 1 (Paule and Mandel 1982); 0 where none does."""
+
+    def excess(tau2: float) -> float:
+        w = 1.0 / (variances + tau2)
+        mean = np.sum(w * estimates) / w.sum()
+        return float(np.sum(w * (estimates - mean) ** 2) - (len(w) - 1))
+
+    if len(estimates) < 2 or excess(0.0) <= 0.0:
+        return 0.0
+    # At tau2 = sum (y - mean)^2 / (J - 1) the generalised Q is below J - 1, since no weight exceeds 1 / tau2.
+    upper = 2.0 * float(np.sum((estimates - estimates.mean()) ** 2)) / (len(estimates) - 1)
+    return float(brentq(excess, 0.0, upper, xtol=1e-15 * upper, rtol=1e-14))
+
+
+def reml(estimates: Array, variances: Array) -> tuple[float, int]:
+    """Return tau^2 by restricted maximum likelihood (Viechtbauer 2005, eq. 19), and the number of iterations.
+
+    tau^2 <- max(0, sum w^2 ((y - mu)^2 - v) / sum w^2 + 1 / sum w), w = 1 / (v + tau^2).
+    """
+    tau2, unit = dersimonian_laird(estimates, variances), float(variances.mean())
+    if len(estimates) < 2:
+        return 0.0, 0
+    iteration, change = 0, np.inf
+    while iteration < MAX_ITERATIONS and change > TOLERANCE * (unit + tau2):
+        iteration += 1
+        w = 1.0 / (variances + tau2)
+        mean = np.sum(w * estimates) / w.sum()
+        step = np.sum(w**2 * ((estimates - mean) ** 2 - variances)) / np.sum(w**2) + 1.0 / w.sum()
+        change, tau2 = abs(max(0.0, float(step)) - tau2), max(0.0, float(step))
+    return tau2, iteration
+
+
+def multivariate_reml(sites: SiteEstimates, *, diagonal: bool = False) -> tuple[Array, int]:
+    """Return T (p, p) by restricted maximum likelihood, and the number of iterations.
+
+    EM over the sites' own coefficients, with r_k = y_k - mu and u_k = T W_k r_k,
+
+        T <- mean_k ( u_k u_k^T + T - T W_k T + T W_k C W_k T ),
+
+    comes near from the moments of each coefficient alone, and creeps where T is near singular. Its last steps are
+    therefore quasi-Newton on the triangular root L of T = L L^T, which keeps T positive semi-definite, along
+
+        d l / d T = -1/2 sum_k ( W_k - W_k C W_k - W_k r_k r_k^T W_k ).
+
+    Parameters
+    ----------
+    sites : SiteEstimates
+        Estimates.
+    diagonal : bool, optional
+        Whether coefficients vary independently between sites. Default: any T.
+    """
+    p = sites.known.shape[1]
+    units = np.sqrt(np.einsum("kii->i", sites.covariances) / sites.known.sum(axis=0))
+    sites = sites.scaled(units)
+    entries = np.diag_indices(p) if diagonal else np.tril_indices(p)
+
+    def gradient_terms(between: Array) -> tuple[Pooled, Array]:
+        """Return mu, and W_k - W_k C W_k - W_k r_k r_k^T W_k (J, p, p)."""
+        pooled = pool(sites, between)
+        weighted = np.einsum("kij,kj->ki", pooled.weights, np.where(sites.known, sites.estimates - pooled.mean, 0.0))
+        inner = pooled.weights - pooled.weights @ pooled.covariance @ pooled.weights
+        return pooled, inner - weighted[:, :, None] * weighted[:, None, :]
+
+    def negative_likelihood(values: Array) -> tuple[float, Array]:
+        root = np.zeros((p, p))
+        root[entries] = values
+        pooled, terms = gradient_terms(root @ root.T)
+        return -pooled.log_likelihood, (terms.sum(axis=0) @ root)[entries]
+
+    # T = 0 is a fixed point of both, so no coefficient of two sites starts below a tenth of the sites' own variance,
+    # which is one in these units. What one site alone knows does not vary between sites.
+    columns = [sites.column(number) for number in range(p)]
+    moments = [dersimonian_laird(one.estimates[:, 0], one.covariances[:, 0, 0]) for one in columns]
+    starts = [max(tau2, 0.1) if len(one.estimates) > 1 else 0.0 for one, tau2 in zip(columns, moments, strict=True)]
+    between = np.diag(starts)
+    for _ in range(EM_STEPS):
+        _, terms = gradient_terms(between)
+        between = symmetric_part(between - between @ terms.mean(axis=0) @ between)
+        if diagonal:
+            between = np.diag(np.diag(between))
+    root = _triangular_root(between)
+    found = minimize(
+        negative_likelihood,
+        root[entries],
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": MAX_ITERATIONS, "maxfun": 10 * MAX_ITERATIONS, "ftol": 0.0, "gtol": GRADIENT_TOLERANCE},
+    )
+    root = np.zeros((p, p))
+    root[entries] = found.x
+    return root @ root.T * np.outer(units, units), EM_STEPS + int(found.nit)
+
+
+def _triangular_root(matrix: Array) -> Array:
+    """Return L (p, p), lower triangular, with L L^T a positive semi-definite matrix, which may be singular."""
+    values, vectors = np.linalg.eigh(matrix)
+    factor = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    lower: Array = np.linalg.qr(factor.T)[1].T
+    return lower
+
+
+def between_site_covariance(sites: SiteEstimates, method: Method, *, diagonal: bool) -> tuple[Array, int]:
+    """Return T (p, p) and the number of iterations; moments are of each coefficient alone, so their T is diagonal."""
+    p = sites.known.shape[1]
+    if method == "fixed":
+        return np.zeros((p, p)), 0
+    if method == "reml" and p > 1:
+        return multivariate_reml(sites, diagonal=diagonal)
+    tau2, iterations = [], 0
+    for number in range(p):
+        one = sites.column(number)
+        y, v = one.estimates[:, 0], one.covariances[:, 0, 0]
+        if method == "reml":
+            value, iterations = reml(y, v)
+        else:
+            value = dersimonian_laird(y, v) if method == "dersimonian_laird" else paule_mandel(y, v)
+        tau2.append(value)
+    return np.diag(tau2), iterations

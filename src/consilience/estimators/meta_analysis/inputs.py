@@ -1,0 +1,163 @@
+"""Input of a meta-analysis: estimates with covariances by site, from values, fitted results or a CSV table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import InputError, Problem
+from consilience.estimators.laplace_product import site_estimate
+from consilience.estimators.meta_analysis.between_sites import SiteEstimates
+from consilience.estimators.statistics import Statistics
+from consilience.files.csv import read_csv
+
+SPREADS = ("se", "standard_error", "variance")
+"""Columns of a table that say how sure an estimate is, of which it has one."""
+
+_ASYMMETRY = 1e-8
+"""Asymmetry of a covariance, as a part of its largest entry, that rounding of a printed table may leave."""
+
+
+def read_estimates(
+    estimates: Mapping[str, Any] | str | Path, names: Sequence[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...], SiteEstimates]:
+    """Return the names of sites, those of coefficients, and the estimates with their covariances.
+
+    Raises
+    ------
+    InputError
+        Listing what is wrong with them, by site.
+    """
+    by_site: dict[str, Site] = {}
+    problems: list[Problem] = []
+    if isinstance(estimates, str | Path):
+        by_site = _read_table(Path(estimates))
+    elif isinstance(estimates, Mapping):
+        for site, value in estimates.items():
+            try:
+                by_site[str(site)] = _site(value, names)
+            except InputError as error:
+                problems += [problem.about(site) for problem in error.problems]
+    else:
+        raise InputError(
+            "estimates",
+            f"expected a mapping from sites to (estimate, covariance), or the path of a CSV table, found"
+            f" {type(estimates).__name__}",
+        )
+    if not problems and len(by_site) < 2:
+        problems = [Problem("estimates", f"of {len(by_site)} sites, expected two or more")]
+    if not problems:
+        first, (of_first, _, _) = next(iter(by_site.items()))
+        problems = [
+            Problem(site, f"names its coefficients otherwise than {first}: {_said(known)}, {_said(of_first)}")
+            for site, (known, _, _) in by_site.items()
+            if (known[0] is None) != (of_first[0] is None) or (known[0] is None and len(known) != len(of_first))
+        ]
+    if problems:
+        raise InputError(problems)
+    return _joined(by_site)
+
+
+Site = tuple[list[Any], Array, Array]
+"""Names of coefficients (None each, where there are none), estimates (p,), covariance (p, p)."""
+
+
+def _said(names: Sequence[Any]) -> str:
+    return f"{len(names)} without names" if names[0] is None else ", ".join(map(str, names[:4]))
+
+
+def _joined(by_site: Mapping[str, Site]) -> tuple[tuple[str, ...], tuple[str, ...], SiteEstimates]:
+    """Return estimates over the union of all coefficients, in the order in which they are met."""
+    union = list(dict.fromkeys(name for known, _, _ in by_site.values() for name in known if name is not None))
+    unnamed = not union
+    p = len(next(iter(by_site.values()))[0]) if unnamed else len(union)
+    labels = tuple(f"coefficient {number}" if p > 1 else "effect" for number in range(p)) if unnamed else tuple(union)
+    y, v = np.zeros((len(by_site), p)), np.zeros((len(by_site), p, p))
+    known = np.zeros((len(by_site), p), dtype=bool)
+    for k, (site_names, mean, covariance) in enumerate(by_site.values()):
+        places = np.arange(p) if unnamed else np.array([union.index(name) for name in site_names])
+        y[k, places], known[k, places] = mean, True
+        v[k][np.ix_(places, places)] = covariance
+    return tuple(by_site), labels, SiteEstimates(y, v, known)
+
+
+def _site(value: Any, names: Sequence[str] | None) -> Site:
+    """Return the estimates of one site: of a pair, or of a fitted result with ``params`` and ``cov_params()``."""
+    if isinstance(value, Statistics):
+        value = site_estimate(value)
+    elif callable(getattr(value, "cov_params", None)) and hasattr(value, "params"):
+        value = (value.params, value.cov_params())
+        if np.ndim(value[0]) != 1:
+            raise InputError("params", f"have shape {np.shape(value[0])}; give (estimate, covariance) of one vector")
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise InputError("", f"expected (estimate, covariance), found {type(value).__name__}")
+    estimate, covariance = value
+    labels: list[Any] | None = None if names is None else list(names)
+    if isinstance(estimate, Mapping):
+        labels, estimate = [str(name) for name in estimate], list(estimate.values())
+    elif hasattr(estimate, "index") and hasattr(estimate, "to_numpy"):  # a pandas Series
+        labels = [str(name) for name in estimate.index]
+        if hasattr(covariance, "index"):
+            told = [str(name) for name in covariance.index]
+            if told != labels or [str(name) for name in covariance.columns] != labels:
+                raise InputError("covariance", f"is of {_said(told)}, and the estimates are of {_said(labels)}")
+    try:
+        mean = np.atleast_1d(np.asarray(estimate, dtype=np.float64))
+        matrix = np.asarray(covariance, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("", "expected numbers as estimate and covariance") from None
+    p = len(mean)
+    if matrix.ndim < 2 and p == 1 and matrix.size == 1:
+        matrix = matrix.reshape(1, 1)
+    if mean.ndim != 1 or p == 0 or matrix.shape != (p, p):
+        raise InputError(
+            "covariance", f"has shape {matrix.shape}, expected {(p, p)}", "of standard errors se: np.diag(se ** 2)"
+        )
+    if labels is not None and (len(labels) != p or len(set(labels)) != p):
+        raise InputError("names", f"expected {p} different ones, found {', '.join(labels[:8])}")
+    if not (np.isfinite(mean).all() and np.isfinite(matrix).all()):
+        raise InputError("", "has values that are not finite", "leave out what could not be estimated, by name")
+    if np.abs(matrix - matrix.T).max() > _ASYMMETRY * np.abs(matrix).max():
+        raise InputError("covariance", "is not symmetric")
+    matrix = (matrix + matrix.T) / 2.0
+    deviations = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    correlation = matrix / np.outer(deviations, deviations) if np.all(deviations > 0) else None
+    if correlation is None or np.linalg.eigvalsh(correlation)[0] < p * np.finfo(np.float64).eps:
+        raise InputError("covariance", "is not positive definite", "leave out coefficients that others determine")
+    return [None] * p if labels is None else labels, mean, matrix
+
+
+def _read_table(path: Path) -> dict[str, Site]:
+    """Return the estimates of a table with columns ``site``, ``estimate``, one of `SPREADS`, and ``coefficient``."""
+    table = read_csv(path, ("site", "estimate", "coefficient", *SPREADS))
+    header = [name.lower() for name in table.header or ()]
+    spreads = [name for name in SPREADS if name in header]
+    if "site" not in header or "estimate" not in header or len(spreads) != 1:
+        raise InputError(
+            path,
+            f"has columns {', '.join(header[:8]) or 'without names'}, expected site, estimate, one of"
+            f" {', '.join(SPREADS)}, and coefficient where there are several",
+        )
+    numbers = table.numbers([header.index("estimate"), header.index(spreads[0])])
+    variances = numbers[:, 1] if spreads[0] == "variance" else numbers[:, 1] ** 2
+    rows: dict[str, dict[str, tuple[float, float]]] = {}
+    for cells, line, mean, variance in zip(table.rows, table.lines, numbers[:, 0], variances, strict=True):
+        site = cells[header.index("site")].strip()
+        name = cells[header.index("coefficient")].strip() if "coefficient" in header else "effect"
+        if name in rows.setdefault(site, {}):
+            raise InputError(path, f"line {line}: has {name} of {site} a second time")
+        if not variance > 0:
+            raise InputError(path, f"line {line}: expected a positive {spreads[0]}")
+        rows[site][name] = (float(mean), float(variance))
+    return {
+        site: (
+            list(of_site),
+            np.array([mean for mean, _ in of_site.values()]),
+            np.diag([variance for _, variance in of_site.values()]),
+        )
+        for site, of_site in rows.items()
+    }
