@@ -14,7 +14,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.estimators.class_labels import ClassLabels, union
-from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics, is_by_class
+from consilience.estimators.statistics import ROWS, UNWEIGHTED, WITHOUT_UNWEIGHTED, Statistics, is_by_class
 from consilience.families.centred_moments import CentredMoments, merge_moments
 
 
@@ -26,6 +26,8 @@ def average(sites: Sequence[Statistics]) -> Statistics:
     sites : sequence of Statistics
         In the order in which they are summed.
     """
+    if any(WITHOUT_UNWEIGHTED in site.approximations for site in sites):  # then they are not known of all rows
+        sites = [site.without_unweighted() for site in sites]
     first = sites[0]
     classes = None if first.classes is None else union([site.classes for site in sites if site.classes is not None])
     positions = [_positions(site, classes) for site in sites]

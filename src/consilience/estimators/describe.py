@@ -105,12 +105,12 @@ def describe(
         statistics = describe_all(model, data, n_observations, sample_weight)
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
-    for text in () if isinstance(model, Statistics) else statistics.approximations:
+    left, withheld = withhold(statistics, min_count)
+    for text in () if isinstance(model, Statistics) else left.approximations:
         warn_caller(
-            f"the sums of this {adapter_of_kind(statistics.kind).class_name} are approximate: {text}",
+            f"the sums of this {adapter_of_kind(left.kind).class_name} are approximate: {text}",
             ApproximateStatisticsWarning,
         )
-    left, withheld = withhold(statistics, min_count)
     for problem in withheld:
         warn_caller(problem, WithheldWarning)
     return left
@@ -330,7 +330,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     disclosure = adapter.disclosure()
     if disclosure is not None and min_count > 0:
         raise InputError([disclosure])
-    told = replace(statistics, min_count=float(min_count))
+    told = replace(statistics.without_unweighted() if min_count > 0 else statistics, min_count=float(min_count))
     keeps = "min_count=0 keeps them"
     if statistics.classes is None:
         if statistics.n_observations < min_count:

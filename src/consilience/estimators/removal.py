@@ -23,7 +23,7 @@ from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.inputs import disagreements, statistics_of
 from consilience.estimators.rebuild import rebuild
-from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics
+from consilience.estimators.statistics import ROWS, UNWEIGHTED, WITHOUT_UNWEIGHTED, Statistics
 from consilience.estimators.verdict import judge
 from consilience.posteriors.thin_components import MIN_COUNT
 
@@ -101,6 +101,8 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
             moments={name: record.placed(positions, len(whole.classes)) for name, record in part.moments.items()},
             counts={name: _placed(values, positions, len(whole.classes)) for name, values in part.counts.items()},
         )
+    if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):
+        whole = whole.without_unweighted()
     moments = {
         name: record.remove(part.moments[ROWS if name == UNWEIGHTED and name not in part.moments else name])
         for name, record in whole.moments.items()

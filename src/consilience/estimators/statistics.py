@@ -25,7 +25,15 @@ from consilience.posteriors.posterior import Features
 ROWS = "rows"
 """Name of the moments of all rows, and of the count of rows: of one of the two, or both."""
 UNWEIGHTED = "unweighted"
-"""Name of the moments of the same rows, all counted alike, which some estimators need beside weighted ones."""
+"""Name of the moments of the same rows, all counted alike, which some estimators need beside weighted ones. Together
+with weighted ones they tell of single rows (of one row with a weight of its own the difference is that row), so they
+leave a site with ``min_count=0`` only."""
+
+WITHOUT_UNWEIGHTED = (
+    "its epsilon_ is that of weighted rows, and fit takes that of rows without their weights, which would tell of single"
+    " rows beside weighted ones and leave with min_count=0 only"
+)
+"""Why statistics of weighted rows from which `UNWEIGHTED` was left out are approximate."""
 
 _NEGATIVE_VARIANCE = 1e-10
 """Negative eigenvalues of a scatter, as a part of its trace, that rounding may leave. Spectra of sums of 60 sites have
@@ -172,6 +180,16 @@ class Statistics:
             yield f"counts.{name}", values
         for name, values in sorted(self.maxima.items()):
             yield f"maxima.{name}", values
+
+    def without_unweighted(self) -> Statistics:
+        """Return the statistics without the moments of rows without their weights, said to be approximate."""
+        if UNWEIGHTED not in self.moments:
+            return self
+        return replace(
+            self,
+            moments={name: record for name, record in self.moments.items() if name != UNWEIGHTED},
+            approximations=tuple(dict.fromkeys([*self.approximations, WITHOUT_UNWEIGHTED])),
+        )
 
     def some_classes(self, positions: Labels) -> Statistics:
         """Return the statistics of some classes."""

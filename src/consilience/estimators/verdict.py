@@ -7,7 +7,7 @@ from typing import Any
 
 from consilience.core.verdict import Verdict
 from consilience.estimators.adapters.table import adapter_of_kind
-from consilience.estimators.statistics import Statistics
+from consilience.estimators.statistics import WITHOUT_UNWEIGHTED, Statistics
 
 
 def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> Verdict:
@@ -33,7 +33,9 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
             "approximate",
             f"near the {name} that fit gives on {rows}, and how near is not known: {statistics.approximations[0]}.",
             None,
-            remedy="describe the models where their data are: cs.describe(model, data=...)",
+            remedy="min_count=0 at the sites and here sends what is missing"
+            if statistics.approximations[0] == WITHOUT_UNWEIGHTED
+            else "describe the models where their data are: cs.describe(model, data=...)",
         )
     how = "" if adapter.mark == "exact" else ", as its iteration ends there"
     return Verdict(

@@ -23,7 +23,8 @@ other rows: the last batch's, or rows without their weights. Rounding leaves 1e-
 class GaussianNBAdapter(EstimatorAdapter):
     """Gaussian naive Bayes; epsilon is that of the variance of all rows, never the mean of the sites'.
 
-    ``fit`` takes epsilon from rows without their weights, so weighted rows send their unweighted moments too.
+    ``fit`` takes epsilon from rows without their weights. Weighted rows have their unweighted moments too, which leave a
+    site with ``min_count=0`` only; without them epsilon is that of weighted rows.
     """
 
     kind: ClassVar[str] = "sklearn.GaussianNB"
