@@ -39,6 +39,10 @@ _ITERATIVE = ("sag", "saga", "lsqr", "sparse_cg", "randomized")
 """Solvers whose models may be further from the exact one than `FIT_DIFFERENCE`."""
 
 
+_WHOLE = 1e-9
+"""Relative difference of a count of rows from a whole number that is rounding."""
+
+
 class ApproximateStatisticsWarning(UserWarning):
     """A fitted object keeps its sums only in part, so that what is fused of them is near the pooled model, not it."""
 
@@ -330,6 +334,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     disclosure = adapter.disclosure()
     if disclosure is not None and min_count > 0:
         raise InputError([disclosure])
+    _require_counted_rows(statistics, min_count)
     told = replace(statistics.without_unweighted() if min_count > 0 else statistics, min_count=float(min_count))
     keeps = "min_count=0 keeps them"
     if statistics.classes is None:
@@ -339,14 +344,55 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
             )
         return told, []
     counts = statistics.row_counts
-    remaining = np.flatnonzero((counts >= min_count) & (counts > 0))
-    thin = np.flatnonzero((counts < min_count) & (counts > 0))
-    if not len(remaining):
+    is_thin = counts < min_count
+    is_alike = adapter.looks_like_one_row(statistics) if min_count > 0 else np.zeros(len(counts), dtype=bool)
+    is_kept = (counts > 0) & ~is_thin & ~is_alike
+    if not np.any(is_kept):
         raise InputError("", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", keeps)
-    if len(remaining) == len(counts):
+    if np.all(is_kept):
         return told, []
     problems = [
-        Problem(f"class {statistics.classes.names[c]}", f"has {counts[c]:g} rows, fewer than {min_count:g}", keeps)
-        for c in thin.tolist()
+        Problem(
+            f"class {statistics.classes.names[c]}",
+            f"has {counts[c]:g} rows, fewer than {min_count:g}"
+            if is_thin[c]
+            else "varies in no column, so that it may be one row with a large weight",
+            keeps,
+        )
+        for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
-    return told.some_classes(remaining), problems
+    return adapter.trimmed(told.some_classes(np.flatnonzero(is_kept))), problems
+
+
+def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
+    """Raise where it cannot be told that `min_count` rows are behind all numbers.
+
+    Raises
+    ------
+    InputError
+        For counts that are sums of weights, and columns with a value in too few rows.
+    """
+    if min_count <= 0:
+        return
+    counts = np.atleast_1d(statistics.row_counts)
+    called = adapter_of_kind(statistics.kind).class_name
+    if np.any(np.abs(counts - np.rint(counts)) > _WHOLE * np.maximum(counts, 1.0)):
+        raise InputError(
+            f"a {called}",
+            f"counts weights, not rows ({counts[counts != np.rint(counts)][0]:g}), so that a class of fewer than"
+            f" {min_count:g} rows is not seen",
+            "describe it with its data, cs.describe(model, data=..., sample_weight=...), or give min_count=0",
+        )
+    if statistics.classes is not None:
+        return
+    thin = np.flatnonzero((counts > 0) & (counts < min_count))
+    if len(counts) > 1 and len(thin):
+        names = statistics.features.names or tuple(f"column {number}" for number in range(len(counts)))
+        raise InputError(
+            Problem(
+                names[column],
+                f"has a value in {counts[column]:g} rows, fewer than {min_count:g}",
+                "leave that column out, or give min_count=0",
+            )
+            for column in thin.tolist()
+        )

@@ -16,6 +16,7 @@ from consilience.checks import Array
 from consilience.core.inputs import name_inputs
 from consilience.core.provenance import make_provenance
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
+from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import average
 from consilience.estimators.describe import withhold
 from consilience.estimators.files import FORMAT, read_statistics
@@ -111,10 +112,11 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
     left = replace(whole, moments=moments, counts=counts)
     if left.classes is None:
         return left
+    adapter = adapter_of_kind(left.kind)
     remaining = np.flatnonzero(left.row_counts > 0)
     if not len(remaining):
         raise InputError("the model", "is all that was fused: nothing is left")
-    return left if len(remaining) == len(left.classes) else left.some_classes(remaining)
+    return adapter.trimmed(left if len(remaining) == len(left.classes) else left.some_classes(remaining))
 
 
 def _placed(values: Array, positions: Any, length: int) -> Array:

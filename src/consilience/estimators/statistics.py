@@ -30,8 +30,8 @@ with weighted ones they tell of single rows (of one row with a weight of its own
 leave a site with ``min_count=0`` only."""
 
 WITHOUT_UNWEIGHTED = (
-    "its epsilon_ is that of weighted rows, and fit takes that of rows without their weights, which would tell of single"
-    " rows beside weighted ones and leave with min_count=0 only"
+    "its epsilon_ is that of weighted rows, and fit takes that of rows without their weights, which would tell of"
+    " single rows beside weighted ones and leave with min_count=0 only"
 )
 """Why statistics of weighted rows from which `UNWEIGHTED` was left out are approximate."""
 

@@ -85,6 +85,14 @@ class EstimatorAdapter(ABC):
         """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""
         return None
 
+    def looks_like_one_row(self, statistics: Statistics) -> Any:
+        """Return which classes (C,) may be a single row, whatever their counts say."""
+        return np.zeros(len(statistics.classes or ()), dtype=bool)
+
+    def trimmed(self, statistics: Statistics) -> Statistics:
+        """Return statistics without what only classes that are left out have told."""
+        return statistics
+
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
         """Return the shapes of counts and maxima, and the leading ones of moments, by what messages call them."""
         return {f"moments {ROWS!r}": () if statistics.classes is None else (len(statistics.classes),)}
