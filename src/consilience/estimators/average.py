@@ -56,6 +56,7 @@ def average(sites: Sequence[Statistics]) -> Statistics:
         features=next((site.features for site in sites if site.features.names is not None), first.features),
         approximations=approximations,
         min_count=min(site.min_count for site in sites),
+        n_withheld=sum(site.n_withheld for site in sites),
     )
 
 

@@ -361,7 +361,8 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         )
         for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
-    return adapter.trimmed(told.some_classes(np.flatnonzero(is_kept))), problems
+    left = replace(told.some_classes(np.flatnonzero(is_kept)), n_withheld=told.n_withheld + len(problems))
+    return adapter.trimmed(left), problems
 
 
 def _require_counted_rows(statistics: Statistics, min_count: float) -> None:

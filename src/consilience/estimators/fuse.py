@@ -106,7 +106,7 @@ def _fuse_described(
         **_withheld(described, min_count),
         **({"hyper_parameters": list(differing)} if differing else {}),
     }
-    verdict = judge(fused, len(described), details)
+    verdict = judge(fused, len(described))
     matching = match_classes(fused, [(site.name, site.statistics) for site in described])
     result = {
         "n_components": fused.n_components,

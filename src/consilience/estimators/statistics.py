@@ -43,6 +43,10 @@ _COUNT_ROUNDING = 1e-9
 """Relative difference of two sums of the same counts. Rounding only."""
 
 
+_NOT_OF_SUMS = ("min_count", "n_withheld")
+"""What of a header does not tell one site's sums from another's."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A step of a Pipeline before its last: the name, the class and the hyper-parameters of a transformer.
@@ -94,6 +98,9 @@ class Statistics:
         Why these are not the sums of the rows to the last digits, a sentence each.
     min_count : float, optional
         Least rows of a class, or of all, that the site tells of.
+    n_withheld : int, optional
+        Number of classes that were left out for too few rows; of all sites together, each counts its own. How many is
+        told, and not which: that somebody at a site is of a class is what withholding it keeps.
     """
 
     kind: str
@@ -109,6 +116,7 @@ class Statistics:
     last_step: str | None = None
     approximations: tuple[str, ...] = ()
     min_count: float = 0.0
+    n_withheld: int = 0
 
     @property
     def rows(self) -> CentredMoments:
@@ -141,8 +149,9 @@ class Statistics:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of everything that it says, in hexadecimal."""
-        digest = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
+        """SHA-256 of the sums and of what they are of, in hexadecimal; whatever was asked of what leaves a site."""
+        told = {name: value for name, value in self.header().items() if name not in _NOT_OF_SUMS}
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
         for name, values in self.tensors():
             digest.update(f"{name} {values.shape}".encode())
             digest.update(np.ascontiguousarray(values + 0.0).tobytes())  # + 0.0 makes -0.0 and 0.0 the same bits
@@ -165,6 +174,7 @@ class Statistics:
             "last_step": self.last_step,
             "approximations": list(self.approximations),
             "min_count": self.min_count,
+            "n_withheld": self.n_withheld,
         }
 
     def tensors(self) -> Iterator[tuple[str, Array]]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from consilience.core.verdict import Verdict
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.statistics import WITHOUT_UNWEIGHTED, Statistics
 
 
-def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> Verdict:
+def judge(statistics: Statistics, n_sites: int) -> Verdict:
     """Return the verdict on the estimator of all sites' sums.
 
     Parameters
@@ -19,15 +16,13 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
         The sums of all sites.
     n_sites : int
         Number of sites.
-    details : mapping of str to value
-        What was left out.
     """
     adapter = adapter_of_kind(statistics.kind)
     name = adapter.class_name if statistics.last_step is None else f"Pipeline of a {adapter.class_name}"
     rows = f"the {statistics.n_observations:,.0f} rows of all {n_sites} sites"
-    withheld = details.get("withheld")
+    withheld = statistics.n_withheld
     if withheld:
-        rows += f", without {withheld['count']} classes of too few rows at their sites"
+        rows += f", without {withheld:,} {'class' if withheld == 1 else 'classes'} of too few rows at their sites"
     if statistics.approximations:
         return Verdict(
             "approximate",
