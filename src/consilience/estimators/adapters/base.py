@@ -59,6 +59,8 @@ class EstimatorAdapter(ABC):
     """Whether its moments have one record for each column."""
     may_be_sparse: ClassVar[bool] = False
     """Whether sums are taken of sparse rows without filling them."""
+    loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Values of hyper-parameters with which a model may be too far from what its sums give for being compared."""
     compared: ClassVar[tuple[str, ...]] = ()
     """Fitted attributes by which a model is compared with what its sums give; what it predicts, where there are
     none."""

@@ -242,9 +242,8 @@ def _members(rows: SiteRows, numbers: Any, n_classes: int) -> Any:
 
 
 def _row_counts(rows: SiteRows, numbers: Any, n_classes: int) -> dict[str, Array]:
-    is_counted = np.ones(rows.n) if rows.weights is None else (rows.weights > 0).astype(np.float64)
     return {
-        ROWS: np.bincount(numbers, is_counted, minlength=n_classes).astype(np.float64),
+        ROWS: np.bincount(numbers, minlength=n_classes).astype(np.float64),
         "weight": np.bincount(numbers, rows.weights, minlength=n_classes).astype(np.float64),
     }
 
