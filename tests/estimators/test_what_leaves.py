@@ -4,11 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
 from sklearn.preprocessing import StandardScaler
 
 import consilience as cs
 from consilience.estimators.describe import ApproximateStatisticsWarning
+from tests.cli.running import run
 from tests.estimators.estimators_zoo import class_rows, code_rows, count_rows, regression_rows
 from tests.estimators.sites import differences
 
@@ -119,3 +121,18 @@ def test_a_scaler_of_weighted_rows_does_not_say_how_many_rows_it_saw():
     scaler = StandardScaler().fit(X, sample_weight=np.full(len(X), 0.71))
     with pytest.raises(cs.InputError, match="a StandardScaler: counts weights, not rows"):
         cs.describe(scaler)
+
+
+def test_a_row_that_alone_has_a_value_in_a_column_follows_from_products_and_the_pages_say_so(tmp_path):
+    X = regression_rows(0)[0]
+    X[:, 4] = 0.0
+    X[17, 4] = 1.0
+    for name, rows in (("a", slice(0, 200)), ("b", slice(200, None))):
+        cs.save(PCA().fit(X[rows]), tmp_path / f"{name}.safetensors", data=X[rows])
+    fusion = cs.fuse([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
+    np.testing.assert_allclose(fusion.statistics.rows.raw_scatter()[4], X[17], atol=1e-8)
+    fusion.report(tmp_path / "page.html")
+    assert "they hold that whole row, whatever min_count" in (tmp_path / "page.html").read_text()
+    fusion.save(tmp_path / "fused.safetensors")
+    told = run("inspect", tmp_path / "fused.safetensors").out
+    assert "of a column that is not zero for one row alone, that whole row" in " ".join(told.split())
