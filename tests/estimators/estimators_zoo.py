@@ -167,6 +167,21 @@ SPECIMENS = Specimens(
                 lambda: LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=OAS()), class_rows, label="OAS"
             ),
             Case(
+                lambda: LinearDiscriminantAnalysis(
+                    solver="lsqr", covariance_estimator=ShrunkCovariance(shrinkage=0.2, assume_centered=True)
+                ),
+                class_rows,
+                label="shrunk about zero",
+            ),
+            Case(
+                lambda: LinearDiscriminantAnalysis(
+                    solver="eigen", covariance_estimator=OAS(assume_centered=True), priors=[0.3, 0.7]
+                ),
+                two_class_rows,
+                ignored=("scalings_",),
+                label="eigen about zero",
+            ),
+            Case(
                 lambda: LinearDiscriminantAnalysis(solver="eigen", n_components=2),
                 class_rows,
                 ignored=("scalings_",),

@@ -128,3 +128,16 @@ def test_a_site_sends_no_small_class(tmp_path):
     assert "ash" in cs.load(tmp_path / "a.safetensors").classes.names
     sent = cs.federated.send_folder(tmp_path / "a.safetensors", tmp_path / "round", "a")
     assert "class ash has 3 rows, fewer than 5" in str(sent.warnings)
+
+
+def test_a_site_sends_no_unweighted_moments_beside_weighted_ones(tmp_path):
+    X, y = class_rows(0)
+    weights = np.where(np.arange(len(X)) == 7, 3.0, 1.0)
+    model = GaussianNB().fit(X, y, sample_weight=weights)
+    cs.save(model, tmp_path / "a.safetensors", data=(X, y), sample_weight=weights, min_count=0)
+    assert "unweighted" in cs.load(tmp_path / "a.safetensors").moments
+    sent = cs.federated.send_folder(tmp_path / "a.safetensors", tmp_path / "round", "a")
+    assert "the moments of rows without their weights stay here" in str(sent.warnings)
+    there = b"".join(path.read_bytes() for path in (tmp_path / "round").rglob("*") if path.is_file())
+    assert b"moments.rows.mean" in there
+    assert b"moments.unweighted" not in there

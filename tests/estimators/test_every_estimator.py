@@ -165,3 +165,14 @@ def test_a_pipeline_is_fused_in_the_units_of_the_data(name, monkeypatch):
         assert np.array_equal(fused.predict(X), pooled.predict(X))
         return
     np.testing.assert_allclose(getattr(fused, method)(X), getattr(pooled, method)(X), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["LinearRegression", "GaussianNB", "PCA", "CategoricalNB"])
+def test_the_order_in_which_sites_without_names_come_changes_no_bit(name, monkeypatch):
+    _, _, _, sites = described(monkeypatch, CASES[name], 12, 0)
+    whole = cs.fuse(sites, min_count=0).statistics
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(sites))
+        assert cs.fuse([sites[j] for j in order], min_count=0).statistics.digest == whole.digest
+    named = {f"site {j}": sites[j] for j in order}
+    assert cs.fuse(named, min_count=0).statistics.digest == whole.digest

@@ -543,3 +543,37 @@ def test_a_fusion_says_where_its_model_and_its_sums_are():
         _ = fusion.predict
     with pytest.raises(AttributeError, match=r"the sums are in \.statistics"):
         _ = fusion.posterior
+
+
+@pytest.mark.parametrize("make", [LinearRegression, GaussianNB, lambda: RidgeClassifier(class_weight="balanced")])
+def test_rows_of_weight_zero_are_refused_by_name(make):
+    X, y = regression_rows(0) if make is LinearRegression else two_class_rows(0)
+    weights = np.ones(len(X))
+    weights[[3, 11]] = 0.0
+    model = make().fit(X, y, sample_weight=weights)
+    with pytest.raises(cs.OptionError, match="sample_weight: is 0 for 2 of the rows, the first of them row 3"):
+        cs.describe(model, (X, y), sample_weight=weights)
+
+
+def test_a_scaler_that_keeps_no_means_asks_for_its_data():
+    X, _ = regression_rows(0)
+    models = [StandardScaler(with_mean=mean, with_std=False).fit(X[j::2]) for j, mean in enumerate((True, False))]
+    assert "does not keep the means of its columns; describe it where its data are" in str(cs.check(models))
+    with pytest.warns(HyperParameterWarning):
+        fusion = cs.fuse([models[0], cs.describe(models[1], X[1::2])])
+    np.testing.assert_allclose(fusion.model.mean_, X.mean(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["lsqr", "eigen", "svd"])
+def test_other_rows_are_noticed_whatever_the_solver_of_a_discriminant_analysis_is_called(solver):
+    X, y = class_rows(0)
+    model = LinearDiscriminantAnalysis(solver=solver).fit(X, y)
+    with pytest.raises(cs.InputError, match="is not the model that the sums of these data give"):
+        cs.describe(model, (X[::-1], y))
+
+
+def test_models_of_solvers_that_stop_early_are_not_compared():
+    X, y = regression_rows(0)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    model = Ridge(solver="sag", tol=0.3, random_state=0).fit(X, y)
+    assert cs.describe(model, (X, y)).n_observations == len(X)

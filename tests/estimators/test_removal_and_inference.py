@@ -108,3 +108,72 @@ def test_standard_errors_are_those_of_the_rows(weighted, fit_intercept):
     assert found.intervals(0.9).shape == (5, 2)
     with pytest.raises(cs.InputError, match="are of a LinearRegression of one target"):
         linear_inference(cs.describe(GaussianNB().fit(*class_rows(0))))
+
+
+def regressions(count):
+    """Return what sites send of a regression of some rows each."""
+    X, y = regression_rows(0)
+    parts = [slice(j, None, count) for j in range(count)]
+    return [cs.describe(LinearRegression().fit(X[rows], y[rows]), (X[rows], y[rows])) for rows in parts]
+
+
+def test_sites_that_were_added_are_told_apart():
+    sites = regressions(4)
+    fusion = cs.fuse(sites[:2])
+    for site in sites[2:]:
+        fusion = cs.add(fusion, site)
+    left = cs.remove(fusion, sites[2])
+    assert len(left.provenance["inputs"]) == 3
+    assert differences(left.model, cs.fuse([*sites[:2], sites[3]]).model, 1e-9) == []
+    with pytest.raises(cs.InputError, match="is none of those that were fused"):
+        cs.remove(left, sites[2])
+    with pytest.raises(cs.InputError, match="would count twice"):
+        cs.add(left, sites[3])  # it is still there
+    assert len(cs.remove(left, sites[3]).provenance["inputs"]) == 2
+    assert cs.add(left, sites[2]).statistics.n_observations == 420
+
+
+def test_a_fusion_that_is_added_brings_its_sites():
+    sites = regressions(5)
+    fusion = cs.add(cs.fuse(sites[:2]), cs.fuse(sites[2:4]))
+    with pytest.raises(cs.InputError, match="would count twice"):
+        cs.add(fusion, sites[3])
+    with pytest.raises(cs.InputError, match="which is in the fusion already: it would count twice"):
+        cs.add(fusion, cs.fuse(sites[3:]))
+    left = cs.remove(fusion, sites[3])
+    assert differences(left.model, cs.fuse(sites[:3]).model, 1e-9) == []
+    with pytest.raises(cs.InputError, match="is none of those that were fused"):
+        cs.remove(left, cs.fuse(sites[2:4]))
+    assert cs.add(left, sites[3]).statistics.n_observations == fusion.statistics.n_observations
+
+
+def test_what_a_site_withheld_is_said_wherever_its_sums_go(tmp_path):
+    X, y = class_rows(0)
+    keep = np.concatenate([np.flatnonzero(y != "ash"), np.flatnonzero(y == "ash")[:3]])
+    whole, thin = GaussianNB().fit(X, y), GaussianNB().fit(X[keep], y[keep])
+    with pytest.warns(cs.WithheldWarning):
+        cs.save(thin, tmp_path / "thin.safetensors")
+    cs.save(whole, tmp_path / "whole.safetensors")
+    assert cs.load(tmp_path / "thin.safetensors").n_withheld == 1
+    assert b"ash" not in (tmp_path / "thin.safetensors").read_bytes()
+    fusion = cs.fuse([tmp_path / "thin.safetensors", tmp_path / "whole.safetensors"])
+    other = GaussianNB().fit(X[::2], y[::2])
+    with pytest.warns(cs.WithheldWarning, match="the model class ash: has 3 rows|the model: class ash"):
+        added = cs.add(cs.fuse([whole, other]), cs.describe(thin, min_count=0))
+    for found in (fusion, added, cs.add(fusion, other), cs.remove(added, other)):
+        assert found.verdict.harmless is None
+        assert "without 1 class of too few rows" in found.verdict.text
+        assert "min_count=0" in found.verdict.remedy
+    assert cs.remove(added, cs.describe(thin, min_count=0)).verdict.harmless is True
+    fusion.save(tmp_path / "fused.safetensors")
+    assert cs.load(tmp_path / "fused.safetensors").n_withheld == 1
+
+
+def test_one_site_given_twice_is_noticed_whatever_it_withholds():
+    X, y = regression_rows(0)
+    model = LinearRegression().fit(X, y)
+    strict, loose = (cs.describe(model, (X, y), min_count=least) for least in (5, 0))
+    assert strict.digest == loose.digest
+    fusion = cs.fuse([strict, *regressions(2)])
+    with pytest.raises(cs.InputError, match="would count twice"):
+        cs.add(fusion, loose)

@@ -1,7 +1,7 @@
 """Average: the statistics of all sites together, whose sums are those of the sites.
 
-Classes are matched by their labels: a site that lacks a class contributes the record of no rows. Sites are summed in
-the order of their names, so that the order in which they came changes nothing.
+Classes are matched by their labels: a site that lacks a class contributes the record of no rows. ``fuse`` sums
+sites in the order of their digests, so that the order in which they came, and their names, change no bit.
 """
 
 from __future__ import annotations
@@ -14,19 +14,30 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.estimators.class_labels import ClassLabels, union
-from consilience.estimators.statistics import INFORMATION, ROWS, UNWEIGHTED, Statistics, is_by_class
+from consilience.estimators.statistics import (
+    INFORMATION,
+    ROWS,
+    UNWEIGHTED,
+    WITHOUT_UNWEIGHTED,
+    Statistics,
+    is_by_class,
+)
 from consilience.families.centred_moments import CentredMoments, merge_moments
 
 
-def average(sites: Sequence[Statistics]) -> Statistics:
+def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Statistics:
     """Return the statistics of the rows of all sites, which were found to agree.
 
     Parameters
     ----------
     sites : sequence of Statistics
         In the order in which they are summed.
+    first : Statistics, optional
+        The one whose hyper-parameters are those of all. Default: the first in that order.
     """
-    first = sites[0]
+    first = sites[0] if first is None else first
+    if any(WITHOUT_UNWEIGHTED in site.approximations for site in sites):  # then they are not known of all rows
+        sites = [site.without_unweighted() for site in sites]
     classes = None if first.classes is None else union([site.classes for site in sites if site.classes is not None])
     positions = [_positions(site, classes) for site in sites]
     names = sorted({name for site in sites for name in site.moments})
@@ -59,6 +70,7 @@ def average(sites: Sequence[Statistics]) -> Statistics:
         features=next((site.features for site in sites if site.features.names is not None), first.features),
         approximations=approximations,
         min_count=min(site.min_count for site in sites),
+        n_withheld=sum(site.n_withheld for site in sites),
     )
 
 

@@ -35,8 +35,9 @@ FIT_DIFFERENCE = 1e-3
 """Difference of predictions, as a part of their spread, above which a model was not fitted to these rows. Solvers that
 stop at a tolerance are off by 1e-4; leaving out the weights of a fit, by 1e-2 and more. Chosen by hand between them."""
 
-_ITERATIVE = ("sag", "saga", "lsqr", "sparse_cg", "randomized")
-"""Solvers whose models may be further from the exact one than `FIT_DIFFERENCE`."""
+
+_WHOLE = 1e-9
+"""Relative difference of a count of rows from a whole number that is rounding."""
 
 
 class ApproximateStatisticsWarning(UserWarning):
@@ -105,12 +106,12 @@ def describe(
         statistics = describe_all(model, data, n_observations, sample_weight)
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
-    for text in () if isinstance(model, Statistics) else statistics.approximations:
+    left, withheld = withhold(statistics, min_count)
+    for text in () if isinstance(model, Statistics) else left.approximations:
         warn_caller(
-            f"the sums of this {adapter_of_kind(statistics.kind).class_name} are approximate: {text}",
+            f"the sums of this {adapter_of_kind(left.kind).class_name} are approximate: {text}",
             ApproximateStatisticsWarning,
         )
-    left, withheld = withhold(statistics, min_count)
     for problem in withheld:
         warn_caller(problem, WithheldWarning)
     return left
@@ -267,7 +268,7 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
 
 def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statistics, rows: SiteRows) -> None:
     """Raise InputError where a model is not what the sums of these rows give."""
-    if any(value in _ITERATIVE for value in statistics.parameters.values() if isinstance(value, str)):
+    if any(statistics.parameters.get(name) in values for name, values in adapter.loose_solvers.items()):
         return
     try:
         with warnings.catch_warnings():
@@ -275,6 +276,8 @@ def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statist
             again = rebuild(statistics)
             ours, its = (_fingerprint(adapter, one, rows) for one in (again, model))
     except InputError:  # too few rows at this site for a model of sums: the sum over sites decides
+        return
+    if not its.size and not ours.size:  # as of a scaler that neither centres nor scales
         return
     spread = max(float(np.abs(its).max(initial=0.0)), float(np.std(its)), np.finfo(np.float64).tiny)
     if ours.shape != its.shape or not np.all(np.abs(ours - its) <= FIT_DIFFERENCE * spread):
@@ -330,7 +333,8 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     disclosure = adapter.disclosure()
     if disclosure is not None and min_count > 0:
         raise InputError([disclosure])
-    told = replace(statistics, min_count=float(min_count))
+    _require_counted_rows(statistics, min_count)
+    told = replace(statistics.without_unweighted() if min_count > 0 else statistics, min_count=float(min_count))
     keeps = "min_count=0 keeps them"
     if statistics.classes is None:
         if statistics.n_observations < min_count:
@@ -339,15 +343,22 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
             )
         return told, []
     counts = statistics.row_counts
-    remaining = np.flatnonzero((counts >= min_count) & (counts > 0))
-    thin = np.flatnonzero((counts < min_count) & (counts > 0))
-    if not len(remaining):
+    is_thin = counts < min_count
+    is_alike = adapter.looks_like_one_row(statistics) if min_count > 0 else np.zeros(len(counts), dtype=bool)
+    is_kept = (counts > 0) & ~is_thin & ~is_alike
+    if not np.any(is_kept):
         raise InputError("", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", keeps)
-    if len(remaining) == len(counts):
+    if np.all(is_kept):
         return told, []
     problems = [
-        Problem(f"class {statistics.classes.names[c]}", f"has {counts[c]:g} rows, fewer than {min_count:g}", keeps)
-        for c in thin.tolist()
+        Problem(
+            f"class {statistics.classes.names[c]}",
+            f"has {counts[c]:g} rows, fewer than {min_count:g}"
+            if is_thin[c]
+            else "varies in no column, so that it may be one row with a large weight",
+            keeps,
+        )
+        for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
     if adapter.mark == "approximate":
         raise InputError(
@@ -356,4 +367,39 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
                 Problem("", f"a {adapter.class_name} is told with all of its classes", "fit without that class"),
             ]
         )
-    return told.some_classes(remaining), problems
+    left = replace(told.some_classes(np.flatnonzero(is_kept)), n_withheld=told.n_withheld + len(problems))
+    return adapter.trimmed(left), problems
+
+
+def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
+    """Raise where it cannot be told that `min_count` rows are behind all numbers.
+
+    Raises
+    ------
+    InputError
+        For counts that are sums of weights, and columns with a value in too few rows.
+    """
+    if min_count <= 0:
+        return
+    counts = np.atleast_1d(statistics.row_counts)
+    called = adapter_of_kind(statistics.kind).class_name
+    if np.any(np.abs(counts - np.rint(counts)) > _WHOLE * np.maximum(counts, 1.0)):
+        raise InputError(
+            f"a {called}",
+            f"counts weights, not rows ({counts[counts != np.rint(counts)][0]:g}), so that a class of fewer than"
+            f" {min_count:g} rows is not seen",
+            "describe it with its data, cs.describe(model, data=..., sample_weight=...), or give min_count=0",
+        )
+    if statistics.classes is not None:
+        return
+    thin = np.flatnonzero((counts > 0) & (counts < min_count))
+    if len(counts) > 1 and len(thin):
+        names = statistics.features.names or tuple(f"column {number}" for number in range(len(counts)))
+        raise InputError(
+            Problem(
+                names[column],
+                f"has a value in {counts[column]:g} rows, fewer than {min_count:g}",
+                "leave that column out, or give min_count=0",
+            )
+            for column in thin.tolist()
+        )

@@ -88,6 +88,7 @@ class StatisticsHeader(StrictModel):
     last_step: str | None = None
     approximations: Chunked[list[str]] = Field(default_factory=list)
     min_count: float = Field(ge=0, allow_inf_nan=False)
+    n_withheld: int = Field(default=0, ge=0)
     provenance: MadeHeader | None = None
 
 
@@ -233,6 +234,7 @@ def _make(
             last_step=header.last_step,
             approximations=tuple(header.approximations),
             min_count=header.min_count,
+            n_withheld=header.n_withheld,
         )
         problems = statistics_problems(statistics)
     except InputError as error:

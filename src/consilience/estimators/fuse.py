@@ -66,7 +66,8 @@ def prepare_estimators(request: Request) -> Prepared:
     if problems or not described:
         return Prepared.checked(problems)
     sites = [(site.label, site.statistics) for site in described]
-    fused = with_parameters(average([statistics for _, statistics in sites]), parameters)
+    by_content = [site.statistics for site in sorted(described, key=lambda site: site.content_digest)]
+    fused = with_parameters(average(by_content, sites[0][1]), parameters)
     differing = differing_parameters(sites, parameters)
     try:
         with warnings.catch_warnings(record=True) as caught:

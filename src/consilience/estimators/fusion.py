@@ -52,7 +52,7 @@ class EstimatorFusion(Fusion):
     provenance : mapping of str to value
         Inputs, options and versions, as JSON values; every saved file carries it.
     inputs : tuple of EstimatorInput
-        The sites, in the order in which they were summed; empty where they are not at hand.
+        The sites, in the order of their names; empty where they are not at hand.
     """
 
     statistics: Statistics

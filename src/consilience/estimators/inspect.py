@@ -49,6 +49,9 @@ def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:
         rows.append(("means", f"the mean row {of}: of images, a picture; of one row, that row"))
     if "moments.rows.scatter" in tensors:
         rows.append(("products", "how columns vary together; of fewer rows than columns, the space that the rows span"))
+        rows.append(
+            ("products about zero", "of a column that is not zero for one row alone, that whole row: S + n m m^T")
+        )
     if "moments.rows.variances" in tensors:
         rows.append(("variances", "how much each column varies"))
     if header.target_shape is not None:

@@ -103,10 +103,15 @@ class Estimators(Kind):
             left, withheld = withhold(statistics, min_count)
         except InputError as error:
             raise InputError(problem.about(file) for problem in error.problems) from error
-        if not withheld:
+        stays = [f"{one.subject} {one.text}" for one in withheld]
+        if len(left.moments) < len(statistics.moments):
+            stays.append(
+                "the moments of rows without their weights stay here, which tell of single rows beside weighted ones"
+            )
+        if not stays:
             return None
         write_statistics(target, left, provenance)
-        return Problem(file, "; ".join(f"{one.subject} {one.text}" for one in withheld), "min_count=0 keeps them")
+        return Problem(file, "; ".join(stays), "min_count=0 keeps them")
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Statistics:
         """Return the statistics of an estimator; see `Kind.describe`."""

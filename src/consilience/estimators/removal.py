@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.caller import warn_caller
 from consilience.core.inputs import name_inputs
 from consilience.core.provenance import make_provenance
-from consilience.errors import ConsilienceError, InputError, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, UnsupportedError, WithheldWarning
+from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import average, placed_counts
 from consilience.estimators.describe import withhold
 from consilience.estimators.files import FORMAT, read_statistics
@@ -23,7 +25,7 @@ from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.inputs import disagreements, statistics_of
 from consilience.estimators.rebuild import rebuild
-from consilience.estimators.statistics import ROWS, SIGNED, UNWEIGHTED, Statistics
+from consilience.estimators.statistics import ROWS, SIGNED, UNWEIGHTED, WITHOUT_UNWEIGHTED, Statistics
 from consilience.estimators.verdict import judge
 from consilience.families.centred_moments import MAX_REMOVAL_ERROR
 from consilience.posteriors.thin_components import MIN_COUNT
@@ -49,13 +51,24 @@ def add(fused: Any, model: Any) -> EstimatorFusion:
     InputError
         Where the two are not of one kind, or the site is among the others already.
     """
-    (whole, provenance), (part, _) = _read(fused, "the fusion"), _read(model, "the model")
+    (whole, provenance), (part, of_part) = _read(fused, "the fusion"), _read(model, "the model")
     _require_agreement(whole, part)
     known = _digests(provenance)
     if part.digest in known:
         raise InputError("the model", f"is {known[part.digest]}, which is in the fusion already: it would count twice")
-    joined = average([whole, withhold(part, _min_count(provenance))[0]])
-    return _result("add", joined, provenance, part, n_sites=_n_sites(provenance) + 1)
+    if shared := [known[digest] for digest in _digests(of_part) if digest in known]:
+        raise InputError(
+            "the model", f"was fused from {shared[0]}, which is in the fusion already: it would count twice"
+        )
+    left, withheld = withhold(part, _min_count(provenance))
+    for problem in withheld:
+        warn_caller(problem.about("the model"), WithheldWarning)
+    joined = average([whole, left])
+    name = f"added {part.digest[:12]}"  # a name for each, by which its file is known too
+    of_its_parts = {digest: f"{name} > {theirs}" for digest, theirs in _digests(of_part).items()}
+    digests = {**known, **of_its_parts, part.digest: name}
+    record = {"name": name, "components": part.n_components, "weight": part.n_observations}
+    return _result("add", joined, provenance, digests, [*_records(provenance), record], _n_sites(provenance) + 1)
 
 
 def remove(fused: Any, model: Any) -> EstimatorFusion:
@@ -88,7 +101,12 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
     if {name for name in whole.maxima if name != "categories"}:
         raise UnsupportedError(f"a {whole.kind}", "is made of extremes, which cannot be taken out", "fuse the others")
     left = _difference(whole, withhold(part, _min_count(provenance))[0])
-    return _result("remove", left, provenance, part, n_sites=max(_n_sites(provenance) - 1, 1))
+    gone = known.get(part.digest, "")
+    # With what was fused from several go all of them; with one of them what was fused from it can no longer go whole.
+    is_gone = {name: f"{name} > ".startswith(f"{gone} > ") or gone.startswith(f"{name} > ") for name in known.values()}
+    digests = {digest: name for digest, name in known.items() if not is_gone[name]}
+    records = [record for record in _records(provenance) if record["name"] != gone]
+    return _result("remove", left, provenance, digests, records, max(_n_sites(provenance) - 1, 1))
 
 
 def _difference(whole: Statistics, part: Statistics) -> Statistics:
@@ -104,18 +122,22 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
                 name: placed_counts(name, values, positions, len(whole.classes)) for name, values in part.counts.items()
             },
         )
+    if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):
+        whole = whole.without_unweighted()
     moments = {
         name: record.remove(part.moments[ROWS if name == UNWEIGHTED and name not in part.moments else name])
         for name, record in whole.moments.items()
     }
     counts = {name: _less(name, values, part.counts[name]) for name, values in whole.counts.items()}
-    left = replace(whole, moments=moments, counts=counts)
+    n_withheld = max(whole.n_withheld - part.n_withheld, 0)
+    left = replace(whole, moments=moments, counts=counts, n_withheld=n_withheld)
     if left.classes is None:
         return left
+    adapter = adapter_of_kind(left.kind)
     remaining = np.flatnonzero(left.row_counts > 0)
     if not len(remaining):
         raise InputError("the model", "is all that was fused: nothing is left")
-    return left if len(remaining) == len(left.classes) else left.some_classes(remaining)
+    return adapter.trimmed(left if len(remaining) == len(left.classes) else left.some_classes(remaining))
 
 
 def _less(name: str, values: Array, part: Array) -> Array:
@@ -163,22 +185,23 @@ def _min_count(provenance: dict[str, Any] | None) -> float:
 
 
 def _n_sites(provenance: dict[str, Any] | None) -> int:
-    return 1 if provenance is None else len(provenance.get("inputs", []))
+    return 1 if provenance is None else len(_records(provenance))
+
+
+def _records(provenance: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the records of what was fused."""
+    return [] if provenance is None else list(provenance.get("inputs", []))
 
 
 def _result(
-    method: str, statistics: Statistics, provenance: dict[str, Any] | None, part: Statistics, n_sites: int
+    method: str,
+    statistics: Statistics,
+    provenance: dict[str, Any] | None,
+    digests: dict[str, str],
+    records: list[dict[str, Any]],
+    n_sites: int,
 ) -> EstimatorFusion:
     """Return sums as a fusion whose record says what was done, and what of the sites is in it."""
-    digests = _digests(provenance)
-    records = list(provenance["inputs"]) if provenance is not None else []
-    if method == "add":
-        digests = {**digests, part.digest: "added"}
-        records.append({"name": "added", "components": part.n_components, "weight": part.n_observations})
-    else:
-        gone = digests.pop(part.digest, None)
-        digests = {digest: name for digest, name in digests.items() if name != gone}
-        records = [record for record in records if record["name"] != gone]
     details = {"rows": statistics.n_observations}
     result = {"n_components": statistics.n_components, "status": "converged", **details, "site_digests": digests}
     return EstimatorFusion(

@@ -213,9 +213,21 @@ def _what_it_tells(content: EstimatorContent) -> Section:
         if is_expansion
         else f"The mean row {of}; of images, a picture.",
         "Two fusions that differ by one person give that person's row; by one site, that site's sums.",
+        *_products(content.statistics),
         "No noise is added, so no formal privacy is given.",
     ]
     return Section("people", "What it tells about people", [Items(tells)])
+
+
+def _products(statistics: Statistics) -> list[str]:
+    """Return what products of columns tell beside means."""
+    if all(record.is_diagonal for record in statistics.moments.values()):
+        return []
+    return [
+        "Products of columns. Scatter and mean give S + n m m^T, the sums of products about zero: of a column that is"
+        " not zero for one row alone (a rare word, a rare category as 0 and 1) they hold that whole row, whatever"
+        " min_count."
+    ]
 
 
 def _how_it_was_made(content: EstimatorContent) -> Section:

@@ -137,4 +137,12 @@ def _weights(sample_weight: Any, n: int) -> Array | None:
             "sample_weight",
             f"expected one finite number that is not negative for each of the {n} rows, found shape {weights.shape}",
         )
+    if np.any(weights == 0):
+        row = int(np.flatnonzero(weights == 0)[0])
+        raise OptionError(
+            "sample_weight",
+            f"is 0 for {int(np.sum(weights == 0))} of the rows, the first of them row {row}, counted from 0: such a row"
+            " is one of the rows for some numbers of a model and none for others",
+            "leave these rows out of the data, and fit without them",
+        )
     return weights

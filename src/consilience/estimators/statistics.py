@@ -25,7 +25,15 @@ from consilience.posteriors.posterior import Features
 ROWS = "rows"
 """Name of the moments of all rows, and of the count of rows: of one of the two, or both."""
 UNWEIGHTED = "unweighted"
-"""Name of the moments of the same rows, all counted alike, which some estimators need beside weighted ones."""
+"""Name of the moments of the same rows, all counted alike, which some estimators need beside weighted ones. Together
+with weighted ones they tell of single rows (of one row with a weight of its own the difference is that row), so they
+leave a site with ``min_count=0`` only."""
+
+WITHOUT_UNWEIGHTED = (
+    "its epsilon_ is that of weighted rows, and fit takes that of rows without their weights, which would tell of"
+    " single rows beside weighted ones and leave with min_count=0 only"
+)
+"""Why statistics of weighted rows from which `UNWEIGHTED` was left out are approximate."""
 
 INFORMATION, SHIFT, PRIOR = "information", "shift", "prior"
 """Names of the sums of Laplace's approximation; those of classes have classes on the third axis of the first too."""
@@ -40,6 +48,10 @@ some 1e-16."""
 
 _COUNT_ROUNDING = 1e-9
 """Relative difference of two sums of the same counts. Rounding only."""
+
+
+_NOT_OF_SUMS = ("min_count", "n_withheld")
+"""What of a header does not tell one site's sums from another's."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,9 @@ class Statistics:
         Why these are not the sums of the rows to the last digits, a sentence each.
     min_count : float, optional
         Least rows of a class, or of all, that the site tells of.
+    n_withheld : int, optional
+        Number of classes that were left out for too few rows; of all sites together, each counts its own. How many is
+        told, and not which: that somebody at a site is of a class is what withholding it keeps.
     """
 
     kind: str
@@ -108,6 +123,7 @@ class Statistics:
     last_step: str | None = None
     approximations: tuple[str, ...] = ()
     min_count: float = 0.0
+    n_withheld: int = 0
 
     @property
     def rows(self) -> CentredMoments:
@@ -140,8 +156,9 @@ class Statistics:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of everything that it says, in hexadecimal."""
-        digest = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
+        """SHA-256 of the sums and of what they are of, in hexadecimal; whatever was asked of what leaves a site."""
+        told = {name: value for name, value in self.header().items() if name not in _NOT_OF_SUMS}
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
         for name, values in self.tensors():
             digest.update(f"{name} {values.shape}".encode())
             digest.update(np.ascontiguousarray(values + 0.0).tobytes())  # + 0.0 makes -0.0 and 0.0 the same bits
@@ -164,6 +181,7 @@ class Statistics:
             "last_step": self.last_step,
             "approximations": list(self.approximations),
             "min_count": self.min_count,
+            "n_withheld": self.n_withheld,
         }
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
@@ -179,6 +197,16 @@ class Statistics:
             yield f"counts.{name}", values
         for name, values in sorted(self.maxima.items()):
             yield f"maxima.{name}", values
+
+    def without_unweighted(self) -> Statistics:
+        """Return the statistics without the moments of rows without their weights, said to be approximate."""
+        if UNWEIGHTED not in self.moments:
+            return self
+        return replace(
+            self,
+            moments={name: record for name, record in self.moments.items() if name != UNWEIGHTED},
+            approximations=tuple(dict.fromkeys([*self.approximations, WITHOUT_UNWEIGHTED])),
+        )
 
     def some_classes(self, positions: Labels) -> Statistics:
         """Return the statistics of some classes."""

@@ -8,7 +8,7 @@ from typing import Any
 from consilience.core.verdict import Verdict
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.laplace_product import MAX_PRIOR_SHARE
-from consilience.estimators.statistics import Statistics
+from consilience.estimators.statistics import WITHOUT_UNWEIGHTED, Statistics
 
 SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
 """A p-value of Q below the one, or I^2 above the other, says that sites differ, as in a meta-analysis."""
@@ -23,15 +23,15 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
         The sums of all sites.
     n_sites : int
         Number of sites.
-    details : mapping of str to value
-        What was left out.
+    details : mapping
+        Of the fusion: how much sites differ, and what their penalties make up, of products.
     """
     adapter = adapter_of_kind(statistics.kind)
     name = adapter.class_name if statistics.last_step is None else f"Pipeline of a {adapter.class_name}"
     rows = f"the {statistics.n_observations:,.0f} rows of all {n_sites} sites"
-    withheld = details.get("withheld")
+    withheld = statistics.n_withheld
     if withheld:
-        rows += f", without {withheld['count']} classes of too few rows at their sites"
+        rows += f", without {withheld:,} {'class' if withheld == 1 else 'classes'} of too few rows at their sites"
     if adapter.mark == "approximate":
         return _judge_product(name, rows, statistics, details)
     if statistics.approximations:
@@ -39,7 +39,9 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
             "approximate",
             f"near the {name} that fit gives on {rows}, and how near is not known: {statistics.approximations[0]}.",
             None,
-            remedy="describe the models where their data are: cs.describe(model, data=...)",
+            remedy="min_count=0 at the sites and here sends what is missing"
+            if statistics.approximations[0] == WITHOUT_UNWEIGHTED
+            else "describe the models where their data are: cs.describe(model, data=...)",
         )
     how = "" if adapter.mark == "exact" else ", as its iteration ends there"
     return Verdict(

@@ -116,10 +116,6 @@ class CentredMoments:
             return self.scatter + weight * self.mean**2
         return self.scatter + weight[..., None] * self.mean[..., :, None] * self.mean[..., None, :]
 
-    def without_products(self) -> CentredMoments:
-        """Return the record with the diagonal of its scatter alone."""
-        return self if self.is_diagonal else replace(self, scatter=self.variances)
-
     def columns(self, columns: Any) -> CentredMoments:
         """Return the record of some columns, as an index or slice of them."""
         scatter = self.scatter[..., columns]

@@ -59,6 +59,8 @@ class EstimatorAdapter(ABC):
     """Whether its moments have one record for each column."""
     may_be_sparse: ClassVar[bool] = False
     """Whether sums are taken of sparse rows without filling them."""
+    loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Values of hyper-parameters with which a model may be too far from what its sums give for being compared."""
     compared: ClassVar[tuple[str, ...]] = ()
     """Fitted attributes by which a model is compared with what its sums give; what it predicts, where there are
     none."""
@@ -84,6 +86,14 @@ class EstimatorAdapter(ABC):
     def disclosure(self) -> Problem | None:
         """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""
         return None
+
+    def looks_like_one_row(self, statistics: Statistics) -> Any:
+        """Return which classes (C,) may be a single row, whatever their counts say."""
+        return np.zeros(len(statistics.classes or ()), dtype=bool)
+
+    def trimmed(self, statistics: Statistics) -> Statistics:
+        """Return statistics without what only classes that are left out have told."""
+        return statistics
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
         """Return the shapes of counts and maxima, and the leading ones of moments, by what messages call them."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError
+from consilience.families.centred_moments import CentredMoments
 
 
 def shrunk(covariance: Array, shrinkage: float) -> Array:
@@ -30,26 +31,26 @@ def oracle_approximating_shrinkage(covariance: Array, n: float) -> float:
     return 1.0 if denominator == 0 else min(numerator / denominator, 1.0)
 
 
-def covariance_of(scatter: Array, n: float, shrinkage: Any, estimator: Any) -> Array:
+def covariance_of(moments: CentredMoments, shrinkage: Any, estimator: Any) -> Array:
     """Return the covariance of rows of a class by the hyper-parameters of a discriminant analysis.
 
     Parameters
     ----------
-    scatter : ndarray of shape (d, d)
-        Sum of squares and products about the mean.
-    n : float
-        Number of rows.
+    moments : CentredMoments
+        Of the rows, with products of d columns.
     shrinkage : float or None
         Of the empirical covariance towards a multiple of the identity.
     estimator : OAS, ShrunkCovariance, EmpiricalCovariance or None
-        In its place.
+        In its place. With ``assume_centered`` its covariance is about zero, as rows are not centred before.
 
     Raises
     ------
     InputError
         For both at once.
     """
-    covariance: Array = scatter / n
+    n = float(moments.n)
+    is_about_zero = bool(getattr(estimator, "assume_centered", False))
+    covariance: Array = (moments.raw_scatter() if is_about_zero else moments.scatter) / n
     if estimator is None:
         return covariance if shrinkage is None else shrunk(covariance, float(shrinkage))
     if shrinkage:

@@ -80,7 +80,7 @@ class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
             if model.solver == "lsqr":
                 model.coef_ = linalg.lstsq(model.covariance_, model.means_.T)[0].T
             else:
-                _fit_eigen(model, statistics, n)
+                _fit_eigen(model, statistics)
             with np.errstate(divide="ignore"):
                 model.intercept_ = -0.5 * np.diag(model.means_ @ model.coef_.T) + np.log(model.priors_)
         if n_classes == 2:
@@ -93,7 +93,7 @@ def _within_covariance(model: Any, statistics: Statistics) -> Array:
     record = statistics.rows
     return np.asarray(
         sum(
-            prior * covariance_of(record.scatter[c], float(record.n[c]), model.shrinkage, model.covariance_estimator)
+            prior * covariance_of(record.at(c), model.shrinkage, model.covariance_estimator)
             for c, prior in enumerate(model.priors_)
         )
     )
@@ -131,10 +131,10 @@ def _fit_svd(model: Any, statistics: Statistics, n: float) -> None:
     model.intercept_ -= model.xbar_ @ model.coef_.T
 
 
-def _fit_eigen(model: Any, statistics: Statistics, n: float) -> None:
+def _fit_eigen(model: Any, statistics: Statistics) -> None:
     """Set scalings and coefficients from the Rayleigh quotient of scatters between and within classes."""
     within = model.covariance_
-    total = covariance_of(statistics.rows.total().scatter, n, model.shrinkage, model.covariance_estimator)
+    total = covariance_of(statistics.rows.total(), model.shrinkage, model.covariance_estimator)
     try:
         values, vectors = linalg.eigh(total - within, within)
     except linalg.LinAlgError:
@@ -193,7 +193,7 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
             n = float(record.n[c])
             if n < 2:
                 raise InputError(f"class {name}", f"has {n:g} rows in all, of which there is no covariance")
-            covariance = covariance_of(record.scatter[c], n, shrinkage, estimator)
+            covariance = covariance_of(record.at(c), shrinkage, estimator)
             if _loses_a_degree_of_freedom():
                 covariance *= n / (n - 1.0)
             values, vectors = linalg.eigh(covariance)

@@ -19,6 +19,10 @@ from consilience.estimators.statistics import Statistics
 _EPS = float(np.finfo(np.float64).eps)
 
 
+RIDGE_SOLVERS: Mapping[str, tuple[str, ...]] = {"solver": ("sag", "saga", "lsqr", "sparse_cg")}
+"""Solvers of ridge regression that stop at a tolerance, by default 1e-4."""
+
+
 class SingularMomentsWarning(UserWarning):
     """The columns of all rows together do not determine the coefficients: those of least norm are returned."""
 
@@ -136,6 +140,7 @@ class RidgeAdapter(RegressionAdapter):
 
     kind: ClassVar[str] = "sklearn.Ridge"
     lacks: ClassVar[str | None] = LinearRegressionAdapter.lacks
+    loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = RIDGE_SOLVERS
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set coefficients and intercept."""

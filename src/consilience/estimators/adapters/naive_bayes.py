@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy import sparse
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import EstimatorAdapter, Sums, class_priors, moments_of_classes
+from consilience.estimators.hyper_parameters import decode, encode
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics
 from consilience.families.centred_moments import CentredMoments
@@ -23,7 +25,8 @@ other rows: the last batch's, or rows without their weights. Rounding leaves 1e-
 class GaussianNBAdapter(EstimatorAdapter):
     """Gaussian naive Bayes; epsilon is that of the variance of all rows, never the mean of the sites'.
 
-    ``fit`` takes epsilon from rows without their weights, so weighted rows send their unweighted moments too.
+    ``fit`` takes epsilon from rows without their weights. Weighted rows have their unweighted moments too, which leave
+    a site with ``min_count=0`` only; without them epsilon is that of weighted rows.
     """
 
     kind: ClassVar[str] = "sklearn.GaussianNB"
@@ -60,6 +63,12 @@ class GaussianNBAdapter(EstimatorAdapter):
                 " variances are known to epsilon_ only; cs.describe(model, data=(X, y)) gives them exactly",
             ),
         )
+
+    def looks_like_one_row(self, statistics: Statistics) -> Any:
+        """Return which classes vary in no column: counts of a fitted object are sums of weights."""
+        record = statistics.rows
+        rounding = record.weight[:, None] * (8 * np.finfo(np.float64).eps * record.mean) ** 2
+        return (record.variances <= rounding).all(axis=1)
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set means, variances, counts and priors."""
@@ -153,8 +162,19 @@ class BernoulliNBAdapter(CountAdapter):
         return (threshold < X).astype(np.float64)
 
 
+def _numbers_of_categories(counted: Array, least: Any) -> Any:
+    """Return how many categories each column has (d,), of counts (C, d, K): up to the last that a row has."""
+    is_seen = counted.sum(axis=0) > 0  # (d, K)
+    last = np.where(is_seen.any(axis=1), is_seen.shape[1] - is_seen[:, ::-1].argmax(axis=1), 1)
+    return np.maximum(last, 1 if least is None else np.asarray(decode(least), dtype=np.int64))
+
+
 class CategoricalNBAdapter(CountAdapter):
-    """Categorical naive Bayes: codes of categories from one encoder, padded to the most categories of any site."""
+    """Categorical naive Bayes: codes of categories from one encoder, padded to the most categories of any site.
+
+    How many categories a column has is read off the counts, so that classes and sites that are left out or taken out
+    leave nothing behind.
+    """
 
     kind: ClassVar[str] = "sklearn.CategoricalNB"
     may_be_sparse: ClassVar[bool] = False
@@ -174,17 +194,12 @@ class CategoricalNBAdapter(CountAdapter):
         codes = rows.X.astype(np.int64)
         if codes.min(initial=0) < 0:
             raise InputError("X", "has negative values, expected codes of categories from 0")
-        least = np.asarray(1 if parameters["min_categories"] is None else parameters["min_categories"], dtype=np.int64)
-        categories = np.maximum(codes.max(axis=0) + 1, least)  # (d,)
-        d, most = codes.shape[1], int(categories.max())
+        d, most = codes.shape[1], int(codes.max()) + 1
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
         counted = np.zeros((n_classes, d, most))
         for column in range(d):
             np.add.at(counted, (numbers, column, codes[:, column]), weights)
-        return Sums(
-            counts={**_row_counts(rows, numbers, n_classes), "features": counted},
-            maxima={"categories": categories.astype(np.float64)},
-        )
+        return _of_categories(_row_counts(rows, numbers, n_classes), counted, parameters["min_categories"])
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
         """Return the counts that the object keeps."""
@@ -193,18 +208,31 @@ class CategoricalNBAdapter(CountAdapter):
         counts = [np.asarray(one, dtype=np.float64) for one in model.category_count_]
         most = max(one.shape[1] for one in counts)
         padded = np.stack([np.pad(one, ((0, 0), (0, most - one.shape[1]))) for one in counts], axis=1)
-        return Sums(
-            counts={ROWS: weight, "weight": weight, "features": padded},
-            maxima={"categories": np.array([one.shape[1] for one in counts], dtype=np.float64)},
-        )
+        return _of_categories({ROWS: weight, "weight": weight}, padded, encode("min_categories", model.min_categories))
+
+    def trimmed(self, statistics: Statistics) -> Statistics:
+        """Return counts without the categories that no row has."""
+        least = statistics.parameters["min_categories"]
+        sums = _of_categories(dict(statistics.counts), statistics.counts["features"], least)
+        return replace(statistics, counts=sums.counts, maxima=sums.maxima)
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set counts by column, each with its own number of categories."""
         model.class_count_ = statistics.counts["weight"].copy()
-        model.n_categories_ = statistics.maxima["categories"].astype(np.int64)
         counted = statistics.counts["features"]
+        model.n_categories_ = _numbers_of_categories(counted, statistics.parameters["min_categories"])
+        missing = max(int(model.n_categories_.max()) - counted.shape[2], 0)
+        counted = np.pad(counted, ((0, 0), (0, 0), (0, missing)))
         model.category_count_ = [counted[:, column, :most].copy() for column, most in enumerate(model.n_categories_)]
         _set_probabilities(model)
+
+
+def _of_categories(counts: dict[str, Array], counted: Array, least: Any) -> Sums:
+    """Return counts of every class, column and category (C, d, K), K the most categories of a column."""
+    categories = _numbers_of_categories(counted, least)
+    most = int(categories.max())
+    padded = np.pad(counted, ((0, 0), (0, 0), (0, max(most - counted.shape[2], 0))))[:, :, :most]
+    return Sums(counts={**counts, "features": padded}, maxima={"categories": categories.astype(np.float64)})
 
 
 def _members(rows: SiteRows, numbers: Any, n_classes: int) -> Any:
@@ -214,9 +242,8 @@ def _members(rows: SiteRows, numbers: Any, n_classes: int) -> Any:
 
 
 def _row_counts(rows: SiteRows, numbers: Any, n_classes: int) -> dict[str, Array]:
-    is_counted = np.ones(rows.n) if rows.weights is None else (rows.weights > 0).astype(np.float64)
     return {
-        ROWS: np.bincount(numbers, is_counted, minlength=n_classes).astype(np.float64),
+        ROWS: np.bincount(numbers, minlength=n_classes).astype(np.float64),
         "weight": np.bincount(numbers, rows.weights, minlength=n_classes).astype(np.float64),
     }
 

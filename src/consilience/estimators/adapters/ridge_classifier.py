@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.errors import Problem
 from consilience.estimators.adapters.discriminant import ClassMomentsAdapter
-from consilience.estimators.adapters.linear_regression import ridge_coefficients, ridge_ravels_one_target
+from consilience.estimators.adapters.linear_regression import RIDGE_SOLVERS, ridge_coefficients, ridge_ravels_one_target
 from consilience.estimators.statistics import Statistics
 
 
@@ -18,6 +18,7 @@ class RidgeClassifierAdapter(ClassMomentsAdapter):
 
     kind: ClassVar[str] = "sklearn.RidgeClassifier"
     module: ClassVar[str] = "sklearn.linear_model"
+    loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = RIDGE_SOLVERS
     lacks: ClassVar[str | None] = "the number of rows and the moments of every class"
 
     def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
-from consilience.errors import Problem
+from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import EstimatorAdapter, Sums, whole_moments
 from consilience.estimators.site_rows import SiteRows
 from consilience.estimators.statistics import ROWS, Statistics
@@ -44,8 +44,14 @@ class StandardScalerAdapter(EstimatorAdapter):
         """Return n_samples_seen_, mean_ and n var_ of each column."""
         del n_observations
         d = int(model.n_features_in_)
+        if model.mean_ is None:
+            raise InputError(
+                "a StandardScaler",
+                "with with_mean=False and with_std=False does not keep the means of its columns",
+                "describe it where its data are: cs.describe(model, data=X)",
+            )
         n = np.array(np.broadcast_to(np.asarray(model.n_samples_seen_, dtype=np.float64), d))
-        mean = np.zeros(d) if model.mean_ is None else np.asarray(model.mean_, dtype=np.float64)
+        mean = np.asarray(model.mean_, dtype=np.float64)
         variances = np.zeros(d) if model.var_ is None else np.asarray(model.var_, dtype=np.float64)
         mean, variances = (np.where(n > 0, values, 0.0) for values in (mean, variances))  # NaN of empty columns
         return Sums({ROWS: CentredMoments(n, n, np.zeros(d), mean[:, None], (n * variances)[:, None])})

@@ -58,6 +58,7 @@ class PCAAdapter(SecondMomentsAdapter):
 
     kind: ClassVar[str] = "sklearn.PCA"
     compared: ClassVar[tuple[str, ...]] = ("mean_", "explained_variance_")
+    loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = {"svd_solver": ("randomized",)}
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
         """Return (n - 1) times the covariance that the object models."""
@@ -155,6 +156,7 @@ class TruncatedSVDAdapter(SecondMomentsAdapter):
     kind: ClassVar[str] = "sklearn.TruncatedSVD"
     lacks: ClassVar[str | None] = "the directions that it cut off"
     compared: ClassVar[tuple[str, ...]] = ("singular_values_",)
+    loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = {"algorithm": ("randomized",)}
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set components, their variances and singular values."""

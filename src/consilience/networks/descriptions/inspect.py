@@ -86,9 +86,7 @@ def _statement_rows(header: DescriptionHeader, shapes: dict[str, tuple[int, ...]
         ranks = format_count(high, "direction") if low == high else f"{low} to {high} directions"
         rows.append(("by class", f"moments of {n_classes} class{'es' * (n_classes > 1)}, {ranks}"))
     if header.own_error is not None:
-        rows.append(
-            ("errors", f"the network errs on {header.own_error:.1%} of the site's own of these classes")
-        )
+        rows.append(("errors", f"the network errs on {header.own_error:.1%} of the site's own of these classes"))
     if header.class_counts is not None:
         prior = "contain" if header.class_prior == "own" else "do not contain"
         rows.append(("prior", f"the network's probabilities {prior} the frequencies of these classes"))
