@@ -74,6 +74,42 @@ def test_a_sample_is_uniform():
     assert np.abs(taken - 80).max() < 5 * 8
 
 
+@pytest.mark.parametrize("n_beyond", [0, 1, 19, 20, 50])
+def test_the_rows_that_factors_leave_out_are_none_or_many(monkeypatch, n_beyond):
+    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    X, y = rows(counts=(100, 100 + n_beyond, 0))
+    description = cs.describe(perceptron(), (X, y), classes=3).description
+    n, m = len(X), description.layer_observations
+    assert m <= 200
+    assert n == m or n - m >= 20
+    # The mean of all and the factors give the sum of those left out, which is no row.
+    left_out = n * description.inputs.mean - m * description.layers["0"].inputs[0, -1, :-1]
+    if n > m:
+        assert np.abs(X - left_out).max(axis=1).min() > 0.1
+
+
+@pytest.mark.parametrize("n_rare", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [250, 900])
+def test_the_number_of_observations_does_not_tell_of_withheld_ones(monkeypatch, n, n_rare):
+    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    X, y = rows(counts=(n, n_rare, 0))
+    with pytest.warns(cs.WithheldWarning):
+        description = cs.describe(perceptron(), (X, y), classes=3).description
+    assert description.layer_observations == 200
+    with pytest.warns(cs.WithheldWarning):
+        scarce = cs.describe(perceptron(), rows(counts=(150, n_rare, 0)), classes=3).description
+    assert scarce.layer_observations == 150
+
+
+def test_of_a_sample_that_is_mostly_withheld_nothing_is_said(monkeypatch):
+    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    X, y = rows(counts=(600, 290, 290))
+    with pytest.warns(cs.WithheldWarning):
+        description = cs.describe(perceptron(), (X, y), min_count=295).description
+    assert not description.layers
+    assert "second moments of layers are left out: too many" in " ".join(description.notes)
+
+
 def test_classes_that_are_withheld_do_not_enter():
     X, y = rows(counts=(150, 120, 3))
     net = perceptron()

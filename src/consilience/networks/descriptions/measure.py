@@ -38,9 +38,11 @@ from consilience.networks.descriptions.layers import (
     MAX_LAYER_BYTES,
     MAX_LAYER_OBSERVATIONS,
     MAX_SAMPLE_ENTRIES,
+    SPARE_SHARE,
     InputSample,
     factor_bytes,
     layer_statement,
+    sample_size,
 )
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import (
@@ -348,7 +350,8 @@ class _Measurement:
             )
             self.notes = (*self.notes, text)
         elif n_bytes:
-            self.sample = InputSample(max(1, min(MAX_LAYER_OBSERVATIONS, MAX_SAMPLE_ENTRIES // max(d, 1))))
+            capacity = min(int((1 + SPARE_SHARE) * MAX_LAYER_OBSERVATIONS), MAX_SAMPLE_ENTRIES // max(d, 1))
+            self.sample = InputSample(max(1, capacity))
 
     def _hook(self, module: nn.Module, batch: Batch, n_outputs: int | None, stack: ExitStack) -> None:
         """Record the outputs of layers with channels, and what the last layer reads."""
@@ -486,7 +489,8 @@ class _Measurement:
         if self.sample is not None and is_enough:
             # Outputs without classes are means, of which only the scale of B depends on a deviation.
             likelihood: Likelihood = "gaussian" if self.classes is None else "categorical"
-            statement = layer_statement(module, self.sample, said, MIN_OBSERVATIONS, likelihood)
+            n_entering = sample_size(n_said, int(self.sample.capacity / (1 + SPARE_SHARE)), min_count)
+            statement = layer_statement(module, self.sample, said, n_entering, MIN_OBSERVATIONS, likelihood)
             notes += statement.notes
             if statement.layers:
                 said_of_layers = {
