@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import consilience as cs
+from consilience.api.kinds import inspect_file
 from consilience.networks.descriptions import layers as layers_module
 from consilience.networks.descriptions.files import read_description, write_description
 from consilience.networks.descriptions.layers import InputSample
@@ -132,6 +133,54 @@ def test_of_few_observations_nothing_is_said_or_only_diagonals():
     assert "only its diagonal leaves" in " ".join(some.notes)
     assert not (some.layers["0"].inputs * (1 - np.eye(61))).any()
     assert (some.layers["2"].inputs * (1 - np.eye(9))).any()
+
+
+def off_diagonal(matrix, k):
+    return np.delete(matrix[k], k)
+
+
+@pytest.mark.parametrize("usual", [0.0, -0.3])
+@pytest.mark.parametrize("n_rare", [1, 4, 5])
+def test_a_column_that_few_observations_have_is_reduced_to_its_diagonal(tmp_path, usual, n_rare):
+    X, y = rows()
+    X[:, 2] = usual
+    X[7 : 7 + n_rare, 2] = 4.0
+    net = perceptron()
+    information = cs.fisher(net, torch.from_numpy(X), "kronecker").layers
+    description = cs.describe(net, (X, y)).description
+    for layers in (information, description.layers):
+        A = layers["0"].inputs[0]
+        assert A[2, 2] == pytest.approx(np.square(X[:, 2]).mean(), rel=1e-5)
+        assert off_diagonal(A, 2).any() == (n_rare >= 5)
+        assert off_diagonal(A, 1).any()
+    assert off_diagonal(cs.describe(net, (X, y), min_count=0).description.layers["0"].inputs[0], 2).any()
+    write_description(tmp_path / "a.safetensors", description)
+    text = " ".join(inspect_file(tmp_path / "a.safetensors").document["people"])
+    assert "of a row that fewer than 5 observations make non-zero" in text
+
+
+def test_a_unit_that_one_observation_wakes_is_reduced_to_its_diagonal():
+    X, y = rows()
+    X[:, 2] = 0.0
+    X[7, 2] = 4.0
+    net = perceptron()
+    with torch.no_grad():
+        net[0].weight[3] = torch.tensor([0.0, 0, 1, 0, 0, 0])
+        net[0].bias[3] = -1.0
+    layers = cs.describe(net, (X, y)).description.layers
+    assert layers["2"].inputs[0, 3, 3] > 0
+    assert not off_diagonal(layers["2"].inputs[0], 3).any()
+    assert layers["0"].outputs[0, 3, 3] > 0
+    assert not off_diagonal(layers["0"].outputs[0], 3).any()
+
+
+def test_few_images_that_light_a_channel_are_reduced_and_counted_once_for_all_positions():
+    images = torch.rand(200, 2, 8, 8, generator=torch.Generator().manual_seed(0))
+    images[2:, 1] = 0.0  # two images of 36 positions each
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2))
+    A = cs.describe(net, (images, np.arange(200) % 2)).description.layers["0"].inputs[0]
+    assert all(A[k, k] > 0 and not off_diagonal(A, k).any() for k in range(9, 18))
+    assert all(off_diagonal(A, k).any() for k in range(9))
 
 
 def test_large_factors_are_said_only_where_they_are_asked_for(monkeypatch):

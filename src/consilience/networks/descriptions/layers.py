@@ -159,7 +159,13 @@ def _as_classifier(module: nn.Module, inputs: Tensor, likelihood: Likelihood) ->
 
 
 def layer_statement(
-    module: nn.Module, sample: InputSample, groups: Labels, n: int, minimum: int, likelihood: Likelihood
+    module: nn.Module,
+    sample: InputSample,
+    groups: Labels,
+    n: int,
+    minimum: int,
+    min_count: float,
+    likelihood: Likelihood,
 ) -> LayerStatement:
     """Return the factors of a network's layers over n inputs of some groups; none where they cannot be said.
 
@@ -175,6 +181,8 @@ def layer_statement(
         How many of their observations do, see `sample_size`.
     minimum : int
         Fewer observations say nothing.
+    min_count : float
+        Fewer observations are not told of, by a column of a factor either.
     likelihood : {"categorical", "gaussian"}
         What outputs stand for.
     """
@@ -196,7 +204,7 @@ def layer_statement(
             asked, prefix = _as_classifier(module, inputs, likelihood)
             backward = PerSampleBackward(asked, {f"{prefix}{name}": values for name, values in parameters.items()})
             layers, only_diagonals = kronecker_factors(
-                backward, inputs, likelihood, 1.0, torch.Generator().manual_seed(0)
+                backward, inputs, likelihood, 1.0, torch.Generator().manual_seed(0), min_count
             )
         layers = {path.removeprefix(prefix): factors for path, factors in layers.items()}
     except (InputError, UnsupportedError, RuntimeError) as error:

@@ -490,7 +490,7 @@ class _Measurement:
             # Outputs without classes are means, of which only the scale of B depends on a deviation.
             likelihood: Likelihood = "gaussian" if self.classes is None else "categorical"
             n_entering = sample_size(n_said, int(self.sample.capacity / (1 + SPARE_SHARE)), min_count)
-            statement = layer_statement(module, self.sample, said, n_entering, MIN_OBSERVATIONS, likelihood)
+            statement = layer_statement(module, self.sample, said, n_entering, MIN_OBSERVATIONS, min_count, likelihood)
             notes += statement.notes
             if statement.layers:
                 said_of_layers = {
