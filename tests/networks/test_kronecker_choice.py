@@ -145,6 +145,16 @@ def test_files_make_the_same_candidates(described, fusion, tmp_path):
         assert of_files.verdict.candidates[name] == pytest.approx(fusion.verdict.candidates[name], abs=0.01)
 
 
+def test_sites_that_inform_other_parameters_have_none_and_the_verdict_says_so(nets, described):
+    frozen = make()
+    frozen.load_state_dict(nets["oslo"].state_dict())
+    frozen[0].bias.requires_grad_(False)
+    fusion = cs.fuse(dict(described, oslo=cs.describe(frozen, (X[ROWS["oslo"]], Y[ROWS["oslo"]]))))
+    assert not set(KRONECKER) & set(fusion.candidates)
+    assert "kfac was left out" in fusion.verdict.text
+    assert "of other parameters than" in fusion.verdict.text
+
+
 def test_other_widths_have_none(nets, described):
     target = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
     fusion = cs.fuse(described, target=target)

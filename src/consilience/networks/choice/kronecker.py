@@ -68,7 +68,13 @@ class KroneckerMerges:
 
     @classmethod
     def of(cls, workshop: Workshop) -> KroneckerMerges | None:
-        """Return the merges of a fusion; None where not every site says the same layers' factors, or widths differ."""
+        """Return the merges of a fusion; None where not every site says its layers' factors, or widths differ.
+
+        Raises
+        ------
+        UnsupportedError
+            For factors that are not of the same parameters at all sites, such as where one froze a bias.
+        """
         if not workshop.has_equal_widths or workshop.models.template is None:
             return None
         voting = _voting(workshop)
@@ -77,8 +83,15 @@ class KroneckerMerges:
             information: tuple[FisherInformation, ...] | None = tuple(given[i] for i in voting)
         else:
             information = described_information([workshop.sites.descriptions[i] for i in voting])
-        if information is None or not all(_is_alike(of_site, information[0]) for of_site in information):
+        if information is None:
             return None
+        first = _what_is_informed(workshop, information[0])
+        for of_site in information[1:]:
+            if _what_is_informed(workshop, of_site) != first:
+                raise UnsupportedError(
+                    f"{of_site.name} says Kronecker factors of other parameters than {information[0].name}; train the "
+                    "same ones at all sites"
+                )
         # Factors move with units one to one, and with no others.
         transports = [transport for i in voting for transport in workshop.base.transports[i].values()]
         if any(one.is_soft or not np.array_equal(np.sort(one.labels), np.arange(one.width)) for one in transports):
@@ -140,9 +153,11 @@ def _voting(workshop: Workshop) -> list[int]:
     return [i for i in workshop.order if workshop.sites.weights[i] > 0]
 
 
-def _is_alike(one: FisherInformation, other: FisherInformation) -> bool:
-    """Return whether two sites' factors are of the same layers and for outputs of one kind."""
-    return (set(one.layers), one.likelihood) == (set(other.layers), other.likelihood)
+def _what_is_informed(workshop: Workshop, information: FisherInformation) -> tuple[object, ...]:
+    """Return what two sites' information must have alike: layers, their sizes and biases, the rest, the likelihood."""
+    residual = information.renamed(workshop.models.symmetry).residual  # tied parameters may go by several names
+    layers = {layer: (factors.sizes, factors.has_bias) for layer, factors in information.layers.items()}
+    return layers, {key: tuple(values.shape) for key, values in residual.items()}, information.likelihood
 
 
 def described_information(descriptions: Sequence[Description | None]) -> tuple[FisherInformation, ...] | None:
@@ -177,7 +192,9 @@ def kronecker_candidates(
     or_noted : callable
         Context in which a candidate of some name is made, or left out with a note on why.
     """
-    merges = KroneckerMerges.of(workshop)
+    merges = None
+    with or_noted("kfac"):
+        merges = KroneckerMerges.of(workshop)
     if merges is None:
         return
     starts: list[tuple[str, float, bool]] = [(f"kfac({damping:g})", damping, False) for damping in DAMPINGS]
