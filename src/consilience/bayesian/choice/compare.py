@@ -70,6 +70,11 @@ class BayesianComparison(Comparison):
         except InputError as error:
             raise UnsupportedError(str(error)) from error
 
+    @property
+    def max_made(self) -> int:
+        """Candidates that are made beside the sites': KL-fusion and the other averages."""
+        return 1 + len(list(self.workshop.averages()))
+
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield KL-fusion and the other averages."""
         del candidates  # none of which is fitted further

@@ -21,7 +21,7 @@ from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.inputs import ChoiceInputs, Rows
-from consilience.networks.choice.kronecker import kronecker_candidates
+from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
@@ -34,6 +34,10 @@ from consilience.networks.methods.optimal_transport import OTFusion
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 
+MAX_AVERAGES = 3
+"""The base, that with rows of its head by class, and that by Fisher information."""
+MAX_REFITTED = 4
+"""The base refitted and that of units matched by activations, each also with its head fitted."""
 N_DISTILLED = 2
 """Candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
 LABEL_WEIGHT = 0.5
@@ -131,14 +135,19 @@ class Comparison:
         are_classes = sites.classes is not None or n_outputs > 1
         return Teacher(sites, are_classes and not sites.is_regression)
 
+    @property
+    def max_made(self) -> int:
+        """Candidates that are made beside the sites', at most: averages, by factors, refitted, and distilled."""
+        return MAX_AVERAGES + MAX_KRONECKER + MAX_REFITTED + N_DISTILLED
+
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""
-        n_steps = 11 + N_DISTILLED
+        n_steps = self.max_made
         candidates = self.workshop.site_candidates() if self.inputs.can_compare_sites else []
         n_sites = len(candidates)
         for candidate in self._made(candidates):
             candidates.append(candidate)
-            self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
+            self.workshop.progress(len(candidates) - n_sites, n_steps)
         choice = self.compare(candidates)
         self.workshop.progress(n_steps, n_steps)
         return choice
