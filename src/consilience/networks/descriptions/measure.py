@@ -55,7 +55,7 @@ from consilience.networks.descriptions.observations import (
     token_table,
 )
 from consilience.networks.descriptions.ranges import RangeAccumulator
-from consilience.networks.descriptions.token_statistics import TokenAccumulator
+from consilience.networks.descriptions.token_statistics import MAX_PAIRS, TokenAccumulator
 from consilience.networks.fisher.information import Likelihood
 from consilience.networks.repair.partial_forward import evaluation_without_gradients, layer_order, not_finite_problem
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
@@ -484,6 +484,8 @@ class _Measurement:
                 "statistics of channels are left out"
             )
         tokens, class_tokens = self._token_counts(said, is_all, min_count, left_out)
+        if self.tokens is not None and self.tokens.has_too_many_pairs:
+            notes.append(f"pairs of neighbouring tokens are left out: there are more than {MAX_PAIRS:,}")
         class_moments = self._class_moments(counts, min_count, notes)
         said_of_layers: dict[str, Any] = {}
         if self.sample is not None and is_enough:
