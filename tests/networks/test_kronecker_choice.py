@@ -168,6 +168,17 @@ def test_time_that_has_passed_leaves_them_out(described):
     fusion = cs.fuse(described, max_seconds=1e-9)
     assert not set(KRONECKER) & set(fusion.candidates)
     assert "kfac(0.01) was left out" in fusion.verdict.text
+    assert fusion.status is cs.Status.OUT_OF_TIME
+
+
+def test_what_another_note_says_of_time_cuts_nothing_short(described, monkeypatch):
+    def fails(*_):
+        raise cs.UnsupportedError("in the paper 3 seconds had passed")
+
+    monkeypatch.setattr("consilience.networks.choice.kronecker.KroneckerMerges.head_start", fails)
+    fusion = cs.fuse(described)
+    assert "seconds had passed" in fusion.verdict.text
+    assert fusion.status is not cs.Status.OUT_OF_TIME
 
 
 # -- The damping of the method by name.

@@ -14,7 +14,7 @@ from consilience.api.kinds import inspect_file
 from consilience.networks.descriptions import layers as layers_module
 from consilience.networks.descriptions.files import read_description, write_description
 from consilience.networks.descriptions.layers import InputSample
-from consilience.networks.fisher.kronecker import KroneckerFactors
+from consilience.networks.fisher.kronecker import KroneckerFactors, factor_arrays
 from tests.networks.described_nets import Reader, convolutional, perceptron, rows
 from tests.tolerances import SINGLE_PRECISION
 
@@ -192,8 +192,7 @@ def test_large_factors_are_said_only_where_they_are_asked_for(monkeypatch):
     monkeypatch.undo()
     assert not described(layers=False).description.layers
     n_bytes = layers_module.factor_bytes(perceptron())
-    stated = sum(factors.stored_bytes for factors in described().description.layers.values())
-    assert n_bytes == stated
+    assert n_bytes == sum(values.nbytes for values in factor_arrays(described().description.layers).values())
 
 
 def test_networks_without_such_layers_are_described_all_the_same():

@@ -29,7 +29,7 @@ def all_to_compare(inputs: ChoiceInputs, n_inputs: int) -> ChoiceInputs:
     return replace(inputs, held=Rows(rows[:n_inputs], labels[:n_inputs]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class BayesianComparison(Comparison):
     """Bayesian networks on the same inputs, one of which is chosen; see ``Comparison``."""
 

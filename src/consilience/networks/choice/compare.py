@@ -43,8 +43,6 @@ N_DISTILLED = 2
 LABEL_WEIGHT = 0.5
 """Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
 values."""
-_TIME_IS_UP = "seconds had passed"
-
 
 MIN_REAL_INPUTS = 128
 """Given inputs from which batch normalisation may learn its statistics in a distillation: two batches, by hand."""
@@ -53,7 +51,7 @@ MATCHING_INPUTS = 512
 _BY_ACTIVATIONS = OTFusion(cost="activations")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Comparison:
     """Candidates on the same inputs, one of which is chosen.
 
@@ -69,6 +67,8 @@ class Comparison:
         ``time.monotonic()`` at the start of the fusion.
     notes : list of str
         What was left out, and why; grows while candidates are made.
+    is_cut_short : bool
+        Whether something was left out since time was up.
     """
 
     workshop: Workshop
@@ -76,6 +76,7 @@ class Comparison:
     rng: np.random.Generator
     started: float
     notes: list[str] = field(default_factory=list)
+    is_cut_short: bool = False
 
     @cached_property
     def on_fit(self) -> Array:
@@ -185,7 +186,7 @@ class Comparison:
             notes=(*self.inputs.notes, *self.notes),
             can_exclude_harm=self.inputs.can_compare_sites and self.inputs.stand_for_all,
             one_output=self.one_output,
-            is_cut_short=any(note.endswith(_TIME_IS_UP) for note in self.notes),
+            is_cut_short=self.is_cut_short,
         )
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -331,7 +332,8 @@ class Comparison:
         most = self.workshop.method.max_seconds
         if most is None or time.monotonic() - self.started < most:
             return False
-        self.notes.append(f"{what} was left out: {most:g} {_TIME_IS_UP}")
+        self.is_cut_short = True
+        self.notes.append(f"{what} was left out: {most:g} seconds had passed")
         return True
 
     @contextmanager

@@ -84,11 +84,6 @@ class KroneckerFactors:
         of_inputs = np.diagonal(self.inputs, axis1=1, axis2=2)  # (groups, d)
         return of_outputs[:, :, None] * of_inputs[:, None, :]
 
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of both factors in a file: float32 lower triangles, or diagonals."""
-        return 4 * sum(packed(values).size for values in (self.inputs, self.outputs))
-
     def problems(self, name: str, layer: str) -> list[Problem]:
         """Return what contradicts that these are second moments, a line each."""
         return [Problem(name, f"{what} of {layer or 'the network'} {fault}", _REMEDY) for what, fault in self._faults]
