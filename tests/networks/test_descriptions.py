@@ -13,11 +13,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import consilience as cs
 from consilience.errors import InputError, OptionError
+from consilience.networks.descriptions import measure, token_statistics
 from consilience.networks.descriptions.description import Moments
 from consilience.networks.descriptions.files import description_path, write_description
 from consilience.networks.descriptions.measure import describe_network
 from consilience.networks.descriptions.moments import MomentAccumulator, pooled_moments
 from consilience.networks.descriptions.ranges import RangeAccumulator
+from consilience.networks.descriptions.token_statistics import TokenAccumulator
 from tests.networks.described_nets import CLASSES, Reader, Undecided, convolutional, perceptron, rows
 
 FLOAT32 = 3e-7
@@ -313,6 +315,31 @@ def classes_of_texts(counts, n_tokens=12):
     )
     words[np.arange(12) >= rng.integers(3, n_tokens + 1, len(labels))[:, None]] = 0
     return words, labels
+
+
+def test_pairs_of_many_batches_are_those_of_one_and_sorted_seldom(monkeypatch):
+    tokens = np.random.default_rng(0).integers(1, 300, (640, 12))
+    whole, parts = TokenAccumulator(300, 0), TokenAccumulator(300, 0)
+    whole.add(tokens, np.zeros(640, int))
+    sorts = []
+    summed = token_statistics._summed
+    monkeypatch.setattr(token_statistics, "_summed", lambda table: (sorts.append(table.shape[1]), summed(table))[1])
+    for rows_of_batch in np.split(tokens, 320):
+        parts.add(rows_of_batch, np.zeros(2, int))
+    one, other = (of.result(np.zeros(1, int), np.zeros(0, int), 0)[0] for of in (whole, parts))
+    np.testing.assert_array_equal(one.bigrams, other.bigrams)
+    # 7,040 pairs arrive, and no more than a few times as many are sorted, over and over.
+    assert sum(sorts) < 6 * 640 * 11
+
+
+def test_of_too_many_pairs_none_are_counted_with_a_note(monkeypatch):
+    for module in (token_statistics, measure):
+        monkeypatch.setattr(module, "MAX_PAIRS", 100)
+    words = torch.randint(1, 40, (200, 9), generator=torch.Generator().manual_seed(0))
+    description = cs.describe(Reader(), (words, np.arange(200) % 2)).description
+    assert len(description.tokens.bigrams) == 0
+    assert description.tokens.unigrams.sum() == words.numel()
+    assert "pairs of neighbouring tokens are left out: there are more than 100" in description.notes
 
 
 def test_tokens_are_counted_by_class():

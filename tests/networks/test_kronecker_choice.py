@@ -9,6 +9,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import consilience as cs
+from consilience.networks.choice import inputs as choice_inputs_module
+from consilience.networks.choice.compare import Comparison
+from consilience.networks.methods.fisher.informed import InformedMethod
 from consilience.networks.torch_modules import arrays_of_module
 
 X, Y = load_digits(return_X_y=True)
@@ -145,6 +148,16 @@ def test_files_make_the_same_candidates(described, fusion, tmp_path):
         assert of_files.verdict.candidates[name] == pytest.approx(fusion.verdict.candidates[name], abs=0.01)
 
 
+def test_sites_that_inform_other_parameters_have_none_and_the_verdict_says_so(nets, described):
+    frozen = make()
+    frozen.load_state_dict(nets["oslo"].state_dict())
+    frozen[0].bias.requires_grad_(False)
+    fusion = cs.fuse(dict(described, oslo=cs.describe(frozen, (X[ROWS["oslo"]], Y[ROWS["oslo"]]))))
+    assert not set(KRONECKER) & set(fusion.candidates)
+    assert "kfac was left out" in fusion.verdict.text
+    assert "of other parameters than" in fusion.verdict.text
+
+
 def test_other_widths_have_none(nets, described):
     target = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
     fusion = cs.fuse(described, target=target)
@@ -155,6 +168,17 @@ def test_time_that_has_passed_leaves_them_out(described):
     fusion = cs.fuse(described, max_seconds=1e-9)
     assert not set(KRONECKER) & set(fusion.candidates)
     assert "kfac(0.01) was left out" in fusion.verdict.text
+    assert fusion.status is cs.Status.OUT_OF_TIME
+
+
+def test_what_another_note_says_of_time_cuts_nothing_short(described, monkeypatch):
+    def fails(*_):
+        raise cs.UnsupportedError("in the paper 3 seconds had passed")
+
+    monkeypatch.setattr("consilience.networks.choice.kronecker.KroneckerMerges.head_start", fails)
+    fusion = cs.fuse(described)
+    assert "seconds had passed" in fusion.verdict.text
+    assert fusion.status is not cs.Status.OUT_OF_TIME
 
 
 # -- The damping of the method by name.
@@ -204,3 +228,78 @@ def test_a_site_that_does_not_count_needs_no_layers(nets, described):
     without = dict(described, turku=replace(described["turku"], description=None))
     fusion = cs.fuse(without, weights={"lund": 2, "oslo": 1, "turku": 0})
     assert set(KRONECKER) - {"kfac(0.1, class_heads)"} <= set(fusion.candidates)
+
+
+def test_every_damping_is_what_it_is_by_name_and_units_are_matched_once(nets, described, monkeypatch):
+    infos = {name: cs.fisher(net, X[ROWS[name]], "kronecker") for name, net in nets.items()}
+    compared, matched = [], []
+    compare, align = Comparison.compare, InformedMethod._align_units
+
+    def seen(self, candidates, *rest):
+        compared.extend(candidates)
+        return compare(self, candidates, *rest)
+
+    def counted(self, *rest):
+        matched.append(self)
+        return align(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Comparison, "compare", seen)
+        patch.setattr(InformedMethod, "_align_units", counted)
+        chosen = cs.fuse(described, "kfac", fishers=infos, rng=3)
+    assert len(matched) == 1
+    assert [candidate.name for candidate in compared] == ["kfac(0.01)", "kfac(0.1)", "kfac(1)", "kfac(10)"]
+    for candidate, damping in zip(compared, (0.01, 0.1, 1.0, 10.0), strict=True):
+        by_name = cs.fuse(described, "kfac", fishers=infos, damping=damping, rng=3)
+        assert same_bytes(candidate.module, by_name.model)
+        if damping == chosen.details["damping"]:
+            assert same_bytes(chosen.model, by_name.model)
+            np.testing.assert_array_equal(chosen.history, by_name.history)
+
+
+def test_no_stream_is_drawn_from_twice_where_dampings_are_compared(nets, described, monkeypatch):
+    infos = {name: cs.fisher(net, X[ROWS[name]], "kronecker") for name, net in nets.items()}
+    streams = []
+    align, merge, inputs = InformedMethod._align_units, cs.KFAC.merge, choice_inputs_module.choice_inputs
+
+    def of_units(self, ensemble, rng, progress):
+        streams.append(rng)
+        return align(self, ensemble, rng, progress)
+
+    def of_merge(self, sites, rng, progress):
+        streams.append(rng)
+        return merge(self, sites, rng, progress)
+
+    def of_inputs(*arguments):
+        streams.append(arguments[5])
+        return inputs(*arguments)
+
+    monkeypatch.setattr(InformedMethod, "_align_units", of_units)
+    monkeypatch.setattr(cs.KFAC, "merge", of_merge)
+    monkeypatch.setattr(choice_inputs_module, "choice_inputs", of_inputs)
+    cs.fuse(described, "kfac", fishers=infos)
+    keys = [of.bit_generator.seed_seq.spawn_key for of in streams]
+    assert len(keys) == 6  # units, four merges, inputs
+    assert len(set(keys)) == 6
+
+
+def test_without_factors_of_the_head_no_merge_starts_at_its_rows(nets):
+    frozen = {}
+    for name, net in nets.items():
+        frozen[name] = make()
+        frozen[name].load_state_dict(net.state_dict())
+        frozen[name][2].requires_grad_(False)
+    candidates = cs.fuse(describe(frozen)).candidates
+    assert set(KRONECKER) - {"kfac(0.1, class_heads)"} <= set(candidates)
+    assert "kfac(0.1, class_heads)" not in candidates
+
+
+def test_progress_never_stands_before_the_end(nets, described):
+    infos = {name: cs.fisher(net, X[ROWS[name]], "kronecker") for name, net in nets.items()}
+    steps = []
+    cs.fuse(described, fishers=infos, inputs=X[HELD], progress=lambda done, total: steps.append((done, total)))
+    total = steps[-1][1]
+    counted = [done for done, of in steps if of == total]
+    assert steps[-1] == (total, total)
+    assert counted[:-1] == list(range(1, len(counted)))  # the last call says that all is done
+    assert len(counted) - 1 <= total

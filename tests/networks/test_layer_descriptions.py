@@ -10,10 +10,11 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import consilience as cs
+from consilience.api.kinds import inspect_file
 from consilience.networks.descriptions import layers as layers_module
 from consilience.networks.descriptions.files import read_description, write_description
 from consilience.networks.descriptions.layers import InputSample
-from consilience.networks.fisher.kronecker import KroneckerFactors
+from consilience.networks.fisher.kronecker import KroneckerFactors, factor_arrays
 from tests.networks.described_nets import Reader, convolutional, perceptron, rows
 from tests.tolerances import SINGLE_PRECISION
 
@@ -74,6 +75,42 @@ def test_a_sample_is_uniform():
     assert np.abs(taken - 80).max() < 5 * 8
 
 
+@pytest.mark.parametrize("n_beyond", [0, 1, 19, 20, 50])
+def test_the_rows_that_factors_leave_out_are_none_or_many(monkeypatch, n_beyond):
+    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    X, y = rows(counts=(100, 100 + n_beyond, 0))
+    description = cs.describe(perceptron(), (X, y), classes=3).description
+    n, m = len(X), description.layer_observations
+    assert m <= 200
+    assert n == m or n - m >= 20
+    # The mean of all and the factors give the sum of those left out, which is no row.
+    left_out = n * description.inputs.mean - m * description.layers["0"].inputs[0, -1, :-1]
+    if n > m:
+        assert np.abs(X - left_out).max(axis=1).min() > 0.1
+
+
+@pytest.mark.parametrize("n_rare", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [250, 900])
+def test_the_number_of_observations_does_not_tell_of_withheld_ones(monkeypatch, n, n_rare):
+    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    X, y = rows(counts=(n, n_rare, 0))
+    with pytest.warns(cs.WithheldWarning):
+        description = cs.describe(perceptron(), (X, y), classes=3).description
+    assert description.layer_observations == 200
+    with pytest.warns(cs.WithheldWarning):
+        scarce = cs.describe(perceptron(), rows(counts=(150, n_rare, 0)), classes=3).description
+    assert scarce.layer_observations == 150
+
+
+def test_of_a_sample_that_is_mostly_withheld_nothing_is_said(monkeypatch):
+    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    X, y = rows(counts=(600, 290, 290))
+    with pytest.warns(cs.WithheldWarning):
+        description = cs.describe(perceptron(), (X, y), min_count=295).description
+    assert not description.layers
+    assert "second moments of layers are left out: too many" in " ".join(description.notes)
+
+
 def test_classes_that_are_withheld_do_not_enter():
     X, y = rows(counts=(150, 120, 3))
     net = perceptron()
@@ -98,6 +135,54 @@ def test_of_few_observations_nothing_is_said_or_only_diagonals():
     assert (some.layers["2"].inputs * (1 - np.eye(9))).any()
 
 
+def off_diagonal(matrix, k):
+    return np.delete(matrix[k], k)
+
+
+@pytest.mark.parametrize("usual", [0.0, -0.3])
+@pytest.mark.parametrize("n_rare", [1, 4, 5])
+def test_a_column_that_few_observations_have_is_reduced_to_its_diagonal(tmp_path, usual, n_rare):
+    X, y = rows()
+    X[:, 2] = usual
+    X[7 : 7 + n_rare, 2] = 4.0
+    net = perceptron()
+    information = cs.fisher(net, torch.from_numpy(X), "kronecker").layers
+    description = cs.describe(net, (X, y)).description
+    for layers in (information, description.layers):
+        A = layers["0"].inputs[0]
+        assert A[2, 2] == pytest.approx(np.square(X[:, 2]).mean(), rel=1e-5)
+        assert off_diagonal(A, 2).any() == (n_rare >= 5)
+        assert off_diagonal(A, 1).any()
+    assert off_diagonal(cs.describe(net, (X, y), min_count=0).description.layers["0"].inputs[0], 2).any()
+    write_description(tmp_path / "a.safetensors", description)
+    text = " ".join(inspect_file(tmp_path / "a.safetensors").document["people"])
+    assert "of a row that fewer than 5 observations make non-zero" in text
+
+
+def test_a_unit_that_one_observation_wakes_is_reduced_to_its_diagonal():
+    X, y = rows()
+    X[:, 2] = 0.0
+    X[7, 2] = 4.0
+    net = perceptron()
+    with torch.no_grad():
+        net[0].weight[3] = torch.tensor([0.0, 0, 1, 0, 0, 0])
+        net[0].bias[3] = -1.0
+    layers = cs.describe(net, (X, y)).description.layers
+    assert layers["2"].inputs[0, 3, 3] > 0
+    assert not off_diagonal(layers["2"].inputs[0], 3).any()
+    assert layers["0"].outputs[0, 3, 3] > 0
+    assert not off_diagonal(layers["0"].outputs[0], 3).any()
+
+
+def test_few_images_that_light_a_channel_are_reduced_and_counted_once_for_all_positions():
+    images = torch.rand(200, 2, 8, 8, generator=torch.Generator().manual_seed(0))
+    images[2:, 1] = 0.0  # two images of 36 positions each
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2))
+    A = cs.describe(net, (images, np.arange(200) % 2)).description.layers["0"].inputs[0]
+    assert all(A[k, k] > 0 and not off_diagonal(A, k).any() for k in range(9, 18))
+    assert all(off_diagonal(A, k).any() for k in range(9))
+
+
 def test_large_factors_are_said_only_where_they_are_asked_for(monkeypatch):
     monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_BYTES", 100)
     quiet = described().description
@@ -107,8 +192,7 @@ def test_large_factors_are_said_only_where_they_are_asked_for(monkeypatch):
     monkeypatch.undo()
     assert not described(layers=False).description.layers
     n_bytes = layers_module.factor_bytes(perceptron())
-    stated = sum(factors.stored_bytes for factors in described().description.layers.values())
-    assert n_bytes == stated
+    assert n_bytes == sum(values.nbytes for values in factor_arrays(described().description.layers).values())
 
 
 def test_networks_without_such_layers_are_described_all_the_same():

@@ -29,7 +29,7 @@ def all_to_compare(inputs: ChoiceInputs, n_inputs: int) -> ChoiceInputs:
     return replace(inputs, held=Rows(rows[:n_inputs], labels[:n_inputs]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class BayesianComparison(Comparison):
     """Bayesian networks on the same inputs, one of which is chosen; see ``Comparison``."""
 
@@ -69,6 +69,11 @@ class BayesianComparison(Comparison):
             return model.predict(rows.inputs, self.workshop.method.n_samples, self.seed)
         except InputError as error:
             raise UnsupportedError(str(error)) from error
+
+    @property
+    def max_made(self) -> int:
+        """Candidates that are made beside the sites': KL-fusion and the other averages."""
+        return 1 + len(list(self.workshop.averages()))
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield KL-fusion and the other averages."""

@@ -21,7 +21,7 @@ from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.inputs import ChoiceInputs, Rows, beside
-from consilience.networks.choice.kronecker import kronecker_candidates
+from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
@@ -35,6 +35,10 @@ from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.synthetic.draws import draw_inputs
 
+MAX_AVERAGES = 3
+"""The base, that with rows of its head by class, and that by Fisher information."""
+MAX_REFITTED = 4
+"""The base refitted and that of units matched by activations, each also with its head fitted."""
 N_DISTILLED = 2
 """Candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
 LABEL_WEIGHT = 0.5
@@ -45,8 +49,6 @@ N_OF_SITE = 1000
 of 1 % at most. Chosen by hand."""
 MAX_GAP_UNSAID = 0.05
 """Further errors on drawn inputs beyond which the verdict says so. Chosen by hand."""
-_TIME_IS_UP = "seconds had passed"
-
 
 MIN_REAL_INPUTS = 128
 """Given inputs from which batch normalisation may learn its statistics in a distillation: two batches, by hand."""
@@ -55,7 +57,7 @@ MATCHING_INPUTS = 512
 _BY_ACTIVATIONS = OTFusion(cost="activations")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Comparison:
     """Candidates on the same inputs, one of which is chosen.
 
@@ -71,6 +73,8 @@ class Comparison:
         ``time.monotonic()`` at the start of the fusion.
     notes : list of str
         What was left out, and why; grows while candidates are made.
+    is_cut_short : bool
+        Whether something was left out since time was up.
     """
 
     workshop: Workshop
@@ -78,6 +82,7 @@ class Comparison:
     rng: np.random.Generator
     started: float
     notes: list[str] = field(default_factory=list)
+    is_cut_short: bool = False
 
     @cached_property
     def on_fit(self) -> Array:
@@ -137,14 +142,19 @@ class Comparison:
         are_classes = sites.classes is not None or n_outputs > 1
         return Teacher(sites, are_classes and not sites.is_regression)
 
+    @property
+    def max_made(self) -> int:
+        """Candidates that are made beside the sites', at most: averages, by factors, refitted, and distilled."""
+        return MAX_AVERAGES + MAX_KRONECKER + MAX_REFITTED + N_DISTILLED
+
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""
-        n_steps = 11 + N_DISTILLED
+        n_steps = self.max_made
         candidates = self.workshop.site_candidates() if self.inputs.can_compare_sites else []
         n_sites = len(candidates)
         for candidate in self._made(candidates):
             candidates.append(candidate)
-            self.workshop.progress(min(len(candidates) - n_sites, n_steps), n_steps)
+            self.workshop.progress(len(candidates) - n_sites, n_steps)
         choice = self.compare(candidates)
         self.workshop.progress(n_steps, n_steps)
         return choice
@@ -184,7 +194,7 @@ class Comparison:
             notes=(*self.inputs.notes, *self.notes),
             can_exclude_harm=self.inputs.can_compare_sites and self.inputs.stand_for_all,
             one_output=self.one_output,
-            is_cut_short=any(note.endswith(_TIME_IS_UP) for note in self.notes),
+            is_cut_short=self.is_cut_short,
         )
 
     def _gaps(self, candidates: Sequence[Candidate]) -> list[float]:
@@ -353,7 +363,8 @@ class Comparison:
         most = self.workshop.method.max_seconds
         if most is None or time.monotonic() - self.started < most:
             return False
-        self.notes.append(f"{what} was left out: {most:g} {_TIME_IS_UP}")
+        self.is_cut_short = True
+        self.notes.append(f"{what} was left out: {most:g} seconds had passed")
         return True
 
     @contextmanager

@@ -8,13 +8,12 @@ so each is a candidate like others.
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -30,6 +29,7 @@ from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.descriptions.description import Description
 from consilience.networks.fisher.information import FisherInformation
+from consilience.networks.fisher.kronecker import parameter_names
 from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.method import NetworkEnsemble, average
@@ -37,9 +37,13 @@ from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.fisher.kronecker import DAMPINGS, DEFAULT_DAMPING, KFAC, KroneckerProblem
 from consilience.networks.network import convert_like, to_numpy
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
+from consilience.networks.symmetry.transport import Transport
 
 if TYPE_CHECKING:
     from torch import nn
+
+MAX_KRONECKER = len(DAMPINGS) + 2
+"""Candidates at most: a damping each, one from rows of the head by class, and regression."""
 
 HEAD_DAMPING = 0.1
 """Damping of the merge that starts at rows of the head by class: the best fixed one of merges from the average over 26
@@ -68,7 +72,13 @@ class KroneckerMerges:
 
     @classmethod
     def of(cls, workshop: Workshop) -> KroneckerMerges | None:
-        """Return the merges of a fusion; None where not every site says the same layers' factors, or widths differ."""
+        """Return the merges of a fusion; None where not every site says its layers' factors, or widths differ.
+
+        Raises
+        ------
+        UnsupportedError
+            For factors that are not of the same parameters at all sites, such as where one froze a bias.
+        """
         if not workshop.has_equal_widths or workshop.models.template is None:
             return None
         voting = _voting(workshop)
@@ -77,8 +87,15 @@ class KroneckerMerges:
             information: tuple[FisherInformation, ...] | None = tuple(given[i] for i in voting)
         else:
             information = described_information([workshop.sites.descriptions[i] for i in voting])
-        if information is None or not all(_is_alike(of_site, information[0]) for of_site in information):
+        if information is None:
             return None
+        first = _what_is_informed(workshop, information[0])
+        for of_site in information[1:]:
+            if _what_is_informed(workshop, of_site) != first:
+                raise UnsupportedError(
+                    f"{of_site.name} says Kronecker factors of other parameters than {information[0].name}; train the "
+                    "same ones at all sites"
+                )
         # Factors move with units one to one, and with no others.
         transports = [transport for i in voting for transport in workshop.base.transports[i].values()]
         if any(one.is_soft or not np.array_equal(np.sort(one.labels), np.arange(one.width)) for one in transports):
@@ -120,9 +137,14 @@ class KroneckerMerges:
         return self.workshop.models.module(self.workshop.base.network.with_arrays(arrays))
 
     def head_start(self) -> dict[str, Array]:
-        """Return the rows of the head by the sites' counts of classes; empty without a head or without counts."""
-        counts = self.workshop.ordered.class_counts
-        if self.workshop.head is None or counts is None or len(_voting(self.workshop)) < len(self.workshop.order):
+        """Return the rows of the head by the sites' counts of classes; empty where no merge would start there.
+
+        That is without a head whose parameters are merged, or without counts.
+        """
+        counts, head = self.workshop.ordered.class_counts, self.workshop.head
+        if head is None or counts is None or len(_voting(self.workshop)) < len(self.workshop.order):
+            return {}
+        if not set(parameter_names(head)) & set(self.problem.shapes):
             return {}
         from consilience.networks.classes.heads import class_heads  # here, since it needs torch
 
@@ -131,7 +153,7 @@ class KroneckerMerges:
             network.move(self.workshop.base.transports[i])
             for i, network in zip(_voting(self.workshop), networks, strict=True)
         ]
-        rows = class_heads(moved, self.workshop.head, class_shares(counts, self.workshop.ordered.weights))
+        rows = class_heads(moved, head, class_shares(counts, self.workshop.ordered.weights))
         return {key: to_numpy(values) for key, values in rows.items()}
 
 
@@ -140,9 +162,11 @@ def _voting(workshop: Workshop) -> list[int]:
     return [i for i in workshop.order if workshop.sites.weights[i] > 0]
 
 
-def _is_alike(one: FisherInformation, other: FisherInformation) -> bool:
-    """Return whether two sites' factors are of the same layers and for outputs of one kind."""
-    return (set(one.layers), one.likelihood) == (set(other.layers), other.likelihood)
+def _what_is_informed(workshop: Workshop, information: FisherInformation) -> tuple[object, ...]:
+    """Return what two sites' information must have alike: layers, their sizes and biases, the rest, the likelihood."""
+    residual = information.renamed(workshop.models.symmetry).residual  # tied parameters may go by several names
+    layers = {layer: (factors.sizes, factors.has_bias) for layer, factors in information.layers.items()}
+    return layers, {key: tuple(values.shape) for key, values in residual.items()}, information.likelihood
 
 
 def described_information(descriptions: Sequence[Description | None]) -> tuple[FisherInformation, ...] | None:
@@ -177,7 +201,9 @@ def kronecker_candidates(
     or_noted : callable
         Context in which a candidate of some name is made, or left out with a note on why.
     """
-    merges = KroneckerMerges.of(workshop)
+    merges = None
+    with or_noted("kfac"):
+        merges = KroneckerMerges.of(workshop)
     if merges is None:
         return
     starts: list[tuple[str, float, bool]] = [(f"kfac({damping:g})", damping, False) for damping in DAMPINGS]
@@ -202,6 +228,21 @@ def kronecker_candidates(
         yield Candidate("regmean", Effort.KRONECKER, merges.module(arrays), workshop.base, made)
 
 
+@dataclass(frozen=True)
+class _MatchedOnce(KFAC):
+    """K-FAC merging whose copies of other dampings find the units matched by the first of them."""
+
+    _found: list[tuple[tuple[Mapping[str, Transport], ...], dict[str, Any]]] = field(default_factory=list, kw_only=True)
+
+    def _align_units(
+        self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress
+    ) -> tuple[tuple[Mapping[str, Transport], ...], dict[str, Any]]:
+        if not self._found:
+            self._found.append(super()._align_units(ensemble, rng, progress))
+        transports, details = self._found[0]
+        return transports, dict(details)  # from which the caller takes
+
+
 def fuse_with_chosen_damping(
     models: NetworksWithSymmetry,
     sites: Sites,
@@ -215,33 +256,36 @@ def fuse_with_chosen_damping(
 
     The parameters are those of ``default.fuse_by_default``.
     """
-    merge_rng = copy.deepcopy(rng)
-    input_rng, candidate_rng = rng.spawn(2)
+    options = {option.name: getattr(method, option.name) for option in fields(method)}
+    matched_once = _MatchedOnce(**options)
 
     def merged(damping: float) -> NetworkFusion:
-        # A copy of the generator: every damping is tried on the matching that it has when it is given by name.
         fusion, _ = fuse_aligned(
-            models, replace(method, damping=damping), sites.weights, arguments, copy.deepcopy(merge_rng), progress,
+            models, replace(matched_once, damping=damping), sites.weights, arguments, rng, progress,
             NetworkFusion, information=information,
         )  # fmt: skip
         return fusion
 
+    # First, so that units are matched by the streams that they have when a damping is given by name; what is drawn
+    # below has others.
+    by_default = merged(DEFAULT_DAMPING)
+    workshop_rng, input_rng, candidate_rng = rng.spawn(3)
+
     def unseen(reason: str) -> NetworkFusion:
-        fusion = merged(DEFAULT_DAMPING)
         verdict = Verdict(
             code="no_inputs",
             text=f"{reason}, so dampings were not compared; taken: {DEFAULT_DAMPING:g}, the best fixed one over 26 "
             "federated settings. Whether it is no worse than the best site is not known.",
             remedy=DESCRIBE,
         )
-        return _judged(fusion, verdict, DEFAULT_DAMPING)
+        return _judged(by_default, verdict, DEFAULT_DAMPING)
 
     if models.template is None:
         return unseen("The networks came without a module")
     from consilience.networks.choice.compare import Comparison  # here, since it needs torch
     from consilience.networks.choice.inputs import choice_inputs
 
-    workshop = Workshop(models, sites, arguments, information, Auto(), rng, progress)
+    workshop = Workshop(models, sites, arguments, information, Auto(), workshop_rng, progress)
     try:
         inputs = choice_inputs(
             workshop.ordered, workshop.modules, arguments.inputs, arguments.example, workshop.method.n_inputs,
@@ -251,7 +295,7 @@ def fuse_with_chosen_damping(
             return unseen("Not every site described its inputs")
         candidates = []
         for damping in DAMPINGS:
-            fusion = merged(damping)
+            fusion = by_default if damping == DEFAULT_DAMPING else merged(damping)
             candidates.append(Candidate(f"kfac({damping:g})", Effort.KRONECKER, fusion.model, fusion))
         choice = Comparison(workshop, inputs, candidate_rng, time.monotonic()).compare(candidates)
     except (InputError, UnsupportedError) as error:

@@ -152,7 +152,7 @@ def people_rows(header: DescriptionHeader, *, has_features: bool) -> list[Row]:
     if header.channels:
         rows.append(("channels", "how the network answers on average; nothing of a single input"))
     if header.layers:
-        rows += layer_people_rows(header.layer_observations)
+        rows += layer_people_rows(header.layer_observations, header.min_count)
     rows.append(("differences", "two descriptions of one site betray who was added between them: send one per model"))
     kept = f"statistics of {least} observations are withheld" if withholds else "no class is withheld for being small"
     rows.append(("protection", f"{kept}; no noise is added, so no formal privacy is given"))

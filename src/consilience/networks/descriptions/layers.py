@@ -2,12 +2,17 @@
 
 Which observations may enter is known only when all have been seen (``disclosure``), so a uniform sample of the inputs
 is kept while they pass (reservoir sampling; Vitter 1985, algorithm R), and the factors are computed at the end, over
-those of it that may enter.
+some of it that may enter.
+
+How many they are follows from the number of all that may enter, which is said: else it would tell how many others took
+places in the sample. The moments of the inputs are of all that may enter, so that a difference gives the ones that the
+factors leave out: none, or as many as a class must have to be described.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 import torch
@@ -17,6 +22,7 @@ from consilience.checks import Labels
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.classes.heads import find_head
 from consilience.networks.classes.logits import TwoClasses
+from consilience.networks.descriptions.disclosure import least_class_observations
 from consilience.networks.fisher.information import Likelihood
 from consilience.networks.fisher.kronecker import KroneckerFactors, few_observations_text
 from consilience.networks.fisher.kronecker_sums import kronecker_factors
@@ -32,6 +38,10 @@ of images takes (3.5 MB for a ResNet-8 on 3 x 32 x 32, docs/describe.md)."""
 MAX_LAYER_OBSERVATIONS = 2000
 """Observations that factors are computed from, at most: whole factors of up to 1,000 inputs need as many. The passes
 over more would take longer than all else of a description."""
+
+SPARE_SHARE = 0.25
+"""Inputs that are kept beyond those that factors are computed from, as a share of these: places for observations that
+may not enter. Chosen by hand; where more than a fifth of all may not, the factors may be left out."""
 
 MAX_SAMPLE_ENTRIES = 2**26
 """Entries of the inputs that are kept, at most (256 MiB in float32). Chosen by hand, for memory."""
@@ -106,10 +116,29 @@ class InputSample:
                 self.inputs.append(of_row)
                 self.groups.append(int(groups[row]))
 
-    def rows(self, groups: Labels) -> Tensor | None:
-        """Return the kept inputs of some groups, None where there are none or inputs have several shapes."""
-        chosen = [of for of, group in zip(self.inputs, self.groups, strict=True) if group in set(groups.tolist())]
-        return torch.stack(chosen) if chosen and not self.is_ragged else None
+    def rows(self, groups: Labels, n: int) -> Tensor | None:
+        """Return n of the kept inputs of some groups, drawn at random; None where fewer are kept."""
+        of_groups = np.flatnonzero(np.isin(self.groups, groups))
+        if len(of_groups) < n:
+            return None
+        # Places in the sample are no random order: whoever passed early keeps an early one.
+        drawn = np.sort(self._rng.choice(of_groups, n, replace=False))
+        return torch.stack([self.inputs[place] for place in drawn.tolist()])
+
+
+def sample_size(n_said: int, most: int, min_count: float) -> int:
+    """Return how many of the observations that may enter factors are computed from.
+
+    Parameters
+    ----------
+    n_said : int
+        Observations that may enter.
+    most : int
+        Bound on the sample.
+    min_count : float
+        Fewer observations are not told of.
+    """
+    return n_said if n_said <= most else max(0, min(most, n_said - ceil(least_class_observations(min_count))))
 
 
 def _as_classifier(module: nn.Module, inputs: Tensor, likelihood: Likelihood) -> tuple[nn.Module, str]:
@@ -130,9 +159,15 @@ def _as_classifier(module: nn.Module, inputs: Tensor, likelihood: Likelihood) ->
 
 
 def layer_statement(
-    module: nn.Module, sample: InputSample, groups: Labels, minimum: int, likelihood: Likelihood
+    module: nn.Module,
+    sample: InputSample,
+    groups: Labels,
+    n: int,
+    minimum: int,
+    min_count: float,
+    likelihood: Likelihood,
 ) -> LayerStatement:
-    """Return the factors of a network's layers over the sample's inputs of some groups; none where they cannot be said.
+    """Return the factors of a network's layers over n inputs of some groups; none where they cannot be said.
 
     Parameters
     ----------
@@ -142,20 +177,26 @@ def layer_statement(
         Inputs.
     groups : ndarray of int
         Groups of observations that may enter.
+    n : int
+        How many of their observations do, see `sample_size`.
     minimum : int
         Fewer observations say nothing.
+    min_count : float
+        Fewer observations are not told of, by a column of a factor either.
     likelihood : {"categorical", "gaussian"}
         What outputs stand for.
     """
-    inputs = sample.rows(groups)
+    inputs = None
     parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}
     reason = ""
-    if inputs is None:
+    if sample.is_ragged:
         reason = "inputs have several lengths"
-    elif len(inputs) < minimum:
-        reason = f"{len(inputs)} observations are fewer than {minimum}"
+    elif n < minimum:
+        reason = f"{n} observations are fewer than {minimum}"
     elif not parameters:
         reason = "no parameter is trained"
+    elif (inputs := sample.rows(groups, n)) is None:
+        reason = "too many of a random sample of the observations may not enter"
     if reason or inputs is None:
         return LayerStatement({}, 0, likelihood, (f"second moments of layers are left out: {reason}",))
     try:
@@ -163,7 +204,7 @@ def layer_statement(
             asked, prefix = _as_classifier(module, inputs, likelihood)
             backward = PerSampleBackward(asked, {f"{prefix}{name}": values for name, values in parameters.items()})
             layers, only_diagonals = kronecker_factors(
-                backward, inputs, likelihood, 1.0, torch.Generator().manual_seed(0)
+                backward, inputs, likelihood, 1.0, torch.Generator().manual_seed(0), min_count
             )
         layers = {path.removeprefix(prefix): factors for path, factors in layers.items()}
     except (InputError, UnsupportedError, RuntimeError) as error:

@@ -38,9 +38,11 @@ from consilience.networks.descriptions.layers import (
     MAX_LAYER_BYTES,
     MAX_LAYER_OBSERVATIONS,
     MAX_SAMPLE_ENTRIES,
+    SPARE_SHARE,
     InputSample,
     factor_bytes,
     layer_statement,
+    sample_size,
 )
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import (
@@ -53,7 +55,7 @@ from consilience.networks.descriptions.observations import (
     token_table,
 )
 from consilience.networks.descriptions.ranges import RangeAccumulator
-from consilience.networks.descriptions.token_statistics import TokenAccumulator
+from consilience.networks.descriptions.token_statistics import MAX_PAIRS, TokenAccumulator
 from consilience.networks.fisher.information import Likelihood
 from consilience.networks.repair.partial_forward import evaluation_without_gradients, layer_order, not_finite_problem
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
@@ -357,7 +359,8 @@ class _Measurement:
             )
             self.notes = (*self.notes, text)
         elif n_bytes:
-            self.sample = InputSample(max(1, min(MAX_LAYER_OBSERVATIONS, MAX_SAMPLE_ENTRIES // max(d, 1))))
+            capacity = min(int((1 + SPARE_SHARE) * MAX_LAYER_OBSERVATIONS), MAX_SAMPLE_ENTRIES // max(d, 1))
+            self.sample = InputSample(max(1, capacity))
 
     def _hook(self, module: nn.Module, batch: Batch, n_outputs: int | None, stack: ExitStack) -> None:
         """Record the outputs of layers with channels, and what the last layer reads."""
@@ -515,12 +518,15 @@ class _Measurement:
                 "statistics of channels are left out"
             )
         tokens, class_tokens = self._token_counts(said, is_all, min_count, left_out)
+        if self.tokens is not None and self.tokens.has_too_many_pairs:
+            notes.append(f"pairs of neighbouring tokens are left out: there are more than {MAX_PAIRS:,}")
         class_moments = self._class_moments(counts, min_count, notes)
         said_of_layers: dict[str, Any] = {}
         if self.sample is not None and is_enough:
             # Outputs without classes are means, of which only the scale of B depends on a deviation.
             likelihood: Likelihood = "gaussian" if self.classes is None else "categorical"
-            statement = layer_statement(module, self.sample, said, MIN_OBSERVATIONS, likelihood)
+            n_entering = sample_size(n_said, int(self.sample.capacity / (1 + SPARE_SHARE)), min_count)
+            statement = layer_statement(module, self.sample, said, n_entering, MIN_OBSERVATIONS, min_count, likelihood)
             notes += statement.notes
             if statement.layers:
                 said_of_layers = {

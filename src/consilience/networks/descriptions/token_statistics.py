@@ -18,6 +18,10 @@ from consilience.checks import AnyArray, Labels
 from consilience.networks.descriptions.description import TokenCounts
 from consilience.networks.descriptions.disclosure import MIN_TOKEN_COUNT, MIN_TOKENS, least_class_observations
 
+MAX_PAIRS = 2**22
+"""Different pairs of neighbours, by class, that are counted at most (100 MB, and four times that while they are
+sorted). Chosen by hand, for memory."""
+
 
 class TokenAccumulator:
     """Counts of tokens (n, length) that arrive in batches.
@@ -39,6 +43,8 @@ class TokenAccumulator:
         self._observations = np.zeros((n_groups, vocabulary), dtype=np.int64)  # in which a token occurs
         # Pairs by (group * vocabulary + first) * vocabulary + second, sorted, with their occurrences and observations.
         self._pairs = np.zeros((3, 0), dtype=np.int64)
+        self._new_pairs: list[Labels] = []  # of batches that are not in the table yet
+        self.has_too_many_pairs = False
         self._lengths = np.zeros((n_groups, 1), dtype=np.int64)
 
     def add(self, tokens: Labels, groups: Labels) -> None:
@@ -62,10 +68,23 @@ class TokenAccumulator:
 
     def _add_pairs(self, pairs: Labels, rows: Labels) -> None:
         """Add pairs (k,) of neighbours and the observations (k,) that they are in."""
+        if self.has_too_many_pairs:
+            return
         distinct, occurrences = np.unique(pairs, return_counts=True)
         by_row = np.unique(np.stack([pairs, rows]), axis=1)[0]  # a pair once for every observation that has it
         observations = np.unique(by_row, return_counts=True)[1]
-        self._pairs = _summed(np.concatenate([self._pairs, np.stack([distinct, occurrences, observations])], axis=1))
+        self._new_pairs.append(np.stack([distinct, occurrences, observations]))
+        # The table is sorted where it may have doubled, so that the work grows as n log n and not as n squared.
+        if sum(of_batch.shape[1] for of_batch in self._new_pairs) >= self._pairs.shape[1]:
+            self._merge_pairs()
+
+    def _merge_pairs(self) -> None:
+        """Add the pairs of the last batches to the table; forget all where they are too many."""
+        if self._new_pairs:
+            self._pairs = _summed(np.concatenate([self._pairs, *self._new_pairs], axis=1))
+        if self._pairs.shape[1] > MAX_PAIRS:
+            self.has_too_many_pairs, self._pairs = True, np.zeros((3, 0), dtype=np.int64)
+        self._new_pairs = []
 
     def described_groups(self, min_count: float) -> Labels:
         """Return the groups that have enough observations and tokens for counts of their own."""
@@ -131,6 +150,7 @@ class TokenAccumulator:
 
     def _said_pairs(self, said: Labels, is_token: AnyArray) -> Labels:
         """Return the pairs (3, k) of some groups, of occurrences of tokens that are said (groups, vocabulary)."""
+        self._merge_pairs()
         group, key = np.divmod(self._pairs[0], self.vocabulary**2)
         first, second = np.divmod(key, self.vocabulary)
         place_of_group = np.full(self.n_groups, -1)

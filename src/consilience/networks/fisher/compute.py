@@ -43,6 +43,7 @@ from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_inputs import first_line
 from consilience.networks.repair.partial_forward import as_batches, call_module
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module
+from consilience.posteriors.thin_components import MIN_COUNT
 
 Progress = Callable[[int, int], None]
 NamedTensors = dict[str, Tensor]
@@ -143,7 +144,7 @@ def fisher_information(
             "n_observations", f"{n_observations:g} are fewer than the {n_seen} that were looked at", "leave it out"
         )
     residual, rows_by_parameter = accumulator.result(n_seen)
-    layers, only_diagonals = sums.factors(n_seen)
+    layers, only_diagonals = sums.factors(n_seen, MIN_COUNT)
     if only_diagonals:
         warn_caller(few_observations_text(n_seen, only_diagonals), WithheldWarning)
     # F is a sum over observations, so that factors, whose squares are summed, scale with the root.

@@ -29,6 +29,7 @@ from consilience.networks.fisher.kronecker import (
     factors_of_arrays,
     stated_sizes,
 )
+from consilience.posteriors.thin_components import MIN_COUNT
 
 _FORMAT, _VERSION = "consilience-fisher", 1
 _REMEDY = "write it with consilience.save"
@@ -161,14 +162,15 @@ def read_fisher(where: Path | SafetensorsFile) -> FisherInformation:
         raise InputError(file, "factors must have an axis for their number", _REMEDY) from error
 
 
-def layer_people_rows(n_observations: float | None) -> list[Row]:
+def layer_people_rows(n_observations: float | None, min_count: float = MIN_COUNT) -> list[Row]:
     """Return what second moments of layers tell about people, in plain words."""
+    rare = f", and of a row that fewer than {min_count:g} observations make non-zero" if min_count > 0 else ""
     over = "" if n_observations is None else f", over {n_observations:,g} observations"
     return [
         (
             "layers",
             f"how the site's inputs vary together, and what every layer makes of them{over}; of fewer than "
-            f"{OBSERVATIONS_PER_SIZE} observations for each row of a factor only its diagonal",
+            f"{OBSERVATIONS_PER_SIZE} observations for each row of a factor only its diagonal{rare}",
         ),
         (
             "directions",

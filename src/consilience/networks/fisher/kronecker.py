@@ -12,7 +12,8 @@ every observation has T positions: A = E[sum_t a_t a_t^T], B = E[sum_t g_t g_t^T
 weights on weights needs (RegMean).
 
 Second moments of few observations betray them: their eigenvectors span the observations. A factor of size d leaves
-whole where there were 2 d observations, and else as its diagonal.
+whole where there were 2 d observations, and else as its diagonal. Where one observation alone has a number that is not
+zero, A[k] / A[k, k] is that observation: of such rows and columns too only the diagonal leaves.
 """
 
 from __future__ import annotations
@@ -82,11 +83,6 @@ class KroneckerFactors:
         of_outputs = np.diagonal(self.outputs, axis1=1, axis2=2)  # (groups, o)
         of_inputs = np.diagonal(self.inputs, axis1=1, axis2=2)  # (groups, d)
         return of_outputs[:, :, None] * of_inputs[:, None, :]
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of both factors in a file: float32 lower triangles, or diagonals."""
-        return 4 * sum(packed(values).size for values in (self.inputs, self.outputs))
 
     def problems(self, name: str, layer: str) -> list[Problem]:
         """Return what contradicts that these are second moments, a line each."""
@@ -260,6 +256,15 @@ def reduced(matrices: Array, n_observations: float) -> Array:
     if n_observations >= OBSERVATIONS_PER_SIZE * matrices.shape[-1]:
         return matrices
     return matrices * np.eye(matrices.shape[-1])
+
+
+def without_rare_rows(matrices: Array, is_rare: AnyArray) -> Array:
+    """Return second moments (groups, k, k) of whose rare rows and columns (groups, k) only the diagonal is left.
+
+    They are still second moments: those of numbers without correlation.
+    """
+    is_kept = ~is_rare[:, :, None] & ~is_rare[:, None, :]
+    return np.where(is_kept | np.eye(matrices.shape[-1], dtype=bool), matrices, 0.0)
 
 
 def few_observations_text(n_observations: float, layers: Sequence[str]) -> str:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from consilience.checks import AnyArray
 from consilience.networks.fisher.information import Likelihood
 from consilience.networks.fisher.kronecker import (
     OBSERVATIONS_PER_SIZE,
@@ -21,6 +23,7 @@ from consilience.networks.fisher.kronecker import (
     as_stored,
     parameter_names,
     reduced,
+    without_rare_rows,
 )
 from consilience.networks.fisher.likelihoods import information_square_root, sampled_scores
 from consilience.networks.fisher.parameter_uses import LinearUse
@@ -47,6 +50,46 @@ MAX_ENTRIES_AT_ONCE = 2**24
 large as its input as its kernel has entries. Chosen by hand; only speed and memory depend on it."""
 
 
+@dataclass(eq=False)
+class _Deviations:
+    """Counts of the observations in which a column of what a layer reads, or answers, is not what it mostly is.
+
+    That is zero; of inputs also their median over the first pass, which is the other value of a scaled indicator.
+
+    Parameters
+    ----------
+    has_median : bool
+        Whether the median counts too.
+    """
+
+    has_median: bool
+    _usual: list[Tensor] = field(default_factory=list)  # (groups, 1, k) each
+    _counts: list[Tensor] = field(default_factory=list)  # (groups, k) each
+    _in_pass: list[Tensor] = field(default_factory=list)  # (n, groups, k) each: of the observations of this pass
+
+    def start_pass(self) -> None:
+        """Count the observations of the pass that has ended."""
+        if self._in_pass:
+            of_pass = [differs.sum(dim=0) for differs in self._in_pass]
+            self._counts = [a + b for a, b in zip(self._counts, of_pass, strict=True)] if self._counts else of_pass
+        self._in_pass = []
+
+    def add(self, values: Tensor) -> None:
+        """Add values (n, groups, positions, k) of the observations of this pass."""
+        if not self._usual:
+            rows = _by_group(values)
+            self._usual = [torch.zeros_like(rows[:, :1])]
+            if self.has_median:
+                self._usual.append(rows.median(dim=1, keepdim=True).values)
+        differs = [(values != usual).any(dim=2) for usual in self._usual]
+        self._in_pass = [a | b for a, b in zip(self._in_pass, differs, strict=True)] if self._in_pass else differs
+
+    def is_rare(self, min_count: float) -> AnyArray:
+        """Return which columns (groups, k) are not what they mostly are in some, but fewer observations."""
+        self.start_pass()
+        return torch.stack([(of > 0) & (of < min_count) for of in self._counts]).any(dim=0).cpu().numpy()
+
+
 @dataclass(frozen=True, eq=False)
 class KroneckerSums:
     """Sums over the observations seen so far.
@@ -62,6 +105,8 @@ class KroneckerSums:
     _outputs: dict[str, Tensor] = field(default_factory=dict)
     _n_rows: dict[str, int] = field(default_factory=dict)  # observations times positions
     _last_use: dict[str, LinearUse] = field(default_factory=dict)
+    _read: dict[str, _Deviations] = field(default_factory=dict)
+    _answered: dict[str, _Deviations] = field(default_factory=dict)
 
     @classmethod
     def start(cls, backward: PerSampleBackward, batch: Any) -> KroneckerSums:
@@ -99,17 +144,27 @@ class KroneckerSums:
             uses = [use for use in gradients.uses[weight] if isinstance(use, LinearUse)]
             is_new_pass = self._last_use.get(path) is not uses[0]
             self._last_use[path] = uses[0]
+            of_inputs = self._read.setdefault(path, _Deviations(has_median=True))
+            of_outputs = self._answered.setdefault(path, _Deviations(has_median=False))
+            if is_new_pass:
+                of_inputs.start_pass()
+                of_outputs.start_pass()
             for use in uses:
                 at_output = use.output_gradients(gradients.output_gradients[id(use.output)])  # (n, groups, t, o)
                 _accumulate(self._outputs, path, _by_group(at_output))
+                of_outputs.add(at_output)
                 if is_new_pass:
+                    of_inputs.add(use.inputs)
                     read = _by_group(use.inputs)  # (groups, n * t, i)
                     ones = read.new_ones(*read.shape[:2], 1)
                     _accumulate(self._inputs, path, torch.cat([read, ones], dim=2) if has_bias else read)
                     self._n_rows[path] = self._n_rows.get(path, 0) + read.shape[1]
 
-    def factors(self, n_observations: int) -> tuple[dict[str, KroneckerFactors], list[str]]:
-        """Return the factors by layer, in the precision of a file, and the layers of which only diagonals leave."""
+    def factors(self, n_observations: int, min_count: float) -> tuple[dict[str, KroneckerFactors], list[str]]:
+        """Return the factors by layer, in the precision of a file, and the layers of which only diagonals leave.
+
+        Of columns that fewer than `min_count` observations make non-zero only the diagonal leaves.
+        """
         layers, only_diagonals = {}, []
         for path, has_bias in self.layers.items():
             inputs = (self._inputs[path] / n_observations).cpu().numpy()
@@ -117,6 +172,11 @@ class KroneckerSums:
             kept = [reduced((of + of.transpose(0, 2, 1)) / 2, n_observations) for of in (inputs, outputs)]
             if n_observations < OBSERVATIONS_PER_SIZE * max(kept[0].shape[1], kept[1].shape[1]):
                 only_diagonals.append(path or "the network")
+            is_rare_input = self._read[path].is_rare(min_count)
+            if has_bias:  # the column of ones is that of all observations
+                is_rare_input = np.pad(is_rare_input, ((0, 0), (0, 1)))
+            kept[0] = without_rare_rows(kept[0], is_rare_input)
+            kept[1] = without_rare_rows(kept[1], self._answered[path].is_rare(min_count))
             layers[path] = as_stored(KroneckerFactors(kept[0], kept[1], has_bias))
         return layers, only_diagonals
 
@@ -150,7 +210,12 @@ def columns_of_outputs(
 
 
 def kronecker_factors(
-    backward: PerSampleBackward, inputs: Any, likelihood: Likelihood, noise: float, generator: torch.Generator
+    backward: PerSampleBackward,
+    inputs: Any,
+    likelihood: Likelihood,
+    noise: float,
+    generator: torch.Generator,
+    min_count: float,
 ) -> tuple[dict[str, KroneckerFactors], list[str]]:
     """Return the factors of a network's layers over some inputs, and the layers of which only diagonals leave.
 
@@ -164,6 +229,8 @@ def kronecker_factors(
         What outputs stand for; see ``likelihoods``.
     generator : torch.Generator
         Source of outcomes, where they are drawn.
+    min_count : float
+        Observations that make a column of a factor non-zero, at least, for more than its diagonal.
     """
     sums = KroneckerSums.start(backward, inputs)
     if not sums.layers:
@@ -174,7 +241,7 @@ def kronecker_factors(
         outputs, backward_pass = backward.forward(rows, GradientMethod.CLOSED_FORMS)
         for column in columns_of_outputs(outputs, likelihood, noise, None, generator):
             sums.add(backward_pass(column))
-    return sums.factors(batch_length(inputs))
+    return sums.factors(batch_length(inputs), min_count)
 
 
 def observations_at_once(backward: PerSampleBackward, batch: Any) -> int:
