@@ -71,7 +71,7 @@ def describe(
     layers : bool, optional
         Of a network: whether its description has the Kronecker factors of its layers too, about twice as many numbers
         as the network has: second moments of what each layer reads, and of the gradients at what it answers. Default:
-        where they take 4 MiB at most. Of more than 2,000 observations they are of a random sample, drawn by the place of
+        where they take 4 MiB at most. Of more than 2,000 observations they are of a sample, drawn by the place of
         an observation in `data`: another order of the rows gives slightly other factors.
     samples : float, optional
         Old name of `n_observations`, deprecated since 0.2.
