@@ -37,8 +37,8 @@ fitted to them there, and little else is to be gained: drawn gains of 13 to 20 %
 37 % was 3 % (four cells of the first half, two of experiments/synthetic_inputs)."""
 GAP_SHARE = 0.5
 """Share of the excess of errors on drawn inputs that a choice must gain; for harm to be excluded, all of it. A gain of
-a third of it was lost on real inputs (two moons), one of 0.7 was real (a recurrent network of texts of the first half of
-experiments/network_battery)."""
+a third of it was lost on real inputs (two moons), one of 0.7 was real (a recurrent network of texts, in the first half
+of experiments/network_battery)."""
 MAX_SKEW_OF_ALIKE = 0.1
 """Skew up to which sites have their classes alike: over 26 fusions those of one distribution had 0.02, the mildest of
 those that differed 0.38."""
