@@ -298,7 +298,7 @@ def test_hyper_parameters_that_are_none_are_refused(name, parameter, value):
     X, y = rows()
     statistics = cs.describe(make().fit(X, y), data=(X, y))
     odd = replace(statistics, parameters={**statistics.parameters, parameter: value})
-    with pytest.raises(cs.InputError, match=f"^{parameter}|cannot be made of these hyper-parameters"):
+    with pytest.raises(cs.InputError, match=f"^{parameter}|cannot be made (of|with) these hyper-parameters"):
         cs.rebuild(odd)
     with pytest.raises((cs.InputError, cs.OptionError)):
         cs.fuse({"a": odd, "b": odd})

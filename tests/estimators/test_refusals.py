@@ -469,7 +469,7 @@ def test_a_file_that_cannot_be_sums_of_rows_is_named(changes, message, tmp_path)
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"alpha": "x"}, "a Ridge: cannot be made of these hyper-parameters"),
+        ({"alpha": "x"}, "a Ridge: cannot be made (of|with) these hyper-parameters"),
         ({"alpha": [1.0, 2.0, 3.0]}, "alpha: has 3 values"),
         ({"oracle": 1}, "a Ridge: cannot be made with these hyper-parameters"),
         ({"positive": True}, "holds coefficients above zero"),

@@ -181,9 +181,11 @@ def new_estimator(module: str, name: str, parameters: Mapping[str, Any]) -> Any:
     """
     made = getattr(import_module(module), name)
     try:
-        return made(**{key: decode(value) for key, value in parameters.items()})
-    except TypeError as error:
+        model = made(**{key: decode(value) for key, value in parameters.items()})
+        model._validate_params()  # what fit itself would refuse, such as a negative penalty
+    except (TypeError, ValueError) as error:
         raise InputError(f"a {name}", f"cannot be made with these hyper-parameters: {error}") from None
+    return model
 
 
 def joint_moments(rows: SiteRows) -> Sums:
