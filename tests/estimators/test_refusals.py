@@ -577,3 +577,13 @@ def test_models_of_solvers_that_stop_early_are_not_compared():
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     model = Ridge(solver="sag", tol=0.3, random_state=0).fit(X, y)
     assert cs.describe(model, (X, y)).n_observations == len(X)
+
+
+def test_a_solver_with_a_tolerance_is_not_called_exact():
+    X, y = np.random.default_rng(0).normal(size=(90, 3)), np.arange(90.0)
+    halves = [slice(0, None, 2), slice(1, None, 2)]
+    for solver, mark in (("cholesky", "exact"), ("lsqr", "iterative")):
+        sent = [cs.describe(Ridge(solver=solver).fit(X[h], y[h]), data=(X[h], y[h])) for h in halves]
+        verdict = cs.fuse(sent).verdict
+        assert verdict.code == mark
+        assert ("up to the tolerance of its solver" in verdict.text) == (mark == "iterative")

@@ -268,7 +268,7 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
 
 def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statistics, rows: SiteRows) -> None:
     """Raise InputError where a model is not what the sums of these rows give."""
-    if any(statistics.parameters.get(name) in values for name, values in adapter.loose_solvers.items()):
+    if adapter.is_loose(statistics.parameters):
         return
     try:
         with warnings.catch_warnings():
@@ -307,9 +307,9 @@ def _require_same_number(statistics: Statistics, n_observations: float | None) -
         return
     if not (is_number(n_observations) and n_observations > 0):
         raise InputError("n_observations", f"expected a positive number of rows, found {n_observations!r}")
-    found = statistics.n_observations
-    if abs(found - n_observations) > 1e-6 * max(found, 1.0):
-        raise InputError("n_observations", f"is {n_observations:g}, but the sums are of {found:g} rows")
+    n_rows = statistics.n_observations
+    if abs(n_rows - n_observations) > 1e-6 * max(n_rows, 1.0):
+        raise InputError("n_observations", f"is {n_observations:g}, but the sums are of {n_rows:g} rows")
 
 
 def _agreed(statistics: Statistics, features: Features, is_told: bool) -> Features:
@@ -334,14 +334,14 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     if disclosure is not None and min_count > 0:
         raise InputError([disclosure])
     _require_counted_rows(statistics, min_count)
-    told = replace(statistics.without_unweighted() if min_count > 0 else statistics, min_count=float(min_count))
+    leaving = replace(statistics.without_unweighted() if min_count > 0 else statistics, min_count=float(min_count))
     keeps = "min_count=0 keeps them"
     if statistics.classes is None:
         if statistics.n_observations < min_count:
             raise InputError(
                 "", f"has {statistics.n_observations:g} rows, fewer than {min_count:g}: nothing may leave", keeps
             )
-        return told, []
+        return leaving, []
     counts = statistics.row_counts
     is_thin = counts < min_count
     is_alike = adapter.looks_like_one_row(statistics) if min_count > 0 else np.zeros(len(counts), dtype=bool)
@@ -349,7 +349,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     if not np.any(is_kept):
         raise InputError("", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", keeps)
     if np.all(is_kept):
-        return told, []
+        return leaving, []
     problems = [
         Problem(
             f"class {statistics.classes.names[c]}",
@@ -367,7 +367,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
                 Problem("", f"a {adapter.class_name} is told with all of its classes", "fit without that class"),
             ]
         )
-    left = replace(told.some_classes(np.flatnonzero(is_kept)), n_withheld=told.n_withheld + len(problems))
+    left = replace(leaving.some_classes(np.flatnonzero(is_kept)), n_withheld=leaving.n_withheld + len(problems))
     return adapter.trimmed(left), problems
 
 

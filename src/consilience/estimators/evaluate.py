@@ -117,8 +117,8 @@ def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) 
     rows = read_rows(data, None, n_columns_of(first), columns, adapter.needs, may_be_sparse=False)
     if adapter.needs == "classes" and np.asarray(rows.y).dtype.kind in "US" and first.classes_.dtype.kind in "biuf":
         by_name = {str(label): label for label in first.classes_.tolist()}
-        found = [by_name.get(str(name), str(name)) for name in rows.y.tolist()]
-        return SiteRows(rows.X, np.array(found), rows.weights)
+        values = [by_name.get(str(name), str(name)) for name in rows.y.tolist()]
+        return SiteRows(rows.X, np.array(values), rows.weights)
     return rows
 
 
@@ -136,8 +136,13 @@ def _labelled(
         return data.drop(columns=labels), data[labels].to_numpy()
     if isinstance(labels, str | Path):
         X = read_observations(data, None, ExpectedColumns(n_columns, columns, False)).values
-        found = np.asarray(read_class_labels(Path(labels), "data", len(X), "labels"))
-        return X, found.astype(np.float64) if adapter.needs == "targets" else found
+        values = np.asarray(read_class_labels(Path(labels), "data", len(X), "labels"))
+        if adapter.needs != "targets":
+            return X, values
+        try:
+            return X, values.astype(np.float64)
+        except ValueError:
+            raise InputError(f"{labels}", f"expected numbers for a {adapter.class_name}, found {values[0]!r}") from None
     return data, labels
 
 

@@ -145,9 +145,9 @@ def disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mapping[str, 
     first_label, first = sites[0]
     alike = [sites[0]]
     for label, site in sites[1:]:
-        found = _of_two(first_label, first, label, site, stated)
-        problems += found
-        if not found:
+        contradictions = _of_two(first_label, first, label, site, stated)
+        problems += contradictions
+        if not contradictions:
             alike.append((label, site))
     problems += _feature_disagreements(alike)
     if first.classes is not None:

@@ -43,10 +43,14 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
             if statistics.approximations[0] == WITHOUT_UNWEIGHTED
             else "describe the models where their data are: cs.describe(model, data=...)",
         )
-    how = "" if adapter.mark == "exact" else ", as its iteration ends there"
+    is_loose = adapter.is_loose(statistics.parameters)
+    mark = "iterative" if is_loose else adapter.mark
+    how = "" if mark == "exact" else ", as its iteration ends there"
+    if is_loose:
+        how = ", up to the tolerance of its solver: the sums are solved exactly"
     return Verdict(
-        adapter.mark,
-        f"{adapter.mark}: this is the {name} that fit gives on {rows}{how}.",
+        mark,
+        f"{mark}: this is the {name} that fit gives on {rows}{how}.",
         None if withheld else True,
         remedy="min_count=0 at the sites and here keeps small classes" if withheld else None,
     )

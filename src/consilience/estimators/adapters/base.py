@@ -119,6 +119,10 @@ class EstimatorAdapter(ABC):
             Whether a step before the estimator mixes columns, so that it needs products although it would not.
         """
 
+    def is_loose(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether `fit` would stop at a tolerance, or draw at random, where the sums are solved exactly."""
+        return any(parameters.get(name) in values for name, values in self.loose_solvers.items())
+
     def sums_of_model(
         self,
         model: Any,

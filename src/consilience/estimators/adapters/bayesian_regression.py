@@ -67,39 +67,39 @@ class BayesianRidgeAdapter(RegressionAdapter):
         precision = 1.0 if model.lambda_init is None else float(model.lambda_init)
 
         def coefficients() -> tuple[Array, float]:
-            found: Array = vectors @ (projected / (values + precision / alpha))
-            return found, float(total - 2.0 * found @ cross + found @ gram @ found)
+            coef: Array = vectors @ (projected / (values + precision / alpha))
+            return coef, float(total - 2.0 * coef @ cross + coef @ gram @ coef)
 
-        def score(found: Array, residual: float) -> float:
+        def score(coef: Array, residual: float) -> float:
             """Return the log marginal likelihood."""
             result = model.lambda_1 * log(precision) - model.lambda_2 * precision
             result += model.alpha_1 * log(alpha) - model.alpha_2 * alpha
             log_determinant = -float(np.log(precision + alpha * values).sum())
-            fit = d * log(precision) + weight * log(alpha) - alpha * residual - precision * float(found @ found)
+            fit = d * log(precision) + weight * log(alpha) - alpha * residual - precision * float(coef @ coef)
             return float(result + 0.5 * (fit + log_determinant - weight * log(2 * pi)))
 
         scores: list[float] = []
         previous: Array | None = None
         for iteration in range(1, model.max_iter + 1):
             model.n_iter_ = iteration
-            found, residual = coefficients()
+            coef, residual = coefficients()
             if model.compute_score:
-                scores.append(score(found, residual))
+                scores.append(score(coef, residual))
             effective = float((alpha * values / (precision + alpha * values)).sum())
-            precision = (effective + 2 * model.lambda_1) / (float(found @ found) + 2 * model.lambda_2)
+            precision = (effective + 2 * model.lambda_1) / (float(coef @ coef) + 2 * model.lambda_2)
             alpha = (weight - effective + 2 * model.alpha_1) / (residual + 2 * model.alpha_2)
-            if previous is not None and float(np.abs(previous - found).sum()) < model.tol:
+            if previous is not None and float(np.abs(previous - coef).sum()) < model.tol:
                 break
-            previous = found
-        of_last_pass = found
-        found, residual = coefficients()
+            previous = coef
+        of_last_pass = coef
+        coef, residual = coefficients()
         if model.compute_score:  # scikit-learn takes the coefficients of the pass before, with the new residual
             scores.append(score(of_last_pass, residual))
         model.alpha_, model.lambda_ = np.float64(alpha), np.float64(precision)
         model.scores_ = np.array(scores) if model.compute_score else []
         model.sigma_ = (vectors / (alpha * values + precision)) @ vectors.T
         model.X_offset_, model.X_scale_ = moments.x_mean.copy(), np.ones(d)
-        moments.set_on(model, found[:, None], (), model.fit_intercept)
+        moments.set_on(model, coef[:, None], (), model.fit_intercept)
 
 
 class ARDRegressionAdapter(RegressionAdapter):
@@ -115,7 +115,7 @@ class ARDRegressionAdapter(RegressionAdapter):
         moments = RegressionMoments(statistics, model.fit_intercept)
         gram, cross, total = moments.gram, moments.cross[:, 0], float(moments.target_gram[0, 0])
         d, n = len(gram), moments.n
-        found = np.zeros(d)
+        coef = np.zeros(d)
         alpha = 1.0 / (float(moments.target_variance[0]) + _EPS)
         precisions, kept = np.ones(d), np.ones(d, dtype=bool)
 
@@ -128,36 +128,36 @@ class ARDRegressionAdapter(RegressionAdapter):
         for iteration in range(1, model.max_iter + 1):
             model.n_iter_ = iteration
             sigma = covariance()
-            found[kept] = alpha * sigma @ cross[kept]
-            residual = float(total - 2.0 * found @ cross + found @ gram @ found)
+            coef[kept] = alpha * sigma @ cross[kept]
+            residual = float(total - 2.0 * coef @ cross + coef @ gram @ coef)
             effective = 1.0 - precisions[kept] * np.diag(sigma)
-            precisions[kept] = (effective + 2.0 * model.lambda_1) / (found[kept] ** 2 + 2.0 * model.lambda_2)
+            precisions[kept] = (effective + 2.0 * model.lambda_1) / (coef[kept] ** 2 + 2.0 * model.lambda_2)
             alpha = (n - effective.sum() + 2.0 * model.alpha_1) / (residual + 2.0 * model.alpha_2)
             kept = precisions < model.threshold_lambda
-            found[~kept] = 0.0
+            coef[~kept] = 0.0
             if model.compute_score:
-                scores.append(_ard_score(model, precisions, alpha, sigma, n, residual, found))
-            if previous is not None and float(np.abs(previous - found).sum()) < model.tol:
+                scores.append(_ard_score(model, precisions, alpha, sigma, n, residual, coef))
+            if previous is not None and float(np.abs(previous - coef).sum()) < model.tol:
                 break
-            previous = found.copy()
+            previous = coef.copy()
             if not kept.any():
                 break
         if kept.any():
             sigma = covariance()
-            found[kept] = alpha * sigma @ cross[kept]
+            coef[kept] = alpha * sigma @ cross[kept]
         else:
             sigma = np.zeros((0, 0))
         model.alpha_, model.lambda_, model.sigma_, model.scores_ = np.float64(alpha), precisions, sigma, scores
         model.X_offset_, model.X_scale_ = moments.x_mean.copy(), np.ones(d)
-        moments.set_on(model, found[:, None], (), model.fit_intercept)
+        moments.set_on(model, coef[:, None], (), model.fit_intercept)
 
 
 def _ard_score(
-    model: Any, precisions: Array, alpha: float, sigma: Array, n: float, residual: float, found: Array
+    model: Any, precisions: Array, alpha: float, sigma: Array, n: float, residual: float, coef: Array
 ) -> float:
     """Return the objective that scikit-learn records."""
     sign, log_determinant = np.linalg.slogdet(sigma)
     result = float((model.lambda_1 * np.log(precisions) - model.lambda_2 * precisions).sum())
     result += model.alpha_1 * log(alpha) - model.alpha_2 * alpha
     result += 0.5 * ((log_determinant if sign > 0 else -np.inf) + n * log(alpha) + float(np.log(precisions).sum()))
-    return float(result - 0.5 * (alpha * residual + float((precisions * found**2).sum())))
+    return float(result - 0.5 * (alpha * residual + float((precisions * coef**2).sum())))

@@ -312,11 +312,12 @@ class GeneralisedLinearAdapter(LaplaceAdapter):
     """
 
     needs: ClassVar[Needs] = "targets"
+    fixed_power: ClassVar[float | None] = None
+    """The power of the variance, where it is no hyper-parameter."""
 
-    @staticmethod
-    def power(parameters: Mapping[str, Any]) -> float:
+    def power(self, parameters: Mapping[str, Any]) -> float:
         """Return the power of the variance."""
-        return number(parameters, "power")
+        return number(parameters, "power") if self.fixed_power is None else self.fixed_power
 
     def sums_of_model(
         self,
@@ -392,24 +393,14 @@ class PoissonRegressorAdapter(GeneralisedLinearAdapter):
     """Poisson regression, of a log link."""
 
     kind: ClassVar[str] = "sklearn.PoissonRegressor"
-
-    @staticmethod
-    def power(parameters: Mapping[str, Any]) -> float:
-        """Return 1."""
-        del parameters
-        return 1.0
+    fixed_power: ClassVar[float | None] = 1.0
 
 
 class GammaRegressorAdapter(GeneralisedLinearAdapter):
     """Gamma regression, of a log link."""
 
     kind: ClassVar[str] = "sklearn.GammaRegressor"
-
-    @staticmethod
-    def power(parameters: Mapping[str, Any]) -> float:
-        """Return 2."""
-        del parameters
-        return 2.0
+    fixed_power: ClassVar[float | None] = 2.0
 
 
 class TweedieRegressorAdapter(GeneralisedLinearAdapter):
