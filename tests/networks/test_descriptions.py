@@ -229,12 +229,25 @@ def test_classes_held_as_real_numbers_are_asked_for():
     describe_network(perceptron(classes=1), (inputs, labels.astype(np.float64)))
 
 
-def test_two_classes_of_one_output_are_counted_where_they_are_stated():
+def test_two_classes_of_one_output_are_counted():
     net, (inputs, labels) = perceptron(classes=1), rows(counts=(150, 120))
     assert describe_network(net, (inputs, labels), classes=2).class_counts.tolist() == [150, 120]
     unstated = describe_network(net, (inputs, labels))
-    assert unstated.class_counts is None
-    assert unstated.notes == ("labels not counted: the network has one output; classes=2 counts them",)
+    assert unstated.class_counts.tolist() == [150, 120]
+    assert "described as two classes" in unstated.notes[0]
+    assert describe_network(net, (inputs, np.zeros(270, dtype=bool))).class_counts.tolist() == [270, 0]
+    with pytest.warns(cs.WithheldWarning, match="real numbers.*classes=2$"):
+        assert describe_network(net, (inputs, labels.astype(np.float64))).class_counts is None
+
+
+def test_whole_numbers_to_predict_are_no_classes():
+    net, (inputs, labels) = perceptron(classes=1), rows(counts=(150, 120, 90))
+    counts = describe_network(net, (inputs, labels))
+    assert counts.class_counts is None
+    assert counts.notes == ("labels not counted: the network has one output; classes=2 counts them",)
+    first = labels < 2
+    with pytest.raises(cs.InputError, match=r"batch 1: has labels beside 0 and 1.*real numbers"):
+        describe_network(net, [(inputs[first], labels[first]), (inputs[~first], labels[~first])])
 
 
 def test_labels_to_be_ignored_count_as_observations_only():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.api.kinds import SHARDS, are_shards, kind_of, list_statistics
+from consilience.api.kinds import SHARDS, are_shards, kind_of, list_models
 from consilience.api.options import MethodOptions
 from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
@@ -67,8 +67,9 @@ def fuse(
         a fitted model, a Posterior, or the path of a posterior file, mixed if they describe the same kind of thing;
         topic models that name their words may have different vocabularies, and the fused one has all words. Or
         estimators that are fused by their sums, their Statistics, or files of these. Or
-        networks: torch modules, Networks, BayesianNetworks, or paths of their files. Or the posteriors of very many
-        sites, which are not loaded as a whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
+        networks: torch modules, their state dicts, Networks, BayesianNetworks, or paths of their files. Of estimators
+        and networks a folder or pattern of files, too. Or the posteriors of very many sites, which are not loaded as a
+        whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
     method : str or method object, optional
         A name (see ``consilience methods``) or a method object. Default: the recommended one, and Fisher merging for
         networks that come with Fisher information.
@@ -96,7 +97,8 @@ def fuse(
     progress : bool or callable
         True shows a bar on a terminal; a callable is called with (steps done, steps in all).
     example : tensor, tuple of arguments, or dict of keyword arguments, optional
-        Of networks: an input that the modules take, to find and to prove which axes move together.
+        Of networks: an input that the modules take, to find and to prove which axes move together. Default: one of the
+        described shape, or the first of `inputs`.
     symmetry : Symmetry or path, optional
         Of networks: these axes, from ``consilience.symmetry`` or its file, where files do not have them.
     module : Module or function that makes one, optional
@@ -161,7 +163,7 @@ def fuse(
         "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)
-    models = list_statistics(models, engine)
+    models = list_models(models, engine)
     with open_request(
         models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), rng, progress
     ) as request:
@@ -219,7 +221,7 @@ def check(
         "shard_bytes": shard_bytes,
     }  # fmt: skip
     n_observations = _observations(n_observations, samples)
-    models = list_statistics(models, engine)
+    models = list_models(models, engine)
     with open_request(
         models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), only_check=True
     ) as request:

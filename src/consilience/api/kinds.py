@@ -14,10 +14,10 @@ from consilience.bayesian.kind import BayesianNetworks
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Inspection, Kind
 from consilience.errors import FileFormatError, InputError, OptionError
-from consilience.estimators.files import FORMAT as STATISTICS_FORMAT
 from consilience.estimators.kind import Estimators
 from consilience.files.remote import is_remote, list_files
 from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.ensemble_files import read_ensemble
 from consilience.networks.files import read_symmetry
 from consilience.networks.fuse_aligned import ARGUMENTS
@@ -55,19 +55,43 @@ def are_shards(models: Any, engine: Any = None) -> bool:
     return any(map(_is_many, models)) or (engine is not None and len(models) > 0)
 
 
-def list_statistics(models: Any, engine: Any = None) -> Any:
-    """Return the files of statistics in a folder or pattern as a list of paths; any other models as they are.
+def list_models(models: Any, engine: Any = None) -> Any:
+    """Return the files in folders or patterns of networks or of statistics as a list of paths; other models as is.
 
-    Sums are added one file after another, so that folders of them need no shards.
+    Sums are added one file after another, and networks are read one array at a time, so that folders of them need no
+    shards. Descriptions are found beside their networks.
     """
     if engine is not None or isinstance(models, Shards) or not are_shards(models):
         return models
     try:
         paths = [file.path for file in list_files(models, (".safetensors",))]
-        is_known = not is_remote(paths[0]) and as_file(paths[0]).format == STATISTICS_FORMAT
+        if is_remote(paths[0]):
+            return models
+        forms: dict[str, FileFormat] = {}
+        for path in paths:  # which ends at the first posterior, of which there may be very many
+            form = _stated_format(path)
+            if form is None or not any(form in kind.formats for kind in _LISTED_KINDS):
+                return models
+            forms[path] = form
     except (InputError, OptionError):  # whoever opens them says it
         return models
-    return paths if is_known else models
+    return [path for path, form in forms.items() if form.tag != DESCRIPTION_FORMAT]
+
+
+_LISTED_KINDS = (ESTIMATORS, NETWORKS, BAYESIAN)
+"""Kinds whose folders are lists of files."""
+
+
+def _stated_format(path: str) -> FileFormat | None:
+    """Return the format that a file's document states; None where it states none of a kind in memory.
+
+    Raises
+    ------
+    FileFormatError
+        For what is no safetensors file.
+    """
+    tag = as_file(path).format
+    return next((form for form in FORMATS if form.tag == tag), None)
 
 
 def _is_many(path: str | Path) -> bool:

@@ -43,12 +43,13 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
             raise InputError(target, f"{plan.kind.no_file}")
     refuse_unwritable(target)
     page = page or (None if recipe.report is None else Path(recipe.report))
+    models: list[str | Path] = [*recipe.models, *(file.path for file in plan.files)]  # folders, and what is in them
     files_beside_models = [path for path in (recipe.symmetry, recipe.inputs) if path is not None]
     if page is not None:
-        refuse_report(page, (target, *map(Path, [*recipe.models, *files_beside_models])))
+        refuse_report(page, (target, *map(Path, [*models, *files_beside_models])))
     if any(os.path.isdir(model) and _is_same_file(target.parent, model) for model in recipe.models):
         raise InputError(target, "is in a folder of models to fuse", "give another output")
-    if any(_is_same_file(target, model) for model in recipe.models):
+    if any(_is_same_file(target, model) for model in models):
         raise InputError(target, "is one of the models to fuse", "give another output")
     if any(_is_same_file(target, path) for path in files_beside_models):
         raise InputError(target, "is read here", "give another output")

@@ -23,6 +23,7 @@ _NETWORK_OPTIONS = {
     "target": "--target",
     "target_widths": "--target-width",
     "inputs": "--inputs",
+    "classes": "--classes",
     "reference": "--reference",
 }
 """Keys of a recipe that are for networks, with their options on the command line."""

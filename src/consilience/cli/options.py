@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.api.kinds import ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of, list_statistics
+from consilience.api.kinds import ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of, list_models
 from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_models, network_options
 from consilience.core.inputs import EQUAL
 from consilience.core.kind import Kind
@@ -95,6 +95,9 @@ def fusion_options(command: Command) -> Command:
         click.option("--target", metavar="PKG.MOD:CALLABLE", help="A module of the widths that the fused one gets."),
         click.option("--target-width", "widths", multiple=True, metavar="GROUP=N", help="Units of a fused group."),
         click.option("--inputs", type=click.Path(path_type=str), help="Unlabeled inputs: .npy or .npz."),
+        click.option(
+            "--classes", type=click.Choice(["union"]), help="Networks of different classes become one of all of them."
+        ),
         click.option("--reference", type=click.IntRange(0), help="Model whose order of units is kept, from 0."),
         click.option("--engine", type=click.Choice(["local", "dask"]), help="Where shards are.  [default: local]"),
         click.option("--scheduler", metavar="ADDRESS", help="Of Dask, such as tcp://host:8786; needs no --engine."),
@@ -184,7 +187,7 @@ def make_fusion_plan(
     engine, scheduler : str or None
         Name of the engine for shards, and the address of its scheduler.
     **network_settings
-        module, target, example, symmetry, inputs and reference.
+        module, target, example, symmetry, inputs, classes and reference.
 
     Raises
     ------
@@ -235,8 +238,8 @@ def make_fusion_plan(
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
     address = _scheduler_address(engine, scheduler)
-    merged = merged.model_copy(update={"models": list_statistics(merged.models, address)})
-    files = () if are_shards(merged.models) else tuple(open_files(merged.models, merged.models))
+    listed = list_models(merged.models, address)
+    files = () if are_shards(listed) else tuple(open_files(listed, listed))
     if not files or any(file.stated_format == SHARD_FORMAT for file in files):
         if misplaced := network_options(merged):
             raise OptionError(", ".join(misplaced), f"for networks only, and {merged.models[0]} holds posteriors")
@@ -295,7 +298,11 @@ def _network_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict
     from consilience.cli.modules import import_module, make_example  # here, since networks only need them
     from consilience.networks.module_inputs import read_inputs
 
-    arguments: dict[str, Any] = {"reference": recipe.reference, "target_widths": recipe.target_widths}
+    arguments: dict[str, Any] = {
+        "reference": recipe.reference,
+        "target_widths": recipe.target_widths,
+        "classes": recipe.classes,
+    }
     arguments["symmetry"] = None if recipe.symmetry is None else Path(recipe.symmetry)
     if recipe.target is not None and recipe.target_widths is not None:
         raise OptionError("--target, --target-width: give one of them")
@@ -312,6 +319,7 @@ def _network_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict
             or needs_no_symmetry(recipe.method)
             or have_symmetry(files)
             or have_descriptions(files)
+            or recipe.inputs is not None
         ):
             raise OptionError(f"--module {recipe.module}: needs --example SHAPE to find which axes move together")
         if recipe.inputs is not None:

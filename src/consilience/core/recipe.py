@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 class Recipe(BaseModel):
     """What ``consilience fuse`` would be told on its command line; paths are relative to the recipe's folder.
 
-    The last seven are for networks. ``module`` and ``target`` only say which modules were meant: a recipe is a file,
+    The last eight are for networks. ``module`` and ``target`` only say which modules were meant: a recipe is a file,
     and no file makes the command import anything unless the command line allows it.
     """
 
@@ -38,6 +38,7 @@ class Recipe(BaseModel):
     target: str | None = None
     target_widths: dict[str, int] | None = None
     inputs: str | None = None
+    classes: Literal["union"] | None = None
     reference: int | None = Field(default=None, ge=0)
 
 

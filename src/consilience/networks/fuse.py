@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ from consilience.networks.methods.fisher.kronecker import KFAC, KroneckerMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
+from consilience.networks.torch_modules import make_template
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,9 +88,14 @@ def _prepare(
         raise OptionError("classes", f"expected 'union', found {arguments.classes!r}")
     unites = arguments.classes == "union"
     described = with_descriptions(described, networks, arguments.descriptions, description_files, unites_classes=unites)
-    example = _described_example(described, arguments) if arguments.example is None else arguments.example
+    example = arguments.example
+    if example is None:
+        example = _described_example(described, arguments)
+    if example is None:
+        example = _first_input(arguments.inputs)
     if unites:
-        described = unite_classes(described, example)
+        described = unite_classes([_as_module(network, arguments.module) for network in described], example)
+        arguments = replace(arguments, module=None)  # which has not the head of all classes
     names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
     if isinstance(method, Auto) and method.robust is not None:
@@ -170,6 +176,26 @@ def _described_example(described: Sequence[DescribedNetwork], arguments: Network
     if template is None and arguments.module is None:
         return None
     return example_of([network.description for network in described], template)
+
+
+def _as_module(network: DescribedNetwork, template: nn.Module | Callable[[], nn.Module] | None) -> DescribedNetwork:
+    """Return a network in a module of its own, where it came without one and an architecture is given."""
+    architecture = make_template(template)
+    if network.module is not None or architecture is None:
+        return network
+    from consilience.networks.evaluate import module_of  # here, since it needs torch
+
+    aliases = {} if network.symmetry is None else network.symmetry.aliases
+    return replace(network, module=module_of(network.arrays, architecture, network.label, aliases))
+
+
+def _first_input(inputs: Any) -> Any:
+    """Return two unlabelled inputs, since some layers refuse one; None where there are none or they are read once."""
+    if inputs is None or hasattr(inputs, "__next__"):
+        return None
+    first: Any = inputs if hasattr(inputs, "shape") else next(iter(inputs), None)
+    first = first[0] if isinstance(first, tuple | list) and len(first) else first
+    return first[:2] if hasattr(first, "shape") and hasattr(first, "detach") and len(first) else None
 
 
 def _refuse_unfit_example(template: nn.Module, example: Any, name: str) -> None:

@@ -95,9 +95,20 @@ def _sum_of_bits(values: AnyArray) -> int:
 
 
 def is_network(model: object) -> bool:
-    """Return whether an object in memory is a network: one of ours, or a module that no adapter of posteriors takes."""
-    return isinstance(model, Network) or (
-        is_module(model) and not any(adapter.accepts(model) for adapter in known_adapters())
+    """Return whether an object in memory is a network: one of ours, a state dict, or a module of no posterior."""
+    return (
+        isinstance(model, Network)
+        or is_state_dict(model)
+        or (is_module(model) and not any(adapter.accepts(model) for adapter in known_adapters()))
+    )
+
+
+def is_state_dict(model: object) -> bool:
+    """Return whether an object is a mapping of names to torch tensors, such as ``module.state_dict()``."""
+    return (
+        isinstance(model, Mapping)
+        and len(model) > 0
+        and all(isinstance(key, str) and hasattr(values, "is_floating_point") for key, values in model.items())
     )
 
 
@@ -129,6 +140,8 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
                 described.append(_described(named.model, name, label))
             elif is_module(named.model):
                 described.append(DescribedNetwork(name, label, arrays_of_module(named.model), None, named.model, None))
+            elif is_state_dict(named.model):
+                described.append(DescribedNetwork(name, label, dict(named.model), None, None, None))
             else:
                 kind = type(named.model).__name__
                 problems.append(Problem(label, f"a {kind} is no network; expected a module, Network or path"))

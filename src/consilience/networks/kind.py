@@ -45,7 +45,7 @@ from consilience.networks.fisher.inputs import gather_information
 from consilience.networks.fuse import prepare_networks
 from consilience.networks.fuse_aligned import split_arguments
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.inputs import DescribedNetwork, is_network
+from consilience.networks.inputs import DescribedNetwork, is_network, is_state_dict
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS, make_network_method
 from consilience.networks.network import Network
@@ -106,7 +106,7 @@ class Networks(Kind):
     no_file = "an ensemble is its members: keep the sites' files, or use method 'consensus'"
 
     def recognises(self, models: Sequence[object]) -> list[bool]:
-        """Return which models are torch modules, Networks, or fusions of such."""
+        """Return which models are torch modules, their state dicts, Networks, or fusions of such."""
         return [isinstance(model, NetworkFusion) or is_network(model) for model in models]
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> NetworkMethod:
@@ -190,7 +190,7 @@ class Networks(Kind):
         if isinstance(model, Network):
             write_network(path, model.arrays, model.symmetry)
         else:
-            arrays = arrays_of_module(model)
+            arrays = dict(model) if is_state_dict(model) else arrays_of_module(model)
             if symmetry is not None:  # which refuses arrays that it does not fit
                 arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
             write_network(path, arrays, symmetry)

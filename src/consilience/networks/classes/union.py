@@ -48,7 +48,11 @@ def unite_classes(networks: Sequence[DescribedNetwork], example: Any) -> list[De
         Naming networks that are no modules, do not name their classes, or do not end in a linear layer with a bias.
     """
     problems = [
-        Problem(network.label, "is no module, so its head cannot be given other classes", "load it into its module")
+        Problem(
+            network.label,
+            "is no module, so its head cannot be given other classes",
+            "give module=, or its module",
+        )
         for network in networks
         if network.module is None
     ]

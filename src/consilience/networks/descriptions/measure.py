@@ -47,6 +47,7 @@ from consilience.networks.descriptions.layers import (
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import (
     Batch,
+    are_binary,
     batches_of_data,
     class_names,
     could_be_classes,
@@ -107,7 +108,7 @@ def describe_network(
         Number of observations that it was trained on, where the data are some of them. Default: those in the data.
     classes : int or sequence of str, optional
         Number or names of the classes, in the order of the outputs. Default: as many as there are outputs, named "0",
-        "1", ...; none without labels, or where labels are real numbers.
+        "1", ...; two for one output with whole numbers 0 and 1; none without labels, or where labels are real numbers.
     example : Tensor, optional
         An input, which says the shape where there are no data.
     min_count : float, optional
@@ -270,6 +271,8 @@ class _Measurement:
         Whether one output of two classes is no probability.
     n_unnamed
         Outputs, where labels are held as real numbers and all so far could be numbers of classes; else 0.
+    is_taken_for_binary
+        Whether nobody named classes, and the first labels of the one output were whole numbers 0 and 1.
     """
 
     classes: tuple[str, ...] | None
@@ -290,6 +293,7 @@ class _Measurement:
     groups: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     n_channel_sums: int = 0
     n_unnamed: int = 0
+    is_taken_for_binary: bool = False
     has_log_odds: bool = False
 
     @classmethod
@@ -305,7 +309,7 @@ class _Measurement:
         outputs = output_tensor(module(_on_device(batch.inputs[:2], module)))
         n_outputs = int(outputs.shape[1]) if outputs is not None and outputs.ndim == 2 else None
         are_real = batch.labels is not None and _kind(batch.labels) == "f"
-        names = None
+        names, is_taken_for_binary = None, False
         if classes is not None:
             names = class_names(classes, n_outputs)
         elif batch.labels is not None and _kind(batch.labels) in "UO":
@@ -315,7 +319,13 @@ class _Measurement:
             if names is None and n_outputs is None:
                 text = "needed, since the outputs of this network are no vector"
                 raise OptionError("classes", text, "give their number or names, or leave the labels out")
-        are_uncounted = names is None and batch.labels is not None and not are_real
+            if n_outputs == 1 and are_binary(batch.labels):
+                names, is_taken_for_binary = class_names(2, n_outputs), True
+        notes = []
+        if is_taken_for_binary:
+            notes.append("one output and whole numbers 0 and 1: described as two classes; real numbers are targets")
+        elif names is None and batch.labels is not None and not are_real:
+            notes.append("labels not counted: the network has one output; classes=2 counts them")
         shape, is_token = tuple(batch.inputs.shape[1:]), reads_tokens(module, batch.inputs)
         n_classes = 0 if names is None or batch.labels is None else len(names)
         d = int(np.prod(shape))
@@ -332,9 +342,10 @@ class _Measurement:
             is_token=is_token,
             class_rank=class_rank,
             counts=np.zeros(n_classes + 1, dtype=np.int64),
-            notes=("labels not counted: the network has one output; classes=2 counts them",) * are_uncounted,
+            notes=tuple(notes),
             make_accumulator=lambda: MomentAccumulator(d, sketch_rank),
-            n_unnamed=n_outputs if are_real and names is None and n_outputs is not None and n_outputs > 1 else 0,
+            n_unnamed=n_outputs if are_real and names is None and n_outputs is not None else 0,
+            is_taken_for_binary=is_taken_for_binary,
         )
         if is_token and len(shape) == 1:
             table = token_table(module)
@@ -413,6 +424,9 @@ class _Measurement:
             self.n_unnamed = 0
         without_class = len(self.counts) - 1
         groups = np.full(n, without_class)
+        if self.is_taken_for_binary and not are_binary(batch.labels):
+            text = "has labels beside 0 and 1, which were all before: two classes, or numbers to predict?"
+            raise InputError(batch.name, text, "give numbers to predict as real numbers")
         if self.are_labelled and self.classes is not None:
             numbers = numbers_of_classes(batch.labels, self.classes, batch.name)
             groups = np.where(numbers < 0, without_class, numbers)
@@ -480,7 +494,7 @@ class _Measurement:
         if self.n_unnamed:
             left_out.append(
                 "labels are real numbers, so that no classes are described; where they are classes, give integers, "
-                f"such as y.astype(int), or classes={self.n_unnamed}"
+                f"such as y.astype(int), or classes={max(self.n_unnamed, 2)}"
             )
         if len(withheld):
             listed = named([names[number] for number in withheld])

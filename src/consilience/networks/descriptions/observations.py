@@ -254,6 +254,12 @@ def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> t
     return names
 
 
+def are_binary(labels: Any) -> bool:
+    """Return whether labels (n,) or (n, 1) are all 0, 1, or `IGNORED_LABEL`, as those of two classes are."""
+    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    return values.size == len(values) and bool(np.isin(values, (0, 1, IGNORED_LABEL)).all())
+
+
 def could_be_classes(labels: Any, n_outputs: int) -> bool:
     """Return whether labels (n,) or (n, 1) are whole numbers as those of classes would be, counted from 0 or from 1."""
     values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)

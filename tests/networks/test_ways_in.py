@@ -1,0 +1,117 @@
+"""Networks as they come: folders and patterns of files, state dicts, and inputs that stand for an example."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import consilience as cs
+from consilience.cli.commands import cli
+
+
+def make_net() -> nn.Module:
+    """Return a network of 6 inputs and 3 classes, always of the same start."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def trained(seed):
+    """Return a network after some steps on data of a site, and the data."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, 300)
+    inputs = (rng.standard_normal((300, 6)) + 2.0 * np.eye(6)[labels]).astype(np.float32)
+    net = make_net()
+    optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+    for _ in range(60):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(torch.from_numpy(inputs)), torch.from_numpy(labels)).backward()
+        optimiser.step()
+    return net, (inputs, labels)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder of three described networks."""
+    where = tmp_path_factory.mktemp("sites")
+    for seed in range(3):
+        net, data = trained(seed)
+        cs.save(net, where / f"site{seed}.safetensors", data=data)
+    return where
+
+
+def parameters(fusion):
+    return {name: values.numpy() for name, values in fusion.model.state_dict().items()}
+
+
+def test_a_folder_or_pattern_of_networks_is_the_list_of_its_files(folder):
+    paths = sorted(folder.glob("site?.safetensors"))
+    of_list = cs.fuse(paths, module=make_net)
+    for where in (folder, str(folder / "*.safetensors"), [folder]):
+        assert cs.check(where, module=make_net) == []
+        fusion = cs.fuse(where, module=make_net)
+        assert [one.name for one in fusion.inputs] == ["site0", "site1", "site2"]
+        for name, values in parameters(of_list).items():
+            np.testing.assert_array_equal(parameters(fusion)[name], values)
+
+
+def test_the_command_fuses_a_folder_of_networks_and_never_into_it(folder, tmp_path):
+    target = tmp_path / "fused.safetensors"
+    command = ["fuse", str(folder), "--module", f"{__name__}:make_net", "-o"]
+    done = CliRunner().invoke(cli, [*command, str(target), "--quiet"])
+    assert (done.exit_code, target.is_file()) == (0, True), done.output
+    inside = CliRunner().invoke(cli, [*command, str(folder / "fused.safetensors")])
+    assert inside.exit_code == 1
+    assert "is in a folder of models to fuse" in str(inside.exception)
+
+
+def test_a_folder_of_plain_checkpoints_is_networks(tmp_path):
+    from safetensors.torch import save_file
+
+    for seed in range(2):
+        save_file(trained(seed)[0].state_dict(), tmp_path / f"site{seed}.safetensors")
+    fusion = cs.fuse(tmp_path, module=make_net, example=torch.zeros(2, 6), method="average")
+    assert [one.name for one in fusion.inputs] == ["site0", "site1"]
+
+
+def test_state_dicts_are_networks(tmp_path):
+    nets = [trained(seed)[0] for seed in range(2)]
+    example = torch.zeros(2, 6)
+    of_modules = cs.fuse(nets, method="average", example=example)
+    of_states = cs.fuse([net.state_dict() for net in nets], method="average", module=make_net, example=example)
+    for name, values in parameters(of_modules).items():
+        np.testing.assert_array_equal(parameters(of_states)[name], values)
+    cs.save(nets[0].state_dict(), tmp_path / "site.safetensors")
+    assert cs.check([tmp_path / "site.safetensors", nets[1].state_dict()], module=make_net, example=example) == []
+    with pytest.raises(cs.OptionError, match="describe the module"):
+        cs.describe(nets[0].state_dict(), data=trained(0)[1])
+
+
+@pytest.mark.parametrize("form", ["tensor", "batches", "pairs"])
+def test_inputs_are_an_example_too(form):
+    nets, inputs = [trained(seed)[0] for seed in range(2)], torch.from_numpy(trained(3)[1][0])
+    given = {"tensor": inputs, "batches": list(inputs.split(50)), "pairs": [(part, None) for part in inputs.split(50)]}
+    fusion = cs.fuse(nets, inputs=given[form], method="rebasin")
+    assert fusion.matching
+    with pytest.raises(cs.OptionError, match="give an input that the networks take"):
+        cs.fuse(nets, method="rebasin")
+
+
+def test_the_command_unites_classes(tmp_path):
+    for seed, (name, classes) in enumerate([("a", ["red", "green", "blue"]), ("b", ["blue", "green", "grey"])]):
+        net, data = trained(seed)
+        cs.save(net, tmp_path / f"{name}.safetensors", data=data, classes=classes)
+    models = [str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors")]
+    alone = CliRunner().invoke(cli, ["check", *models])
+    assert "classes" in str(alone.exception)
+    without_module = CliRunner().invoke(cli, ["check", *models, "--classes", "union"])
+    assert "give module=" in str(without_module.exception)
+    target, module = tmp_path / "fused.safetensors", ["--module", f"{__name__}:make_net"]
+    done = CliRunner().invoke(cli, ["fuse", *models, "--classes", "union", *module, "-o", str(target), "--quiet"])
+    assert done.exit_code == 0, done.exception
+    assert cs.load(target).arrays["2.weight"].shape == (4, 8)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"models": ["a.safetensors", "b.safetensors"], "classes": "union"}))
+    assert CliRunner().invoke(cli, ["check", "--recipe", str(recipe), *module]).exit_code == 0
