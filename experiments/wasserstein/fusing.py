@@ -1,6 +1,7 @@
 """Fuse the networks that ``training.py`` trained: ``python experiments/wasserstein/fusing.py [PART ...]``.
 
-Parts: ``same`` (table 1 of the paper on WB fusion, MNIST), ``wider`` (table 3, into MLPLarge and 1.5 times the width),
+Parts: ``same`` (table 1 of the paper on WB fusion, MNIST), ``same_default`` (the same networks by the library's default,
+alone and described by their sites), ``wider`` (table 3, into MLPLarge and 1.5 times the width),
 ``random_start`` and ``random_start_fashion`` (table 3 from random weights as in the paper, on MNIST and on
 Fashion-MNIST), ``heterogeneous`` (section 4.1), ``convolutions`` and ``convolutions_deep`` (FedMA beside OT), ``vgg11``
 and ``resnet20`` (table 1, CIFAR-10, at the width that was trained). Every part is written to ``fusing.json`` beside
@@ -81,6 +82,17 @@ def same_width(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.Ne
         "ensemble": ("ensemble", {"mean": "logits"}),
     }
     return models, {name: _run(models, data.train, *one) for name, one in runs.items()}, data
+
+
+def same_width_default(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+    """Return two MLPNets, and how the default fuses them without and with descriptions."""
+    models, _, data = same_width(seed)
+    rows = (data.train.x.numpy(), data.train.y.numpy())
+
+    def described() -> cs.NetworkFusion:
+        return fused([cs.describe(model, data=rows) for model in models], data.train, None)
+
+    return models, {"default": _run(models, data.train, None, {}), "default, described": described}, data
 
 
 def wider(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
@@ -192,6 +204,7 @@ Prepared = tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], Any
 """Base networks, what fuses them by name, and their data."""
 PARTS: dict[str, tuple[str, Callable[[int], Prepared]]] = {
     "same": ("mlp_net", same_width),
+    "same_default": ("mlp_net", same_width_default),
     "wider": ("mlp_net", wider),
     "random_start": ("mlp_net", lambda seed: random_start("mlp_net", seed)),
     "random_start_fashion": ("fashion_net", lambda seed: random_start("fashion_net", seed)),

@@ -76,6 +76,20 @@ def test_what_may_not_be_returned_is_compared_only():
     assert not level.is_harmless(1)
 
 
+def test_a_site_is_not_harmed_by_what_drawn_inputs_cannot_tell():
+    rng = np.random.default_rng(2)
+    losses = np.stack([rng.random(4000) < 0.20, rng.random(4000) < 0.25]).astype(float)
+
+    def scores(*gaps):
+        return Scores(losses, losses, [0, 0], [True, True], gaps=list(gaps), sizes=[1.0, 2.0])
+
+    assert scores(0.0, 0.0).choose() == 0
+    assert scores(0.0, 0.0).is_harmful(1)
+    assert scores(0.1, 0.1).choose() == 1  # the larger, of two that cannot be told apart
+    assert not scores(0.1, 0.1).is_harmful(1)
+    assert not scores(0.1, 0.1).is_harmless(1)
+
+
 def test_every_candidate_has_its_own_margin():
     rng = np.random.default_rng(3)
     site = (rng.random(4000) < 0.2).astype(float)

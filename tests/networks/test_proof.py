@@ -198,7 +198,10 @@ def test_actions_are_those_that_activations_allow():
     assert actions(net(nn.LeakyReLU()), example) == {"0": ("scale",)}
     assert actions(net(nn.Tanh()), example) == {"0": ("sign",)}
     assert actions(net(nn.Identity()), example) == {"0": ("sign", "scale")}
-    assert actions(net(nn.GELU()), example) == {"0": ()}
+    for size in (1e-4, 1.0, 1e4):  # far from zero GELU is ReLU, near it half the identity
+        assert actions(net(nn.GELU()), size * example) == {"0": ()}
+        assert actions(net(nn.SiLU()), size * example) == {"0": ()}
+        assert actions(net(nn.Tanh()), size * example) == {"0": ("sign",)}
     assert actions(net(nn.Sigmoid()), example) == {"0": ()}
 
 

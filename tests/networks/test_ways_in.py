@@ -1,6 +1,8 @@
 """Networks as they come: folders and patterns of files, state dicts, and inputs that stand for an example."""
 
 import json
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +91,20 @@ def test_state_dicts_are_networks(tmp_path):
         cs.describe(nets[0].state_dict(), data=trained(0)[1])
 
 
+def test_sites_that_describe_too_few_observations_are_told_so():
+    described = []
+    for seed in range(2):
+        net, (inputs, labels) = trained(seed)
+        few = np.flatnonzero(labels == seed)[:12]  # a class that is counted, and of which no moments are told
+        rows = np.concatenate([few, np.flatnonzero(labels != seed)[:60]])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cs.WithheldWarning)
+            described.append(cs.describe(net, data=(inputs[rows], labels[rows])))
+    verdict = cs.fuse(described).verdict
+    assert verdict.text.startswith("Too few of the sites' observations are of classes whose inputs are described")
+    assert "rare classes" in verdict.remedy
+
+
 @pytest.mark.parametrize("form", ["tensor", "batches", "pairs"])
 def test_inputs_are_an_example_too(form):
     nets, inputs = [trained(seed)[0] for seed in range(2)], torch.from_numpy(trained(3)[1][0])
@@ -97,6 +113,20 @@ def test_inputs_are_an_example_too(form):
     assert fusion.matching
     with pytest.raises(cs.OptionError, match="give an input that the networks take"):
         cs.fuse(nets, method="rebasin")
+
+
+def test_networks_whose_sites_proved_other_actions_keep_the_common_ones():
+    nets = [trained(seed)[0] for seed in range(2)]
+    traced = cs.symmetry(nets[0], torch.zeros(2, 6))
+    without_scales = replace(traced, all_groups=tuple(replace(g, actions=("permute",)) for g in traced.all_groups))
+    without_scales = replace(without_scales, proof=replace(traced.proof, digest=without_scales.digest))
+    assert traced.by_name["0"].actions == ("permute", "scale")
+    models = [
+        cs.Network(net.state_dict(), of_site) for net, of_site in zip(nets, [traced, without_scales], strict=True)
+    ]
+    fusion = cs.fuse(models, method="rebasin")
+    assert fusion.network.symmetry.by_name["0"].actions == ("permute",)
+    assert fusion.network.symmetry.proved
 
 
 def test_the_command_unites_classes(tmp_path):

@@ -20,7 +20,7 @@ from consilience.errors import InputError, OptionError, Problem, UnsupportedErro
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, is_floating, non_finite_problems
-from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
+from consilience.networks.symmetry.axes import Action, Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import (
     aliases_of_module,
@@ -104,11 +104,11 @@ def with_symmetry(
     stated = [network.symmetry for network in inputs if network.symmetry is not None]
     if isinstance(symmetry, str | Path):
         symmetry = read_symmetry(Path(symmetry))
-    if symmetry is None and len({candidate.digest for candidate in stated}) > 1:
-        names = ", ".join(network.label for network in inputs if network.symmetry is not None)
-        raise InputError(names, "come with different symmetries, so they are of different architectures")
     if symmetry is None and stated:
-        symmetry = stated[0]
+        symmetry = with_common_actions(stated)
+        if symmetry is None:
+            names = ", ".join(network.label for network in inputs if network.symmetry is not None)
+            raise InputError(names, "come with different symmetries, so they are of different architectures")
     if symmetry is None:
         symmetry = _trace(inputs, template, example)
     _refuse_mismatched_modules(inputs)
@@ -269,18 +269,44 @@ def _prove(
         if network.module is not None
     }
     proved = [prove(proved_module, symmetry, example, rng) for proved_module in list(modules.values()) or [template]]
-    # A group keeps the actions that were proved on all modules.
-    actions_by_module = [[group.actions for group in by_module.all_groups] for by_module in proved]
-    groups = tuple(
-        replace(
-            group, actions=tuple(action for action in group.actions if all(action in actions for actions in by_module))
-        )
-        for group, by_module in zip(proved[0].all_groups, zip(*actions_by_module, strict=True), strict=True)
-    )
-    common = replace(symmetry, all_groups=groups)
-    deviation = max(by_module.proof.deviation for by_module in proved if by_module.proof is not None)
-    trials = max(by_module.proof.trials for by_module in proved if by_module.proof is not None)
+    common = with_common_actions(proved)
+    assert common is not None  # noqa: S101  (narrows the type; all are proofs of one symmetry)
+    proofs = [by_module.proof for by_module in proved if by_module.proof is not None]
+    deviation, trials = max(proof.deviation for proof in proofs), max(proof.trials for proof in proofs)
     return replace(common, proof=Proof(common.digest, deviation, trials))
+
+
+def with_common_actions(symmetries: Sequence[Symmetry]) -> Symmetry | None:
+    """Return the symmetry that all of these are but for actions, with those that every one has; None where none is.
+
+    Actions are tried on inputs (``tracing.proof``), and those of one site may not rule out what those of another do.
+    It is proved where all are.
+    """
+    first = symmetries[0]
+    if len({symmetry.digest for symmetry in symmetries}) == 1:
+        return first
+    plain = {_with_actions(symmetry, [("permute",)] * len(symmetry.all_groups)).digest for symmetry in symmetries}
+    if len(plain) > 1:
+        return None
+    by_name = [{group.name: group.actions for group in symmetry.all_groups} for symmetry in symmetries]
+    common = _with_actions(
+        first,
+        [
+            tuple(action for action in group.actions if all(action in actions[group.name] for actions in by_name))
+            for group in first.all_groups
+        ],
+    )
+    proofs = [symmetry.proof for symmetry in symmetries if symmetry.proof is not None and symmetry.proved]
+    if len(proofs) < len(symmetries):
+        return replace(common, proof=None)
+    deviation, trials = max(proof.deviation for proof in proofs), min(proof.trials for proof in proofs)
+    return replace(common, proof=Proof(common.digest, deviation, trials))
+
+
+def _with_actions(symmetry: Symmetry, actions: Sequence[tuple[Action, ...]]) -> Symmetry:
+    """Return a symmetry with other actions of its groups, in their order."""
+    groups = zip(symmetry.all_groups, actions, strict=True)
+    return replace(symmetry, all_groups=tuple(replace(group, actions=of_group) for group, of_group in groups))
 
 
 def _shapes(arrays: Mapping[str, AnyArray]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -140,7 +140,8 @@ class Scores:
         return any(self.is_site)  # nothing is known of sites that were not compared
 
     def is_harmful(self, chosen: int) -> bool:
-        """Return whether a site's own network is known to be better than the chosen one."""
+        """Return whether a site's own network is known to be better than the chosen one, beyond its gap."""
         sites = [k for k in range(len(self.losses)) if self.is_site[k] and k != chosen]
-        excesses = [self.excess(chosen, k) for k in sites]
-        return any(excess > STANDARD_ERRORS_OF_HARM * error for excess, error in excesses)
+        gaps = self.gaps or [0.0] * len(self.losses)
+        excesses = {k: self.excess(chosen, k) for k in sites}
+        return any(excess > STANDARD_ERRORS_OF_HARM * error + gaps[k] for k, (excess, error) in excesses.items())

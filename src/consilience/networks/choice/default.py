@@ -23,7 +23,7 @@ import numpy as np
 from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.sites import Sites
-from consilience.networks.choice.verdict import DESCRIBE, Choice
+from consilience.networks.choice.verdict import DESCRIBE, DESCRIBE_MORE, Choice
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fuse_aligned import NetworkArguments
@@ -33,6 +33,7 @@ from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
 if TYPE_CHECKING:
     from consilience.networks.choice.inputs import ChoiceInputs
+    from consilience.networks.descriptions.description import Description
 
 
 def fuse_by_default(
@@ -110,16 +111,21 @@ def fuse_by_choice(
             workshop.progress,
         )
         if inputs is None:
-            says = [said is not None and said.input_shape is not None for said in sites.descriptions]
+            says = [said is not None and _tells_inputs(said) for said in sites.descriptions]
             silent = [name for name, one_says in zip(sites.names, says, strict=True) if not one_says]
-            who = (
-                "No site described its inputs"
-                if len(silent) == len(sites.names)
-                else "Not every site described its inputs"
-            )
-            return workshop.unseen(who, DESCRIBE)
+            if not silent:  # each with so few of a class that neither it nor the inputs of all are told of
+                reason = "Too few of the sites' observations are of classes whose inputs are described"
+                return workshop.unseen(reason, DESCRIBE_MORE)
+            who = "No site" if len(silent) == len(sites.names) else "Not every site"
+            return workshop.unseen(f"{who} described its inputs", DESCRIBE)
         return workshop.finish(compare(inputs))
     except UnsupportedError as error:
         reason = " ".join(str(error).split())
         remedy = f"name a method, such as {workshop.method.matching.name!r}"
         return workshop.unseen(f"Candidates cannot be compared ({reason})", remedy)
+
+
+def _tells_inputs(described: Description) -> bool:
+    """Return whether a site says what some of its inputs are like."""
+    of_all = described.inputs is not None or described.tokens is not None
+    return of_all or bool(described.class_moments) or bool(described.class_tokens)

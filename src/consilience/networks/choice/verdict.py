@@ -22,6 +22,10 @@ MAX_NAMED = 3
 """Classes that a sentence names; further ones are counted. Chosen by hand."""
 
 DESCRIBE = "let every site describe its network: consilience.save(net, path, data=loader)"
+DESCRIBE_MORE = (
+    "describe networks with more observations of their rare classes, or give unlabelled inputs=; the notes of a "
+    "description say which classes are left out"
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ network silent, and silent units hide everything.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -74,18 +74,32 @@ class ModuleTrial:
 
     def redrawn(self, rng: np.random.Generator) -> ModuleTrial:
         """Return a trial with other random arrays, on inputs around the example if the module takes them."""
-        leaves, structure = pytree.tree_flatten((self.example.args, dict(self.example.kwargs or {})))
-        perturbed = [_perturb(leaf, rng) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        args, kwargs = pytree.tree_unflatten(perturbed, structure)
         arrays = {name: random_like(array, rng) for name, array in self.arrays.items()}
-        for example in (Example(args, kwargs), self.example):
-            try:
-                outputs = _run(self.module, example, arrays)
-            except Exception:  # noqa: S112  (a network may refuse inputs that are not like its own)
-                continue
-            if all(bool(torch.isfinite(output).all()) for output in outputs):
-                return replace(self, example=example, arrays=arrays, outputs=outputs)
-        return self
+        perturbed = self._with(self._changed_example(lambda leaf: _perturb(leaf, rng)), arrays)
+        return perturbed or self._with(self.example, arrays) or self
+
+    def at_unit_scale(self) -> list[ModuleTrial]:
+        """Return a trial on the same inputs divided by their root mean square; none if the module refuses them."""
+        scaled = self._with(self._changed_example(_at_unit_scale), self.arrays)
+        return [] if scaled is None else [scaled]
+
+    def _changed_example(self, change: Callable[[Tensor], Tensor]) -> Example:
+        """Return the inputs with every tensor changed."""
+        args, kwargs = pytree.tree_map(
+            lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf,
+            (self.example.args, dict(self.example.kwargs or {})),
+        )
+        return Example(args, kwargs)
+
+    def _with(self, example: Example, arrays: Mapping[str, Tensor]) -> ModuleTrial | None:
+        """Return a trial on other inputs and arrays; None where the module refuses them, or overflows."""
+        try:
+            outputs = _run(self.module, example, arrays)
+        except Exception:  # a network may refuse inputs that are not like its own
+            return None
+        if not all(bool(torch.isfinite(output).all()) for output in outputs):
+            return None
+        return replace(self, example=example, arrays=arrays, outputs=outputs)
 
 
 def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.random.Generator) -> ModuleTrial:
@@ -186,6 +200,14 @@ def _perturb(values: Tensor, rng: np.random.Generator) -> Tensor:
         return values
     spread = float(values.std(unbiased=False))
     return values + (spread if 0 < spread < np.inf else 1.0) * _normal(values, rng)
+
+
+def _at_unit_scale(values: Tensor) -> Tensor:
+    """Return real inputs divided by their root mean square; whole numbers (indices, masks) stay."""
+    if not values.is_floating_point() or not values.numel():
+        return values
+    size = float(values.square().mean().sqrt())
+    return values / size if 0 < size < np.inf else values
 
 
 def random_like(array: Tensor, rng: np.random.Generator) -> Tensor:

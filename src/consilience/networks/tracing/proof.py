@@ -117,7 +117,9 @@ def prove(
             f"what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be proved",
             "give inputs like those that the network is for",
         )
-    allowed = {action.name: _groups_that_allow(module_trials, symmetry, units, action, rng) for action in ACTIONS}
+    # Far from zero GELU is the identity or nothing, so that raw inputs of a thousand would prove the scales of ReLU.
+    action_trials = [*module_trials, *module_trials[0].at_unit_scale()]
+    allowed = {action.name: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
     groups = tuple(
         replace(group, actions=("permute", *(name for name, names in allowed.items() if group.name in names)))
         for group in symmetry.all_groups
