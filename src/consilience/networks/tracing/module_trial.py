@@ -74,9 +74,9 @@ class ModuleTrial:
 
     def redrawn(self, rng: np.random.Generator) -> ModuleTrial:
         """Return a trial with other random arrays, on inputs around the example if the module takes them."""
+        around = self._changed_example(lambda leaf: _perturb(leaf, rng))
         arrays = {name: random_like(array, rng) for name, array in self.arrays.items()}
-        perturbed = self._with(self._changed_example(lambda leaf: _perturb(leaf, rng)), arrays)
-        return perturbed or self._with(self.example, arrays) or self
+        return self._with(around, arrays) or self._with(self.example, arrays) or self
 
     def at_unit_scale(self) -> list[ModuleTrial]:
         """Return a trial on the same inputs divided by their root mean square; none if the module refuses them."""
