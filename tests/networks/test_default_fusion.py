@@ -643,6 +643,11 @@ def test_classes_that_are_not_gaussian_choose_no_network_that_is_worse(seed):
     assert described[0].description.own_error < 0.05
     fusion = cs.fuse(described)
     assert same_bytes(fusion.model, nets[0])
+    assert described[0].description.class_mixtures
+    assert "inputs drawn from descriptions are unlike real ones" not in fusion.verdict.text
+    without_parts = [replace(one, description=replace(one.description, class_mixtures={})) for one in described]
+    fusion = cs.fuse(without_parts)
+    assert same_bytes(fusion.model, nets[0])
     assert "inputs drawn from descriptions are unlike real ones" in fusion.verdict.text
 
 

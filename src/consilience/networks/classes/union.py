@@ -140,6 +140,7 @@ def _renumbered(description: Description, places: Any, union: tuple[str, ...], h
         features = np.full((len(union), description.class_features.shape[1]), np.nan)
         features[places] = description.class_features
     moments = {int(places[label]): of_class for label, of_class in description.class_moments.items()}
+    mixtures = {int(places[label]): parts for label, parts in description.class_mixtures.items()}
     tokens = {int(places[label]): of_class for label, of_class in description.class_tokens.items()}
     layers = dict(description.layers)
     if head in layers:
@@ -152,6 +153,7 @@ def _renumbered(description: Description, places: Any, union: tuple[str, ...], h
         class_counts=counts,
         class_features=features,
         class_moments=moments,
+        class_mixtures=mixtures,
         class_tokens=tokens,
         layers=layers,
     )

@@ -157,6 +157,8 @@ class Description:
         Names of the classes of which there are observations, but fewer than `min_count`.
     class_moments : mapping of int to description.Moments
         By class that has enough observations, those of its inputs.
+    class_mixtures : mapping of int to tuple of description.Moments
+        By class, those of its parts, where one Gaussian for each class says too little of them (``mixtures``).
     own_error : float, optional
         Share of the observations of the classes that are described by moments or tokens which the network takes for
         another class. Inputs drawn as the site describes them stand for real ones as far as it errs as often on them.
@@ -203,6 +205,7 @@ class Description:
     class_counts: Array | None = None
     withheld: tuple[str, ...] = ()
     class_moments: Mapping[int, Moments] = field(default_factory=dict)
+    class_mixtures: Mapping[int, tuple[Moments, ...]] = field(default_factory=dict)
     own_error: float | None = None
     class_prior: Literal["own", "removed"] = "own"
     channels: Mapping[str, ChannelStatistics] = field(default_factory=dict)
@@ -363,6 +366,21 @@ class Description:
             if 0 <= number < len(self.class_counts)
             and abs(moments.n_observations - self.class_counts[number]) > ROUNDING * moments.n_observations
         ]
+        return [*problems, *self._mixture_problems()]
+
+    def _mixture_problems(self) -> list[Problem]:
+        """Return what is wrong with parts of classes, beside the moments of the classes."""
+        problems = []
+        for number, parts in self.class_mixtures.items():
+            whole = self.class_moments.get(number)
+            if whole is None or not parts or any(part.mean.shape != whole.mean.shape for part in parts):
+                text = f"parts of class {self._class_name(number)} are not those of its moments"
+                problems.append(Problem(self.name, text, "describe the network again"))
+                continue
+            n = sum(part.n_observations for part in parts)
+            if abs(n - whole.n_observations) > ROUNDING * whole.n_observations:
+                text = f"parts of class {self._class_name(number)} have {n:g} observations, and it has"
+                problems.append(Problem(self.name, f"{text} {whole.n_observations:g}", "describe the network again"))
         return problems
 
     def _class_name(self, number: int) -> str:

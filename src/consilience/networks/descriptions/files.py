@@ -8,6 +8,7 @@ stays as it is.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +58,9 @@ class DescriptionHeader(StrictModel):
     class_numbers: Chunked[list[int]]
     class_n_observations: Chunked[list[float]]
     class_ranks: Chunked[list[int]]
+    mixture_sizes: Chunked[list[int]] = Field(default_factory=list)  # by class, where classes are split
+    mixture_n_observations: Chunked[list[float]] = Field(default_factory=list)
+    mixture_ranks: Chunked[list[int]] = Field(default_factory=list)
     class_prior: Literal["own", "removed"]
     channels: Chunked[list[str]]
     token_padding: int | None
@@ -100,6 +104,13 @@ def write_description(path: Path, description: Description) -> None:
             "classes/mean": np.stack([moments[number].mean for number in numbers]),  # (K, d)
             "classes/residual": np.stack([moments[number].residual for number in numbers]),
             "classes/factor": np.concatenate([moments[number].factor for number in numbers]),  # (sum of ranks, d)
+        }
+    parts = [part for number in numbers for part in description.class_mixtures.get(number, ())]
+    if parts:
+        arrays |= {
+            "mixtures/mean": np.stack([part.mean for part in parts]),  # (K, d)
+            "mixtures/residual": np.stack([part.residual for part in parts]),
+            "mixtures/factor": np.concatenate([part.factor for part in parts]),  # (sum of ranks, d)
         }
     for layer, channels in description.channels.items():
         arrays[f"channels/{layer}"] = np.stack([channels.mean, channels.variance])  # (2, channels)
@@ -154,6 +165,12 @@ def write_description(path: Path, description: Description) -> None:
             "layer_observations": description.layer_observations,
             "layer_likelihood": description.layer_likelihood,
         }
+    if parts:
+        header |= {
+            "mixture_sizes": [len(description.class_mixtures.get(number, ())) for number in numbers],
+            "mixture_n_observations": [float(part.n_observations) for part in parts],
+            "mixture_ranks": [len(part.factor) for part in parts],
+        }
     write_arrays(path, storable_arrays(path, stored), json.dumps(header, sort_keys=True, allow_nan=False))
 
 
@@ -199,6 +216,8 @@ def read_description_header(where: Path | SafetensorsFile) -> DescriptionHeader:
         expected |= {"inputs/mean", "inputs/factor", "inputs/residual"}
     if header.class_numbers:
         expected |= {"classes/mean", "classes/factor", "classes/residual"}
+    if header.mixture_sizes:
+        expected |= {"mixtures/mean", "mixtures/factor", "mixtures/residual"}
     if header.n_rare_tokens is not None:
         expected |= {"tokens/unigrams", "tokens/bigrams", "tokens/lengths"}
     if header.class_token_numbers:
@@ -219,6 +238,13 @@ def read_description_header(where: Path | SafetensorsFile) -> DescriptionHeader:
         is_fit = min(header.class_ranks) >= 0 and shapes["classes/factor"][0] == sum(header.class_ranks)
         if not is_fit or shapes["classes/mean"][0] != n_classes or shapes["classes/residual"][0] != n_classes:
             raise FileFormatError(file, f"its moments by class are not those of {n_classes} classes", _REMEDY)
+    if header.mixture_sizes:
+        n_parts = len(header.mixture_n_observations)
+        is_fit = len(header.mixture_sizes) == n_classes and min(header.mixture_sizes) >= 0
+        is_fit &= sum(header.mixture_sizes) == n_parts == len(header.mixture_ranks)
+        is_fit = is_fit and min(header.mixture_ranks) >= 0 and shapes["mixtures/factor"][0] == sum(header.mixture_ranks)
+        if not is_fit or shapes["mixtures/mean"][0] != n_parts or shapes["mixtures/residual"][0] != n_parts:
+            raise FileFormatError(file, f"its parts of classes are not those of {n_classes} classes", _REMEDY)
     if header.class_token_numbers:
         n_token_classes = len(header.class_token_numbers)
         is_fit = shapes["class_tokens/unigrams"][1] == 3 and shapes["class_tokens/lengths"][0] == n_token_classes
@@ -256,18 +282,33 @@ def read_description(where: Path | SafetensorsFile) -> Description:
     if header.inputs_n_observations is not None:
         parts = (arrays["inputs/mean"], arrays["inputs/factor"], arrays["inputs/residual"])
         inputs = moments("all inputs", header.inputs_n_observations, *parts)
+
+    def several(what: str, called: Sequence[str], numbers: Sequence[float], ranks: Sequence[int]) -> list[Moments]:
+        """Return the moments that follow each other in the arrays of a statement."""
+        factors = np.split(arrays[f"{what}/factor"], np.cumsum(ranks)[:-1])
+        rows = zip(called, numbers, arrays[f"{what}/mean"], factors, arrays[f"{what}/residual"], strict=True)
+        every = [moments(*row) for row in rows]
+        return [one for one in every if one is not None]
+
     class_moments: dict[int, Moments] = {}
+    class_mixtures: dict[int, tuple[Moments, ...]] = {}
     if header.class_numbers:
-        ends = np.cumsum(header.class_ranks)
-        factors = np.split(arrays["classes/factor"], ends[:-1])
-        parts_by_class = zip(
-            header.class_numbers, header.class_n_observations, arrays["classes/mean"], factors,
-            arrays["classes/residual"], strict=True,
-        )  # fmt: skip
-        for number, n, mean, factor, residual in parts_by_class:
-            of_class = moments(f"class number {number}", n, mean, factor, residual)
-            if of_class is not None:
-                class_moments[number] = of_class
+        called = [f"class number {number}" for number in header.class_numbers]
+        of_classes = several("classes", called, header.class_n_observations, header.class_ranks)
+        class_moments = dict(zip(header.class_numbers, of_classes, strict=False))  # where one is bad, none is returned
+    if header.mixture_sizes:
+        called = [
+            f"a part of class number {number}"
+            for number, size in zip(header.class_numbers, header.mixture_sizes, strict=True)
+            for _ in range(size)
+        ]
+        of_parts = several("mixtures", called, header.mixture_n_observations, header.mixture_ranks)
+        ends = np.cumsum([0, *header.mixture_sizes])
+        class_mixtures = {
+            number: tuple(of_parts[start:end])
+            for number, start, end in zip(header.class_numbers, ends[:-1], ends[1:], strict=True)
+            if end > start
+        }
     if problems:
         raise InputError(problems)
     tokens = None
@@ -286,6 +327,7 @@ def read_description(where: Path | SafetensorsFile) -> Description:
         class_counts=None if header.class_counts is None else np.array(header.class_counts, dtype=np.float64),
         withheld=tuple(header.withheld),
         class_moments=class_moments,
+        class_mixtures=class_mixtures,
         own_error=header.own_error,
         class_prior=header.class_prior,
         channels={

@@ -40,6 +40,7 @@ def inspect_description(file: SafetensorsFile) -> Inspection:
 _CALLED = {
     "inputs": "moments of the inputs",
     "classes": "moments by class",
+    "mixtures": "moments of parts of classes",
     "channels": "statistics of channels",
     "tokens": "counts of tokens",
     "class_tokens": "counts of tokens by class",
@@ -85,6 +86,9 @@ def _statement_rows(header: DescriptionHeader, shapes: dict[str, tuple[int, ...]
         low, high = min(header.class_ranks), max(header.class_ranks)
         ranks = format_count(high, "direction") if low == high else f"{low} to {high} directions"
         rows.append(("by class", f"moments of {n_classes} class{'es' * (n_classes > 1)}, {ranks}"))
+    if header.mixture_sizes:
+        n_parts = len(header.mixture_n_observations)
+        rows.append(("parts", f"moments of {format_count(n_parts, 'part')} of these classes"))
     if header.own_error is not None:
         rows.append(("errors", f"the network errs on {header.own_error:.1%} of the site's own of these classes"))
     if header.class_counts is not None:
@@ -135,6 +139,11 @@ def people_rows(header: DescriptionHeader, *, has_features: bool) -> list[Row]:
                 "mean by class",
                 f"what inputs of each class look like on average: of images, a mean image; of {few:g} at least",
             )
+        )
+    if header.mixture_sizes:
+        few = min(header.mixture_n_observations)
+        rows.append(
+            ("parts of classes", f"how inputs of each class fall into groups that are alike, of {few:.3g} at least")
         )
     if has_features:
         rows.append(("features", "what the network's last layer reads of each class on average"))

@@ -118,12 +118,17 @@ class InputSample:
 
     def rows(self, groups: Labels, n: int) -> Tensor | None:
         """Return n of the kept inputs of some groups, drawn at random; None where fewer are kept."""
+        drawn = self.labelled_rows(groups, n)
+        return None if drawn is None else drawn[0]
+
+    def labelled_rows(self, groups: Labels, n: int) -> tuple[Tensor, Labels] | None:
+        """Return n of the kept inputs of some groups, drawn at random, and the groups of each."""
         of_groups = np.flatnonzero(np.isin(self.groups, groups))
         if len(of_groups) < n:
             return None
         # Places in the sample are no random order: whoever passed early keeps an early one.
         drawn = np.sort(self._rng.choice(of_groups, n, replace=False))
-        return torch.stack([self.inputs[place] for place in drawn.tolist()])
+        return torch.stack([self.inputs[place] for place in drawn.tolist()]), np.asarray(self.groups)[drawn]
 
 
 def sample_size(n_said: int, most: int, min_count: float) -> int:

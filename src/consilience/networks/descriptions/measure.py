@@ -44,6 +44,7 @@ from consilience.networks.descriptions.layers import (
     layer_statement,
     sample_size,
 )
+from consilience.networks.descriptions.mixtures import MAX_COORDINATES, MAX_ROWS, with_mixtures
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import (
     Batch,
@@ -58,7 +59,9 @@ from consilience.networks.descriptions.observations import (
 from consilience.networks.descriptions.ranges import RangeAccumulator
 from consilience.networks.descriptions.token_statistics import MAX_PAIRS, TokenAccumulator
 from consilience.networks.fisher.information import Likelihood
+from consilience.networks.module_inputs import precision_of
 from consilience.networks.repair.partial_forward import evaluation_without_gradients, layer_order, not_finite_problem
+from consilience.networks.synthetic.draws import SyntheticInputs
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
 from consilience.posteriors.thin_components import MIN_COUNT
 
@@ -258,6 +261,8 @@ class _Measurement:
         Makes what sums the moments of a class.
     sample
         Inputs that the factors of layers are computed from; None where they are not said.
+    table : InputSample or None
+        Inputs that classes are split by, where they are rows of numbers.
     moments, ranges, tokens, channels, feature_sums
         What was summed so far, by class where it can be.
     wrong
@@ -287,6 +292,7 @@ class _Measurement:
     ranges: dict[int, RangeAccumulator] = field(default_factory=dict)
     tokens: TokenAccumulator | None = None
     sample: InputSample | None = None
+    table: InputSample | None = None
     channels: dict[str, _ChannelSums] = field(default_factory=dict)
     feature_sums: Tensor | None = None
     wrong: Array | None = None
@@ -355,6 +361,8 @@ class _Measurement:
             measured.tokens = TokenAccumulator(table.num_embeddings, table.padding_idx, n_groups if is_by_class else 1)
         if n_classes and n_outputs in (n_classes, 1):
             measured.wrong = np.zeros((2, n_classes + 1))
+            if class_rank is not None and not is_token and len(shape) == 1 and d <= MAX_COORDINATES:
+                measured.table = InputSample(int((1 + SPARE_SHARE) * MAX_ROWS))
         measured._sample_inputs(module, d, layers)
         measured._hook(module, batch, n_outputs, stack)
         return measured
@@ -433,8 +441,9 @@ class _Measurement:
         self.counts += np.bincount(groups, minlength=len(self.counts))
         self.groups = torch.from_numpy(groups)
         self._count_errors(module(_on_device(batch.inputs, module)), groups)
-        if self.sample is not None:
-            self.sample.add(batch.inputs, groups)
+        for sample in (self.sample, self.table):
+            if sample is not None:
+                sample.add(batch.inputs, groups)
         if self.is_token:
             if self.tokens is not None:
                 self.shape = (max(self.shape[0], batch.inputs.shape[1]),)
@@ -458,14 +467,32 @@ class _Measurement:
             self.wrong = None
             return
         outputs = outputs.reshape(len(groups), -1)
-        if outputs.shape[1] > 1:
-            taken = [outputs.argmax(dim=1)] * 2
-        else:  # log odds of the second class, or its probability
-            taken = [(outputs[:, 0] > threshold).long() for threshold in (0.0, 0.5)]
-            if bool(((outputs < 0) | (outputs > 1)).any()):
-                self.has_log_odds = True
-        for row, classes in zip(self.wrong, taken, strict=True):
+        if outputs.shape[1] == 1 and bool(((outputs < 0) | (outputs > 1)).any()):
+            self.has_log_odds = True
+        for row, classes in zip(self.wrong, _taken(outputs), strict=True):
             row += np.bincount(groups[classes.cpu().numpy() != groups], minlength=len(row))
+
+    def _split_classes(self, module: nn.Module, described: Description, min_count: float) -> Description:
+        """Return a description whose classes are split where one Gaussian for each says too little."""
+        if self.table is None or not described.class_moments:
+            return described
+        groups = np.array(sorted(described.class_moments))
+        n = sample_size(int(self.counts[groups].sum()), int(self.table.capacity / (1 + SPARE_SHARE)), min_count)
+        drawn = self.table.labelled_rows(groups, n)
+        if drawn is None:
+            return described
+
+        def error_on(synthetic: SyntheticInputs) -> float:
+            inputs = _on_device(synthetic.inputs.to(precision_of(module)), module)
+            with evaluation_without_gradients(module):
+                outputs = output_tensor(module(inputs))
+            assert outputs is not None  # noqa: S101  (narrows the type; its errors were counted)
+            labels = np.asarray(synthetic.labels)
+            taken = _taken(outputs.reshape(len(labels), -1))[0 if self.has_log_odds else 1]
+            return float(np.mean(taken.cpu().numpy() != labels))
+
+        rows = drawn[0].to(torch.float64).numpy()
+        return with_mixtures(described, rows, drawn[1], error_on, min_count)
 
     def _own_error(self, labels: Sequence[int]) -> float | None:
         """Return the share of errors in some classes, to three digits; None where nothing is known of any."""
@@ -568,6 +595,7 @@ class _Measurement:
             notes=tuple(notes),
             **said_of_layers,
         )
+        described = self._split_classes(module, described, min_count)
         return as_stored(described), left_out
 
     def _range(self, said: Labels, min_count: float) -> tuple[float, float] | None:
@@ -635,6 +663,13 @@ class _Measurement:
         return np.where(is_enough[:, None], means, np.nan)
 
 
+def _taken(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the classes (n,) that outputs (n, k) stand for; one output is log odds, or a probability."""
+    if outputs.shape[1] > 1:
+        return (outputs.argmax(dim=1),) * 2
+    return (outputs[:, 0] > 0.0).long(), (outputs[:, 0] > 0.5).long()
+
+
 def output_tensor(output: Any) -> Tensor | None:
     """Return the tensor of outputs in what a network returns: itself, its ``logits``, or the first of several."""
     if isinstance(output, Mapping):
@@ -664,6 +699,9 @@ def as_stored(description: Description) -> Description:
         description,
         inputs=None if description.inputs is None else stored_moments(description.inputs),
         class_moments={number: stored_moments(moments) for number, moments in description.class_moments.items()},
+        class_mixtures={
+            number: tuple(map(stored_moments, parts)) for number, parts in description.class_mixtures.items()
+        },
         channels={
             path: ChannelStatistics(stored(channels.mean), stored(channels.variance))
             for path, channels in description.channels.items()

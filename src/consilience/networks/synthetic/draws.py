@@ -5,8 +5,8 @@ With m, F and r the mean, the factor and the residual variances of a component (
     x = m + F^T e1 + sqrt(r) e2,    e1, e2 standard normal,
 
 in the shape of an input, clipped to the range that its site says. Components are the sites, with probabilities n_j / N,
-or the classes of the sites, with probabilities n_jc / N; the label c then travels with the draw. There is never one
-Gaussian pooled over sites: where sites hold different classes, each one's is nearly a class's.
+or the classes of the sites, with probabilities n_jc / N, or parts of these classes; the label c then travels with the
+draw. There is never one Gaussian pooled over sites: where sites hold different classes, each one's is nearly a class's.
 
 Images of which only means and variances are described are m + sqrt(r) times dead leaves of unit variance
 (``dead_leaves``): independent pixels are like no image. Texts have a length from their site's histogram, and follow its
@@ -316,17 +316,21 @@ def _class_components(descriptions: Sequence[Description]) -> tuple[list[_Compon
             continue
         share = counts[:, label].sum() / described_count
         components += [
-            _Component(
-                site,
-                label,
-                counts[site, label] * share,
-                descriptions[site].class_moments.get(label),
-                descriptions[site].class_tokens.get(label),
-            )
+            _Component(site, label, mass, moments, descriptions[site].class_tokens.get(label))
             for site in sites
             if describes[site, label] and counts[site, label] > 0
+            for mass, moments in _parts(descriptions[site], label, counts[site, label] * share)
         ]
     return components, tuple(missing)
+
+
+def _parts(described: Description, label: int, mass: float) -> list[tuple[float, Moments | None]]:
+    """Return the mass and the moments of every part of a class; one part where it is not split."""
+    parts = described.class_mixtures.get(label, ())
+    if not parts:
+        return [(mass, described.class_moments.get(label))]
+    n = sum(part.n_observations for part in parts)
+    return [(mass * part.n_observations / n, part) for part in parts]
 
 
 def _draw_rows(moments: Moments, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> Array:
