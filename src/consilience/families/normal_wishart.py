@@ -553,5 +553,7 @@ class _NormalWishartDiscounts:
         square = self._family.dim / self._kappa_at(heterogeneity) + self._squares
         dof = self._scale_at(float(heterogeneity[1])).law_dof
         kappa = np.array([self._family.dim / (square.mean() - self._law_square)])
-        inverse_scale = dof[:, None, None] * self._law_inverse
-        return self._family.to_natural(mean=self._law_mean, kappa=kappa, inverse_scale=inverse_scale, dof=dof)[0]
+        # As ``to_natural`` does; this is called for every value of the heterogeneity that a fit tries.
+        linear = kappa * self._law_mean[0]
+        second = dof * self._law_inverse[0] + linear[:, None] * self._law_mean[0]
+        return np.concatenate([linear, -0.5 * kappa, -0.5 * second.ravel(), 0.5 * (dof - self._family.dim)])

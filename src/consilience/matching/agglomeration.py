@@ -4,18 +4,22 @@ Groups may become one while no site has a component in both. F = sum_g f(t_g, m_
 pair is f(t_a + t_b, m_a + m_b) - f(t_a, m_a) - f(t_b, m_b). The best pair is merged whether it gains or not, so that
 one run passes every number of groups from L down to where all pairs share a site. It takes about L^2 values of f: the
 gains of all pairs once, and one row of them after every merge.
+
+Where very many merges are clear, pairs of which each is the best partner of the other are merged in rounds, all at once
+(``min_gain_share``): reciprocal nearest neighbours, of which de Rham (1980) makes hierarchies. For a gain that no merge
+raises the matchings are those of one pair after another. Evidence is no such gain, for a group tells better than one
+component who belongs to it; so the weaker pairs of a round wait until the stronger ones are groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
-from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.exchanges import ValuedObjective
 from consilience.matching.groups import GroupSums, consecutive, group_sums
 
@@ -70,7 +74,12 @@ class AgglomerationPath:
         return consecutive(labels)
 
 
-def pair_gains(objective: ValuedObjective, groups: GroupSums, sites: NDArray[np.uint64]) -> Array:
+def pair_gains(
+    objective: ValuedObjective,
+    groups: GroupSums,
+    sites: NDArray[np.uint64],
+    are_neighbours: NDArray[np.bool_] | None = None,
+) -> Array:
     """Return what every two groups would gain as one (G, G), symmetric; -inf where a site has a part in both.
 
     Parameters
@@ -81,23 +90,43 @@ def pair_gains(objective: ValuedObjective, groups: GroupSums, sites: NDArray[np.
         G groups.
     sites : ndarray of shape (G, words)
         Sites with a part in each group, from ``site_bits``.
+    are_neighbours : ndarray of bool of shape (G, G), optional
+        The pairs that are looked at, symmetric; -inf for all others. Default: all.
     """
     n_groups = len(groups.mass)
     values = objective.value(groups)
     gains = np.full((n_groups, n_groups), -np.inf)
-    starts = np.arange(n_groups) * (2 * n_groups - np.arange(n_groups) - 1) // 2  # pairs whose first is a lower group
-    n_pairs = n_groups * (n_groups - 1) // 2
     chunk_rows = max(1, CHUNK_BYTES // (8 * groups.sums.shape[1]))
-    for start in range(0, n_pairs, chunk_rows):
-        pairs = np.arange(start, min(n_pairs, start + chunk_rows))
-        a = np.searchsorted(starts, pairs, side="right") - 1
-        b = pairs - starts[a] + a + 1
+    for a, b in _pairs(n_groups, are_neighbours, chunk_rows):
         is_allowed = ~(sites[a] & sites[b]).any(axis=1)
         a, b = a[is_allowed], b[is_allowed]
         joined = GroupSums(groups.sums[a] + groups.sums[b], groups.mass[a] + groups.mass[b])
         gains[a, b] = objective.value(joined) - values[b] - values[a]
         gains[b, a] = gains[a, b]  # a sum in two orders differs in the last bit
     return gains
+
+
+def _pairs(n_groups: int, are_neighbours: NDArray[np.bool_] | None, chunk_rows: int) -> Iterator[tuple[Labels, Labels]]:
+    """Yield so many pairs of groups that are looked at, after as many, the lower group first."""
+    if are_neighbours is not None:
+        first, second = np.triu(are_neighbours, 1).nonzero()
+        for start in range(0, len(first), chunk_rows):
+            yield first[start : start + chunk_rows], second[start : start + chunk_rows]
+        return
+    starts = np.arange(n_groups) * (2 * n_groups - np.arange(n_groups) - 1) // 2  # pairs whose first is a lower group
+    n_pairs = n_groups * (n_groups - 1) // 2
+    for start in range(0, n_pairs, chunk_rows):
+        pairs = np.arange(start, min(n_pairs, start + chunk_rows))
+        a = np.searchsorted(starts, pairs, side="right") - 1
+        yield a, pairs - starts[a] + a + 1
+
+
+def nearest_rows(divergences: Array, n_nearest: int) -> NDArray[np.bool_]:
+    """Return which rows (L, L) are among the nearest of each other, one way or both, by divergences (L, L)."""
+    are_neighbours = np.zeros(divergences.shape, dtype=np.bool_)
+    nearest = np.argpartition(divergences, n_nearest, axis=1)[:, :n_nearest]
+    np.put_along_axis(are_neighbours, nearest, True, axis=1)
+    return are_neighbours | are_neighbours.T
 
 
 def site_bits(owner: Labels, labels: Labels) -> NDArray[np.uint64]:
@@ -111,44 +140,13 @@ def site_bits(owner: Labels, labels: Labels) -> NDArray[np.uint64]:
     return bits
 
 
-class JoinedMarginals:
-    """What pairs of groups are worth as one, the prior over matchings not counted, for agglomerations from one start.
-
-    Under another prior most of the same groups are made, in another order. A group is known by the merges that made it,
-    so that its sums are the same to the last bit.
-
-    Parameters
-    ----------
-    n_groups : int
-        Groups at the start.
-    """
-
-    def __init__(self, n_groups: int) -> None:
-        self.n_groups = n_groups
-        self._number: dict[tuple[int, int], int] = {}
-        self._marginals = np.full((0, 0), np.nan)
-
-    def merged(self, a: int, b: int) -> int:
-        """Return the number of the group that two groups become."""
-        number = self._number.setdefault((min(a, b), max(a, b)), self.n_groups + len(self._number))
-        if number >= len(self._marginals):
-            larger = np.full((number + self.n_groups, number + self.n_groups), np.nan)
-            larger[: len(self._marginals), : len(self._marginals)] = self._marginals
-            self._marginals = larger
-        return number
-
-    def of(self, number: int, partners: Labels, marginal: Callable[[NDArray[np.bool_]], Array]) -> Array:
-        """Return what a group is worth with each of some others (n,); `marginal` computes those that are not known."""
-        known = self._marginals[number, partners]
-        is_missing = np.isnan(known)
-        if is_missing.any():
-            known[is_missing] = marginal(is_missing)
-            self._marginals[number, partners] = self._marginals[partners, number] = known
-        return known
-
-
 def agglomerate(
-    objective: ValuedObjective, start: Labels, gains: Array | None = None, joined: JoinedMarginals | None = None
+    objective: ValuedObjective,
+    start: Labels,
+    *,
+    min_gain_share: float = 1.0,
+    are_neighbours: NDArray[np.bool_] | None = None,
+    while_gaining: bool = False,
 ) -> AgglomerationPath:
     """Merge groups two by two, the best pair first, until every two of them share a site.
 
@@ -160,75 +158,154 @@ def agglomerate(
         What is raised.
     start : Labels of shape (L,)
         Consecutive labels to start from, ``arange(L)`` for every component by itself; -1 for rows that stay in none.
-    gains : Array of shape (G, G), optional
-        ``pair_gains`` of the start, where they are known. It is overwritten.
-    joined : JoinedMarginals, optional
-        What other agglomerations of conjugate groups from this start, under other priors, found. Default: nothing.
+    min_gain_share : float, default 1.0
+        While a pair gains, all pairs that are the best of both of their groups and gain at least so much of what the
+        best one does are merged in one round, the best first. 1 merges one pair after another.
+    are_neighbours : ndarray of bool of shape (G, G), optional
+        The pairs of the start that are looked at while any of them gains, symmetric. What becomes one group has the
+        neighbours of both; when no neighbours gain, all pairs are looked at. Default: all from the beginning.
+    while_gaining : bool, default False
+        Whether to end where no pair gains, before all have merged that may.
     """
-    n_groups, n_sites = int(start.max(initial=-1)) + 1, len(objective.offsets) - 1
-    owner = np.repeat(np.arange(n_sites), np.diff(objective.offsets))
-    groups = group_sums(objective.pieces, start, np.ones(len(start)), n_groups)
-    sums, mass = groups.sums, groups.mass
-    sites = site_bits(owner, start)
-    values = objective.value(groups)
-    gains = pair_gains(objective, groups, sites) if gains is None else gains
-    best_partner = gains.argmax(axis=1)  # (G,): for every group the best other one, and what it gains
-    best_gain = gains[np.arange(n_groups), best_partner]
-    is_left = np.ones(n_groups, dtype=np.bool_)
-    totals, merges = [float(values.sum())], []
-    numbers = np.arange(n_groups)  # of the groups in `joined`
+    state = _Agglomeration.of(objective, start, are_neighbours)
+    totals, merges = [float(state.values.sum())], list[tuple[int, int]]()
     while True:
-        into = int(best_gain.argmax()) if n_groups else 0
-        if not n_groups or best_gain[into] == -np.inf:
+        if state.are_neighbours is not None and state.best_gain.max() <= 0.0:
+            state.look_at_all()
+        into, other, of_merge = state.best_pairs(min_gain_share)
+        if not into.size or (while_gaining and of_merge[0] <= 0.0):
             break
-        other = int(best_partner[into])  # the greater number: `into` is the first of all rows with this gain
-        totals.append(totals[-1] + float(best_gain[into]))
-        merges.append((into, other))
-        sums[into] += sums[other]
-        mass[into] += mass[other]
-        sites[into] |= sites[other]
-        values[into] += values[other] + float(best_gain[into])  # what the gain says the two are worth together
-        is_left[other] = False
-        gains[:, other], best_gain[other] = -np.inf, -np.inf
-        if joined is not None:
-            numbers[into] = joined.merged(int(numbers[into]), int(numbers[other]))
-        row = _gains(objective, GroupSums(sums, mass), values, sites, into, is_left, numbers, joined)
-        gains[into], gains[:, into] = row, row
-        # Groups whose best partner was one of the two, and the new one, look for another; all others only compare.
-        lost = (is_left & ((best_partner == into) | (best_partner == other))).nonzero()[0]
-        best_partner[lost] = gains[lost].argmax(axis=1)
-        best_gain[lost] = gains[lost, best_partner[lost]]
-        better = (row > best_gain).nonzero()[0]
-        best_partner[better], best_gain[better] = into, row[better]
+        state.merge(into, other, of_merge)
+        merges += zip(into.tolist(), other.tolist(), strict=True)
+        for gain in of_merge.tolist():
+            totals.append(totals[-1] + gain)
     return AgglomerationPath(start, np.array(merges, dtype=np.int64).reshape(-1, 2), np.array(totals))
 
 
-def _gains(
-    objective: ValuedObjective,
-    groups: GroupSums,
-    values: Array,
-    sites: NDArray[np.uint64],
-    group: int,
-    is_left: NDArray[np.bool_],
-    numbers: Labels,
-    joined: JoinedMarginals | None,
-) -> Array:
-    """Return what a group would gain with each other one that is left (G,); -inf where a site has a part in both."""
-    partners = (is_left & ~(sites & sites[group]).any(axis=1)).nonzero()[0]  # the group itself shares its sites
-    mass = groups.mass[partners] + groups.mass[group]
+@dataclass(eq=False)
+class _Agglomeration:
+    """The groups of a running agglomeration: merged ones live on in their first part, the others are dead rows.
 
-    def sums_with(others: Labels) -> Array:
-        sums = groups.sums[others]
-        sums += groups.sums[group]
-        return sums
+    Parameters
+    ----------
+    objective : ValuedObjective
+        What groups are worth.
+    groups : GroupSums
+        Sums and members of G groups.
+    values : Array of shape (G,)
+        What they are worth.
+    sites : ndarray of shape (G, words)
+        Sites with a part in each.
+    gains : Array of shape (G, G)
+        What pairs gain; -inf for what cannot be merged.
+    is_left : ndarray of bool of shape (G,)
+        Groups that are no part of another one.
+    best_partner, best_gain : arrays of shape (G,)
+        For every group the best other one, and what it gains with it.
+    are_neighbours : ndarray of bool of shape (G, G), optional
+        The pairs that are looked at; all without.
+    """
 
-    if joined is None or not isinstance(objective, ConjugateGroups):
-        joined_values = objective.value(GroupSums(sums_with(partners), mass))
-    else:
-        marginals = joined.of(
-            int(numbers[group]), numbers[partners], lambda some: objective.marginal(sums_with(partners[some]))
-        )
-        joined_values = marginals + objective.level[mass.astype(np.int64)]
-    gains = np.full(len(is_left), -np.inf)
-    gains[partners] = joined_values - values[partners] - values[group]
-    return gains
+    objective: ValuedObjective
+    groups: GroupSums
+    values: Array
+    sites: NDArray[np.uint64]
+    gains: Array
+    is_left: NDArray[np.bool_]
+    best_partner: Labels
+    best_gain: Array
+    are_neighbours: NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, objective: ValuedObjective, start: Labels, are_neighbours: NDArray[np.bool_] | None) -> _Agglomeration:
+        """Return the groups before any merge."""
+        n_groups, n_sites = int(start.max(initial=-1)) + 1, len(objective.offsets) - 1
+        owner = np.repeat(np.arange(n_sites), np.diff(objective.offsets))
+        groups = group_sums(objective.pieces, start, np.ones(len(start)), n_groups)
+        sites = site_bits(owner, start)
+        values, is_left = objective.value(groups), np.ones(n_groups, dtype=np.bool_)
+        gains = pair_gains(objective, groups, sites, are_neighbours)
+        best_partner = gains.argmax(axis=1) if n_groups else np.zeros(0, dtype=np.int64)
+        best_gain = gains[np.arange(n_groups), best_partner]
+        known = None if are_neighbours is None else are_neighbours.copy()
+        return cls(objective, groups, values, sites, gains, is_left, best_partner, best_gain, known)
+
+    def look_at_all(self) -> None:
+        """Compute the gains of all pairs that were not looked at."""
+        assert self.are_neighbours is not None  # noqa: S101  (narrows the type)
+        rows = self.is_left.nonzero()[0]
+        among = np.ix_(rows, rows)
+        missing = ~self.are_neighbours[among]
+        groups = GroupSums(self.groups.sums[rows], self.groups.mass[rows])
+        gains = pair_gains(self.objective, groups, self.sites[rows], missing)
+        self.gains[among] = np.where(missing, gains, self.gains[among])
+        self.are_neighbours = None
+        self.best_partner[rows] = self.gains[rows].argmax(axis=1)
+        self.best_gain[rows] = self.gains[rows, self.best_partner[rows]]
+
+    def best_pairs(self, min_gain_share: float) -> tuple[Labels, Labels, Array]:
+        """Return the pairs that are merged next, the first group of each, the second one, and what they gain (n,)."""
+        first = int(self.best_gain.argmax()) if len(self.best_gain) else 0
+        if not len(self.best_gain) or self.best_gain[first] == -np.inf:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+        best = float(self.best_gain[first])
+        rows = np.array([first])  # its partner has a greater number: it is the first of all rows with this gain
+        if min_gain_share < 1.0 and best > 0.0:
+            clear = (self.best_gain >= min_gain_share * best).nonzero()[0]
+            partners = self.best_partner[clear]
+            rows = clear[(self.best_partner[partners] == clear) & (clear < partners)]
+            rows = rows[np.argsort(-self.best_gain[rows], kind="stable")]
+        return rows, self.best_partner[rows], self.best_gain[rows]
+
+    def merge(self, into: Labels, other: Labels, of_merge: Array) -> None:
+        """Merge disjoint pairs: the groups `other` become part of the groups `into` (n,), which gains so much."""
+        sums, mass = self.groups.sums, self.groups.mass
+        sums[into] += sums[other]
+        mass[into] += mass[other]
+        self.sites[into] |= self.sites[other]
+        self.values[into] += self.values[other] + of_merge  # what the gains say the two are worth together
+        self.is_left[other] = False
+        self.gains[:, other] = self.best_gain[other] = -np.inf
+        if self.are_neighbours is not None:
+            self.are_neighbours[into] |= self.are_neighbours[other]
+            self.are_neighbours[:, into] |= self.are_neighbours[:, other]
+        rows = self._gains_of(into)
+        self.gains[into], self.gains[:, into] = rows, rows.T
+        # Groups whose best partner was merged, and the new ones, look for another; all others only compare.
+        is_changed = np.zeros(len(self.is_left), dtype=np.bool_)
+        is_changed[into] = is_changed[other] = True
+        lost = (self.is_left & is_changed[self.best_partner] | (self.is_left & is_changed)).nonzero()[0]
+        self.best_partner[lost] = self.gains[lost].argmax(axis=1)
+        self.best_gain[lost] = self.gains[lost, self.best_partner[lost]]
+        first = rows.argmax(axis=0) if len(rows) > 1 else np.zeros(rows.shape[1], dtype=np.int64)
+        row = rows[first, np.arange(rows.shape[1])]
+        better = (row > self.best_gain).nonzero()[0]
+        self.best_partner[better], self.best_gain[better] = into[first[better]], row[better]
+
+    def _gains_of(self, groups: Labels) -> Array:
+        """Return what groups would gain with each other one that is left (n, G); -inf where a site has a part in both.
+
+        Pairs of two of the groups are valued once, for a sum in two orders differs in the last bit.
+        """
+        sites, mass = self.sites, self.groups.mass
+        is_allowed = self.is_left & ~(sites[groups, None] & sites).any(axis=2)  # a group shares its own sites
+        if self.are_neighbours is not None:
+            is_allowed &= self.are_neighbours[groups]
+        if len(groups) > 1:
+            is_allowed[:, groups] &= np.tri(len(groups), k=-1, dtype=np.bool_)
+        which, partners = is_allowed.nonzero()
+        first = groups[which]
+        joined_mass = mass[partners] + mass[first]
+        values = np.empty(len(first))
+        chunk_rows = max(1, CHUNK_BYTES // (8 * self.groups.sums.shape[1]))
+        for start in range(0, len(first), chunk_rows):
+            rows = slice(start, start + chunk_rows)
+            sums = self.groups.sums[partners[rows]]
+            sums += self.groups.sums[first[rows]]
+            values[rows] = self.objective.value(GroupSums(sums, joined_mass[rows]))
+        gains = np.full(is_allowed.shape, -np.inf)
+        gains[which, partners] = values - self.values[partners] - self.values[first]
+        if len(groups) > 1:
+            among = gains[:, groups]
+            gains[:, groups] = np.maximum(among, among.T)
+        return gains

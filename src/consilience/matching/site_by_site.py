@@ -147,7 +147,9 @@ class MatchedGroups:
         n_sites = len(self.objective.offsets) - 1
         return max(len(self.labels), n_sites) * int(np.count_nonzero(self._mass))
 
-    def gains_of_all_rows(self, value: Callable[[GroupSums], Array], groups: Labels) -> Array:
+    def gains_of_all_rows(
+        self, value: Callable[[GroupSums], Array], groups: Labels, neighbours: tuple[Labels, Labels] | None = None
+    ) -> Array:
         """Return by how much some groups (n,) rise by each row (L, n), its site taken out of them.
 
         Parameters
@@ -156,6 +158,9 @@ class MatchedGroups:
             Returns what n groups are worth (n,).
         groups
             Groups with members.
+        neighbours : tuple of (Labels, Labels), optional
+            Pairs of rows (m,) that are near each other. Gains of groups without a neighbour of the row are not
+            computed: ``FORBIDDEN_GAIN``. Default: all are.
         """
         pieces, offsets = np.asarray(self.objective.pieces), self.objective.offsets
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -172,17 +177,31 @@ class MatchedGroups:
         worth = np.zeros(len(matched))
         worth[~lone] = value(GroupSums(others.sums[~lone], others.mass[~lone]))
         without[owner[matched], positions] = np.where(lone, FORBIDDEN_GAIN, worth)  # nothing is left of those
-        joined_sums = sums + pieces[:, None]  # (L, n, P)
-        joined_mass = np.tile(mass + 1.0, (len(owner), 1))
+        # The pairs of a row and a group that are looked at.
+        is_near = np.ones((len(owner), len(groups)), dtype=np.bool_)
+        if neighbours is not None:
+            is_near[:] = False
+            is_near[matched, positions] = True
+            of_neighbour = np.where(self.labels >= 0, position_of_group[self.labels], -1)[neighbours[1]]
+            is_near[neighbours[0][of_neighbour >= 0], of_neighbour[of_neighbour >= 0]] = True
+        row_of_pair, group_of_pair = is_near.nonzero()
+        joined_sums = sums[group_of_pair]  # (pairs, P)
+        joined_sums += pieces[row_of_pair]
+        joined_mass = mass[group_of_pair] + 1.0
+        pair = np.full(is_near.shape, -1)
+        pair[is_near] = np.arange(len(row_of_pair))
         # Every row of a site, with every component of the site that is in one of the groups.
         sizes = np.diff(offsets)[owner[matched]]
         members = np.repeat(np.arange(len(matched)), sizes)
         rows = np.arange(len(members)) - np.repeat(np.cumsum(sizes) - sizes - offsets[owner[matched]], sizes)
-        joined_sums[rows, positions[members]] -= pieces[matched[members]]  # pairs are different ones
-        joined_mass[rows, positions[members]] -= 1.0
-        joined = value(GroupSums(joined_sums.reshape(-1, sums.shape[1]), joined_mass.ravel()))
-        gains = joined.reshape(len(owner), len(groups)) - without[owner]
-        gains[without[owner] == FORBIDDEN_GAIN] = FORBIDDEN_GAIN
+        with_member = pair[rows, positions[members]]  # different ones
+        members, with_member = members[with_member >= 0], with_member[with_member >= 0]
+        joined_sums[with_member] -= pieces[matched[members]]
+        joined_mass[with_member] -= 1.0
+        gains = np.full(is_near.shape, FORBIDDEN_GAIN)
+        before = without[owner[row_of_pair], group_of_pair]
+        joined = value(GroupSums(joined_sums, joined_mass))
+        gains[row_of_pair, group_of_pair] = np.where(before == FORBIDDEN_GAIN, FORBIDDEN_GAIN, joined - before)
         return gains
 
     @property
@@ -274,6 +293,7 @@ def ascend(
     *,
     empties_groups: bool = True,
     screened_by: Callable[[GroupSums], Array] | None = None,
+    neighbours: tuple[Labels, Labels] | None = None,
 ) -> tuple[Labels, bool]:
     """Raise the objective site by site, each matched exactly given the others, with new groups where they pay.
 
@@ -294,6 +314,9 @@ def ascend(
     screened_by : callable, optional
         Values (n,) of n groups under the objective. A round then visits only sites that would move as things stand at
         its beginning, found for all sites at once. Default: it visits all.
+    neighbours : tuple of (Labels, Labels), optional
+        Pairs of rows (m,) that are near each other: a site would move that gains by groups with neighbours of its
+        rows. Default: by any groups.
 
     Returns
     -------
@@ -301,7 +324,7 @@ def ascend(
         Consecutive labels (L,) of no less value, and whether a whole round changed nothing.
     """
     groups = MatchedGroups(objective, labels)
-    screen = None if screened_by is None else _Screen(groups, screened_by)
+    screen = None if screened_by is None else _Screen(groups, screened_by, neighbours)
     for _ in range(sweeps):
         has_changed = False
         sites = rng.permutation(len(objective.offsets) - 1)
@@ -375,10 +398,17 @@ class _Screen:
         The groups.
     value
         Returns what n groups are worth (n,).
+    neighbours : tuple of (Labels, Labels), optional
+        Pairs of rows that are near each other, see ``ascend``.
     """
 
-    def __init__(self, groups: MatchedGroups, value: Callable[[GroupSums], Array]) -> None:
-        self._groups, self._value = groups, value
+    def __init__(
+        self,
+        groups: MatchedGroups,
+        value: Callable[[GroupSums], Array],
+        neighbours: tuple[Labels, Labels] | None = None,
+    ) -> None:
+        self._groups, self._value, self._neighbours = groups, value, neighbours
         self._labels: Labels | None = None
         self._gains = np.empty((len(groups.labels), 0))  # (L, slots)
 
@@ -393,7 +423,7 @@ class _Screen:
         if n_new > 0:
             self._gains = np.concatenate([self._gains, np.empty((len(labels), n_new))], axis=1)
         if changed.size:
-            self._gains[:, changed] = self._groups.gains_of_all_rows(self._value, changed)
+            self._gains[:, changed] = self._groups.gains_of_all_rows(self._value, changed, self._neighbours)
         self._labels = labels.copy()
         return used, self._gains[:, used]
 

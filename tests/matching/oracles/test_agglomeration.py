@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from consilience.matching.agglomeration import agglomerate, pair_gains, site_bits
+from consilience.matching.agglomeration import agglomerate, nearest_rows, pair_gains, site_bits
 from consilience.matching.groups import GroupSums, group_sums
 from tests import tolerances
 
@@ -113,6 +113,56 @@ def test_the_best_step_is_the_greatest_total_with_few_enough_groups(seed):
         within = np.flatnonzero(path.n_groups <= limit)
         expected = within[path.totals[within].argmax()] if within.size else len(path.totals) - 1
         assert path.best(limit) == expected
+
+
+def neighbours_of(n_rows, seed):
+    """Some pairs of rows, symmetric."""
+    are_near = np.random.default_rng(seed).random((n_rows, n_rows)) < 0.4
+    return are_near | are_near.T
+
+
+@every_ensemble
+@every_seed
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("nearest", [False, True])
+def test_rounds_of_reciprocal_pairs_end_where_no_two_groups_may_merge(sizes, seed, share, nearest):
+    points, n_rows = Points(sizes, seed), sum(sizes)
+    near = neighbours_of(n_rows, seed) if nearest else None
+    path = agglomerate(points, np.arange(n_rows), min_gain_share=share, are_neighbours=near)
+    steps = [blocks_of(path.labels(step)) for step in range(len(path.totals))]
+    assert_allclose(path.totals, [sum(map(points.of, blocks)) for blocks in steps], rtol=tolerances.ROUNDING * 100)
+    for blocks in steps:
+        assert all(points.allowed([a], [b]) for block in blocks for a, b in itertools.combinations(block, 2))
+    assert not any(points.allowed(*pair) for pair in itertools.combinations(steps[-1], 2))
+
+
+@every_ensemble
+@every_seed
+@pytest.mark.parametrize("nearest", [False, True])
+def test_while_pairs_gain_it_ends_where_none_does(sizes, seed, nearest):
+    points, n_rows = Points(sizes, seed, price=-1.0), sum(sizes)
+    near = neighbours_of(n_rows, seed) if nearest else None
+    path = agglomerate(points, np.arange(n_rows), min_gain_share=0.5, are_neighbours=near, while_gaining=True)
+    assert np.all(np.diff(path.totals) > 0)
+    pairs = itertools.combinations(blocks_of(path.labels(len(path.totals) - 1)), 2)
+    assert all(points.of(a | b) <= points.of(a) + points.of(b) for a, b in pairs if points.allowed(a, b))
+
+
+def test_far_clusters_are_found_in_rounds_as_one_after_another():
+    """Of clusters far apart every pair inside gains and none across does: rounds end at the same partition."""
+    points = Points((3,) * 8, 0)
+    points.pieces = np.tile([[0.0, 20.0], [20.0, 0.0], [-20.0, -20.0]], (8, 1)) + 0.1 * points.pieces
+    step_by_step, rounds = (agglomerate(points, np.arange(24), min_gain_share=share) for share in (1.0, 0.5))
+    assert step_by_step.n_groups[step_by_step.best()] == 3
+    assert blocks_of(step_by_step.labels(step_by_step.best())) == blocks_of(rounds.labels(rounds.best()))
+
+
+def test_the_nearest_rows_are_neighbours_of_each_other():
+    divergences = np.abs(np.subtract.outer(np.array([0.0, 1.0, 3.0, 10.0]), np.array([0.0, 1.0, 3.0, 10.0])))
+    np.fill_diagonal(divergences, np.inf)
+    expected = np.zeros((4, 4), dtype=bool)
+    expected[[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]] = True  # 10's nearest is 3, whose nearest is 1
+    assert_array_equal(nearest_rows(divergences, 1), expected)
 
 
 def test_of_equal_totals_the_fewest_groups_are_best():

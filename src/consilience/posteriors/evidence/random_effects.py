@@ -31,6 +31,8 @@ from consilience.posteriors.evidence.matching_prior import MatchingPrior
 
 LOG_STEP = 1.6
 """First step of the search over log h; five times as much heterogeneity, or a fifth."""
+LOG_REFIT_STEP = 0.35
+"""The same where h was fitted to a matching before that is nearly the same: smaller ones follow, as from the first."""
 STEP_DIVISOR = 2.2
 """What the step is divided by when no block moves."""
 SMALLEST_LOG_STEP = 0.15
@@ -147,7 +149,9 @@ class RandomEffects:
 
         return sums_in_chunks
 
-    def fit_heterogeneity(self, labels: Labels, start: Array, prior: MatchingPrior) -> Array:
+    def fit_heterogeneity(
+        self, labels: Labels, start: Array, prior: MatchingPrior, first_step: float = LOG_STEP
+    ) -> Array:
         """Return h (B,) of the greatest evidence of a matching, by coordinate search on log h from a start.
 
         Where no group has two members this tends to none at all, of which the matching says nothing.
@@ -162,7 +166,7 @@ class RandomEffects:
                 known[key] = evidence_at(np.exp(log_h))
             return known[key]
 
-        best, step = evidence(log_h), LOG_STEP
+        best, step = evidence(log_h), first_step
         while step >= SMALLEST_LOG_STEP:
             has_moved = False
             for block in range(len(log_h)):

@@ -15,16 +15,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.families.chunks import sum_of_rows
 from consilience.matching.agglomeration import (
     MIN_RELATIVE_GAIN,
     AgglomerationPath,
-    JoinedMarginals,
     agglomerate,
-    pair_gains,
-    site_bits,
+    nearest_rows,
 )
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.site_by_site import ascend, grow
@@ -36,7 +35,7 @@ from consilience.posteriors.evidence.matching_prior import (
     lenient_prior,
     strict_prior,
 )
-from consilience.posteriors.evidence.random_effects import RandomEffects
+from consilience.posteriors.evidence.random_effects import LOG_REFIT_STEP, LOG_STEP, RandomEffects
 
 FIRST_HETEROGENEITIES = (0.05, 0.5)
 """Heterogeneities, in units of the family, that searches start from."""
@@ -56,9 +55,13 @@ MAX_AGGLOMERATED_ROWS = 2000
 The gains of all pairs of so many take 32 MB.
 """
 
-MAX_JOINED_ROWS = 400
-"""Components up to which what merged groups are worth is kept for the other prior: 20 MB at most for each
-heterogeneity that a search starts from. Chosen by hand."""
+MIN_GAIN_SHARE = 0.5
+"""Gain of a pair, in that of the best one, from which on it is merged in the same round. From one pair at a time to all
+pairs that gain, no end of an ascent changed on the half for tuning of experiments/battery."""
+N_NEAREST = 16
+"""Nearest components of each that agglomeration looks at while any of them gain."""
+MIN_NEIGHBOUR_RATIO = 4
+"""Components, in numbers of the nearest, from which on not all pairs are looked at. Chosen by hand for its cost."""
 
 MAX_SEARCHED_ROWS = 6000
 """Components up to which all take part in the search; of more, a sample of sites is searched and the rest join it."""
@@ -112,9 +115,6 @@ class EvidenceSearch:
 
     def __init__(self, stack: Stack, max_groups: int | None = None, start: Array | None = None) -> None:
         self.problem, self.max_groups, self._start = RandomEffects(stack), max_groups, start
-        self._pair_likelihoods: dict[bytes, Array] = {}
-        self._joined: dict[bytes, JoinedMarginals] = {}
-        self._keeps_pairs = True  # for the search under the other prior
         self._paths: tuple[SearchedMatching, list[AgglomerationPath]] | None = None
 
     @property
@@ -172,7 +172,6 @@ class EvidenceSearch:
         rows = np.flatnonzero(is_pilot[stack.owner])
         # All sites keep their places, so that a group of the sample is rare or common as it is among all.
         search = EvidenceSearch(stack.take(rows), self.max_groups, self._start)
-        search._keeps_pairs = False  # it is asked once
         pilot = search._best(first, refit)
         del search
         labels = np.full(len(stack.natural), -1, dtype=np.int64)
@@ -202,7 +201,7 @@ class EvidenceSearch:
         labels: Labels | None = None
         for _ in range(MAX_ROUNDS):
             objective = self.problem.groups(heterogeneity, prior)
-            new_labels = self._round(objective, labels, heterogeneity, prior)
+            new_labels = self._round(objective, labels)
             if labels is not None and is_same_partition(labels, new_labels):
                 assert best is not None  # noqa: S101  (labels are of a round before)
                 return replace(best, converged=True)
@@ -210,21 +209,20 @@ class EvidenceSearch:
             if end is not None:  # where an earlier search has ended, with the h that is best for it
                 return end if best is None or end.evidence > best.evidence else replace(best, converged=True)
             labels, prior = new_labels, refit(np.bincount(new_labels))
-            heterogeneity = self.problem.fit_heterogeneity(labels, heterogeneity, prior)
+            step = LOG_STEP if best is None else LOG_REFIT_STEP
+            heterogeneity = self.problem.fit_heterogeneity(labels, heterogeneity, prior, step)
             evidence = self.problem.evidence(labels, heterogeneity, prior)
             if best is None or evidence > best.evidence:
                 best = SearchedMatching(labels, heterogeneity, prior, evidence, False)
         assert best is not None  # noqa: S101  (there is at least one round)
         return best
 
-    def _round(
-        self, objective: ConjugateGroups, labels: Labels | None, heterogeneity: Array, prior: MatchingPrior
-    ) -> Labels:
+    def _round(self, objective: ConjugateGroups, labels: Labels | None) -> Labels:
         """Return the best matching of one round, from every component by itself or from the groups there are."""
         if labels is not None:
-            path = agglomerate(objective, labels)
+            path = agglomerate(objective, labels, while_gaining=self.max_groups is None)
         elif len(self._stack.natural) <= MAX_AGGLOMERATED_ROWS:
-            path = self.full_path(objective, heterogeneity, prior)
+            path = self.full_path(objective, while_gaining=self.max_groups is None)
         else:
             path = agglomerate(objective, grow(objective, shuffled(self._stack.n_sites)))
         step = path.best(self.max_groups)
@@ -242,23 +240,57 @@ class EvidenceSearch:
             return ascended
         return self.ascend(objective, labels)
 
-    def full_path(self, objective: ConjugateGroups, heterogeneity: Array, prior: MatchingPrior) -> AgglomerationPath:
-        """Return the agglomeration from every component by itself."""
-        key, every_row, n_sites = heterogeneity.tobytes(), np.arange(len(self._stack.natural)), self._stack.n_sites
-        of_two = prior.level[2] - 2.0 * prior.level[1] if n_sites > 1 else 0.0
-        likelihoods = self._pair_likelihoods.get(key)
-        if likelihoods is None:
-            # Both priors start from the same h, and a level is one number for all pairs.
-            flat = replace(objective, level=np.zeros_like(prior.level))
-            likelihoods = pair_gains(flat, flat.sums(every_row), site_bits(self._stack.owner, every_row))
-        if self._keeps_pairs:
-            self._pair_likelihoods[key] = likelihoods
-            joined: JoinedMarginals | None = None
-            if len(every_row) <= MAX_JOINED_ROWS:
-                joined = self._joined.setdefault(key, JoinedMarginals(len(every_row)))
-            return agglomerate(objective, every_row, likelihoods + of_two, joined)
-        likelihoods += of_two
-        return agglomerate(objective, every_row, likelihoods)
+    def full_path(
+        self, objective: ConjugateGroups, is_in: NDArray[np.bool_] | None = None, *, while_gaining: bool = False
+    ) -> AgglomerationPath:
+        """Return the agglomeration from every component by itself, of all or of those that are `in` (L,).
+
+        On none of 270 paths of the half for tuning of experiments/battery a better matching came after the first merge
+        that did not gain.
+        """
+        neighbours = self._neighbours
+        if is_in is None:
+            is_in = np.ones(len(self._stack.natural), dtype=np.bool_)
+        if neighbours is not None and not is_in.all():
+            neighbours = neighbours[np.ix_(is_in, is_in)]
+        start = np.where(is_in, np.cumsum(is_in) - 1, -1)
+        return agglomerate(
+            objective,
+            start,
+            min_gain_share=MIN_GAIN_SHARE,
+            are_neighbours=neighbours,
+            while_gaining=while_gaining,
+        )
+
+    @cached_property
+    def _neighbours(self) -> NDArray[np.bool_] | None:
+        """Which components (L, L) are among the nearest of each other; None where they are few or very many.
+
+        By Jeffreys' divergence, KL(a || b) + KL(b || a) = (eta_a - eta_b) (mu_a - mu_b), of components that are given
+        the same information: components of many and of few observations are to be told apart by where they are.
+        """
+        family, natural = self._stack.family, self._stack.natural
+        if not MIN_NEIGHBOUR_RATIO * N_NEAREST < len(natural) <= MAX_AGGLOMERATED_ROWS:
+            return None
+        undiscounted = self.problem.discounts.pieces(np.zeros(len(family.part_names))) + family.flat  # centred
+        information = family.information(undiscounted)  # (L, B)
+        eta = family.reweighted(undiscounted, np.median(information, axis=0) / information)
+        mean = family.mean_parameters(eta)
+        products = eta @ mean.T  # (L, L)
+        squares = np.diagonal(products)
+        divergences = squares[:, None] + squares - products - products.T
+        np.fill_diagonal(divergences, np.inf)
+        owner = self._stack.owner
+        divergences[owner[:, None] == owner] = np.inf
+        return nearest_rows(divergences, N_NEAREST)
+
+    @cached_property
+    def _neighbour_pairs(self) -> tuple[Labels, Labels] | None:
+        """The pairs of components (m,) that are among the nearest of each other; None where all are looked at."""
+        if self._neighbours is None:
+            return None
+        first, second = self._neighbours.nonzero()
+        return first, second
 
     def paths(self, matching: SearchedMatching) -> list[AgglomerationPath]:
         """Return the agglomerations from the groups of a matching, and from every component of them by itself.
@@ -271,7 +303,7 @@ class EvidenceSearch:
             objective = self.problem.groups(matching.heterogeneity, matching.prior)
             paths = [agglomerate(objective, labels)] if matching.n_groups <= MAX_AGGLOMERATED_ROWS else []
             if np.count_nonzero(is_in) <= MAX_AGGLOMERATED_ROWS:
-                paths.append(agglomerate(objective, np.where(is_in, np.cumsum(is_in) - 1, -1)))
+                paths.append(self.full_path(objective, is_in))
             self._paths = (matching, paths)
         return self._paths[1]
 
@@ -306,7 +338,15 @@ class EvidenceSearch:
     def ascend(self, objective: ConjugateGroups, labels: Labels) -> Labels:
         """Return the matching that site-by-site ascent reaches, in a fixed order of sites."""
         rng = np.random.default_rng(0)
-        return ascend(objective, labels, rng, MAX_SWEEPS, self._openings, screened_by=objective.value)[0]
+        return ascend(
+            objective,
+            labels,
+            rng,
+            MAX_SWEEPS,
+            self._openings,
+            screened_by=objective.value,
+            neighbours=self._neighbour_pairs,
+        )[0]
 
     def ascend_in_size(self, objective: ConjugateGroups, labels: Labels) -> Labels:
         """Return the matching that site-by-site ascent reaches, of as many groups."""

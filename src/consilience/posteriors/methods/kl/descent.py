@@ -183,14 +183,16 @@ def fit_clusters(problem: KLProblem, centres: Array, max_iterations: int) -> KLF
     """
     history: list[float] = []
     labels, converged = np.full(len(problem.ensemble.natural), -1), False
+    costs = problem.costs(centres)  # (L, G)
     for _ in range(max_iterations):
-        nearest = problem.costs(centres).argmin(axis=1)  # (L,)
+        nearest = costs.argmin(axis=1)  # (L,)
         if np.array_equal(nearest, labels):
             converged = True
             break
         labels = nearest
         centres = problem.barycenters(labels, len(centres), centres)
-        history.append(matched_cost(problem.costs(centres), labels))
+        costs = problem.costs(centres)
+        history.append(matched_cost(costs, labels))
     consecutive, barycenters = compact(problem, labels)
     return KLFit(consecutive, barycenters, history[-1], tuple(history), converged)
 
