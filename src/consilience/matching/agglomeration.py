@@ -159,8 +159,8 @@ def agglomerate(
     start : Labels of shape (L,)
         Consecutive labels to start from, ``arange(L)`` for every component by itself; -1 for rows that stay in none.
     min_gain_share : float, default 1.0
-        While a pair gains, all pairs that are the best of both of their groups and gain at least so much of what the
-        best one does are merged in one round, the best first. 1 merges one pair after another.
+        All pairs that are the best of both of their groups and gain at least so much of the greatest gain so far are
+        merged in one round, the best first. 1 merges one pair after another.
     are_neighbours : ndarray of bool of shape (G, G), optional
         The pairs of the start that are looked at while any of them gains, symmetric. What becomes one group has the
         neighbours of both; when no neighbours gain, all pairs are looked at. Default: all from the beginning.
@@ -204,6 +204,8 @@ class _Agglomeration:
         For every group the best other one, and what it gains with it.
     are_neighbours : ndarray of bool of shape (G, G), optional
         The pairs that are looked at; all without.
+    greatest_gain : float, default 0.0
+        The greatest gain of a merge so far.
     """
 
     objective: ValuedObjective
@@ -215,6 +217,7 @@ class _Agglomeration:
     best_partner: Labels
     best_gain: Array
     are_neighbours: NDArray[np.bool_] | None
+    greatest_gain: float = 0.0
 
     @classmethod
     def of(cls, objective: ValuedObjective, start: Labels, are_neighbours: NDArray[np.bool_] | None) -> _Agglomeration:
@@ -250,8 +253,9 @@ class _Agglomeration:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
         best = float(self.best_gain[first])
         rows = np.array([first])  # its partner has a greater number: it is the first of all rows with this gain
-        if min_gain_share < 1.0 and best > 0.0:
-            clear = (self.best_gain >= min_gain_share * best).nonzero()[0]
+        self.greatest_gain = max(self.greatest_gain, best)
+        if min_gain_share < 1.0 and best > min_gain_share * self.greatest_gain:
+            clear = (self.best_gain >= min_gain_share * self.greatest_gain).nonzero()[0]
             partners = self.best_partner[clear]
             rows = clear[(self.best_partner[partners] == clear) & (clear < partners)]
             rows = rows[np.argsort(-self.best_gain[rows], kind="stable")]

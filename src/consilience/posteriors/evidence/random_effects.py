@@ -31,7 +31,7 @@ from consilience.posteriors.evidence.matching_prior import MatchingPrior
 
 LOG_STEP = 1.6
 """First step of the search over log h; five times as much heterogeneity, or a fifth."""
-LOG_REFIT_STEP = 0.35
+LOG_REFIT_STEP = LOG_STEP / 2.2
 """The same where h was fitted to a matching before that is nearly the same: smaller ones follow, as from the first."""
 STEP_DIVISOR = 2.2
 """What the step is divided by when no block moves."""

@@ -257,7 +257,7 @@ class EvidenceSearch:
         return agglomerate(
             objective,
             start,
-            min_gain_share=MIN_GAIN_SHARE,
+            min_gain_share=MIN_GAIN_SHARE if while_gaining else 1.0,
             are_neighbours=neighbours,
             while_gaining=while_gaining,
         )
