@@ -170,6 +170,11 @@ def number_by_evidence(ensemble: Ensemble) -> int:
     return judge(ensemble).selection.selected.matching.n_groups
 
 
+def labels_by_evidence(ensemble: Ensemble) -> Labels:
+    """Return the matching of the greatest evidence (L,), no two components of a site in one group; -1 is left out."""
+    return match_by_evidence(ensemble, None, exclusive=True).labels
+
+
 def judge(ensemble: Ensemble, max_components: int | None = None) -> Judged:
     """Return what is matched: single components, or merged ones where all sites' evidence says that fits split them."""
     single = Judged.single(ensemble, max_components)

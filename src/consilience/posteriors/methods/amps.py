@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from scipy.special import gammaln
@@ -30,9 +30,10 @@ from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.exchanges import ValuedObjective, improve_by_exchange
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend, grow, match_confidence, scatter, subtraction_gains
-from consilience.matching.site_step import Openings
+from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.average import Combine, conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence.diagnostics import labels_by_evidence
 from consilience.posteriors.method import WEIGHS_BY_PRIOR, Assignment, Method, SiteNeed
 
 MAX_DIAGNOSED_ROWS = 500
@@ -53,6 +54,10 @@ class AMPS(Method):
         in the manner of the streaming version of Campbell, Straub, Fisher and How (2015). Needs counts of
         observations, as mixtures have; by counts of tokens, topics that are unlike are merged too easily. Without it
         every model has the same number, and component k of one is a component of each of the others.
+    n_components : {"process", "evidence"}, default "process"
+        With `growth`: ``"process"`` finds the number under the Dirichlet process; ``"evidence"`` takes number and first
+        matching of the greatest evidence, as ``KLFusion`` finds them (docs/number.md), and sites then move without
+        opening or emptying a component. What it leaves out stays out.
     concentration : float, default 1.0
         Of the Dirichlet process: the larger, the more components.
     revisit : bool, default True
@@ -79,6 +84,7 @@ class AMPS(Method):
     paper: ClassVar[str] = "campbell2014"
 
     growth: bool = False
+    n_components: Literal["process", "evidence"] = "process"
     concentration: float = 1.0
     revisit: bool = True
     restarts: int = 10
@@ -93,6 +99,8 @@ class AMPS(Method):
                 (option, is_count(getattr(self, option)), "a positive integer")
                 for option in ("restarts", "max_iterations")
             ),
+            ("n_components", self.n_components in ("process", "evidence"), "'process' or 'evidence'"),
+            ("n_components", self.growth or self.n_components == "process", "'process' unless growth=True"),
             ("concentration", is_number(self.concentration) and self.concentration > 0, "a positive number"),
         )
 
@@ -126,6 +134,8 @@ class AMPS(Method):
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Ascend on the log weight of the alignment from several starts; the objective is minus that."""
+        if self.n_components == "evidence":
+            return self._match_by_evidence(ensemble, rng, progress)
         objective, openings = self._objective(ensemble)
         # Two sites are one assignment problem, which the first start solves exactly.
         restarts = self.restarts if self.revisit and ensemble.n_sites > 2 else 1
@@ -153,6 +163,20 @@ class AMPS(Method):
             confidence=match_confidence(objective, best) if len(best) <= MAX_DIAGNOSED_ROWS else None,
         )
 
+    def _match_by_evidence(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Ascend from the matching of the greatest evidence, its number of components kept."""
+        progress(0, 1)
+        objective, labels = self._objective(ensemble)[0], labels_by_evidence(ensemble)
+        labels, converged, values = self._ascend_until_stationary(objective, labels, NO_NEW_GROUPS, rng)
+        progress(1, 1)
+        return Assignment(
+            labels,
+            -values[-1],
+            -np.array(values),
+            Status.CONVERGED if converged else Status.MAX_ITERATIONS,
+            confidence=match_confidence(objective, labels) if len(labels) <= MAX_DIAGNOSED_ROWS else None,
+        )
+
     def _ascend_until_stationary(
         self, objective: ValuedObjective, labels: Labels, openings: Openings, rng: np.random.Generator
     ) -> tuple[Labels, bool, list[float]]:
@@ -161,7 +185,8 @@ class AMPS(Method):
         for _ in range(self.max_iterations):
             if is_stationary:
                 break
-            labels, is_stationary = ascend(objective, labels, rng, 1, openings)
+            may_empty = openings is not NO_NEW_GROUPS
+            labels, is_stationary = ascend(objective, labels, rng, 1, openings, empties_groups=may_empty)
             values.append(objective.total(labels))
         return labels, is_stationary, values
 

@@ -353,4 +353,6 @@ def refusals(method: Method) -> list[str]:
         reasons.append(f"assignment={method.assignment!r} does not run over shards; use 'integral'")
     if isinstance(method, SPAHM) and method.likelihood != "gaussian":
         reasons.append(f"likelihood={method.likelihood!r} does not run over shards; use 'gaussian'")
+    if isinstance(method, SPAHM) and method.n_components != "process":
+        reasons.append(f"n_components={method.n_components!r} does not run over shards; use 'process', or method 'kl'")
     return reasons

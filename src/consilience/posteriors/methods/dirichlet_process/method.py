@@ -18,6 +18,7 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence.diagnostics import number_by_evidence
 from consilience.posteriors.method import Assignment, Method, match_informed
 from consilience.posteriors.methods.dirichlet_process.dp_means import best_penalty, fit_dp_means, refine_clusters
 from consilience.posteriors.methods.dirichlet_process.mixture import (
@@ -27,6 +28,7 @@ from consilience.posteriors.methods.dirichlet_process.mixture import (
     fit_mixture,
     standardised,
 )
+from consilience.posteriors.methods.kl.descent import best_clusters
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
 from consilience.posteriors.methods.kmeans import count_violations
 
@@ -61,6 +63,10 @@ class DirichletProcess(Method):
         the rule that no two components of one model may meet.
     covariance_type : {"spherical", "diag"}, default "spherical"
         Of the mixture's clusters: ``"spherical"``, or ``"diag"`` for points whose coordinates differ in their units.
+    n_components : {"process", "evidence"}, default "process"
+        ``"process"``: the number follows from the process. ``"evidence"``: it is that of the greatest evidence, as
+        ``KLFusion`` finds it (docs/number.md): the truncation of the mixture, which may use fewer, or the number of
+        clusters of the hard limit, which then has no penalty.
     concentration : float, optional
         Of the Dirichlet process; None takes that of 0.01, 0.1 and 1 with the greatest lower bound.
     max_components : int, optional
@@ -95,6 +101,7 @@ class DirichletProcess(Method):
 
     assignment: Literal["variational", "means"] = "variational"
     covariance_type: CovarianceType = "spherical"
+    n_components: Literal["process", "evidence"] = "process"
     concentration: float | None = None
     max_components: int | None = None
     penalty: float | None = None
@@ -119,7 +126,11 @@ class DirichletProcess(Method):
             ("direction", self.direction in ("forward", "reverse"), "'forward' or 'reverse'"),
             ("assignment", self.assignment in ("variational", "means"), "'variational' or 'means'"),
             ("covariance_type", self.covariance_type in ("diag", "spherical"), "'diag' or 'spherical'"),
+            ("n_components", self.n_components in ("process", "evidence"), "'process' or 'evidence'"),
         )
+        if self.n_components == "evidence":
+            for option in ("max_components", "penalty"):
+                yield option, getattr(self, option) is None, "None with n_components='evidence', which sets the number"
         alpha, price, is_dp_means = self.concentration, self.penalty, self.assignment == "means"
         yield from (
             ("concentration", alpha is None or (is_number(alpha) and alpha > 0), "a positive number or None"),
@@ -141,6 +152,8 @@ class DirichletProcess(Method):
         )
 
     def _limit(self, ensemble: Ensemble) -> int:
+        if self.n_components == "evidence":
+            return number_by_evidence(ensemble)
         return self.max_components or TRUNCATION_RATIO * int(ensemble.sizes.max()) + TRUNCATION_EXTRA
 
     def _fit_mixtures(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
@@ -165,7 +178,8 @@ class DirichletProcess(Method):
         if self.concentration is None:
             best = max([best, *(fit(replace(best.setting, concentration=a)) for a in OTHER_CONCENTRATIONS)], key=_bound)
         progress(n_fits, n_fits)
-        is_full = best.n_clusters == first_setting.truncation < n_distinct
+        is_truncated = self.n_components == "process" and first_setting.truncation < n_distinct
+        is_full = is_truncated and best.n_clusters == first_setting.truncation
         status_if_converged = Status.AT_CAPACITY if is_full else Status.CONVERGED
         status = status_if_converged if best.converged else Status.MAX_ITERATIONS
         details = {
@@ -180,6 +194,8 @@ class DirichletProcess(Method):
         if not np.any(ensemble.natural != ensemble.natural[0]):
             return _one_cluster(ensemble)
         problem = KLProblem.of(ensemble, self.direction)
+        if self.n_components == "evidence":
+            return self._fit_k_means(problem, ensemble, rng, progress)
         if self.penalty is None:
             penalty = best_penalty(problem, self._limit(ensemble), rng, self.max_iterations)
         else:
@@ -204,6 +220,16 @@ class DirichletProcess(Method):
             "spread": problem.spread,
         }
         return Assignment(best.labels, best.objective, np.array(best.history), status, details=details)
+
+    def _fit_k_means(
+        self, problem: KLProblem, ensemble: Ensemble, rng: np.random.Generator, progress: Progress
+    ) -> Assignment:
+        """Return DP-means told the number of clusters, in place of their price: Bregman hard clustering."""
+        n_clusters = min(self._limit(ensemble), len(ensemble.natural))
+        fit = best_clusters(problem, n_clusters, rng, self.restarts, self.max_iterations, progress)
+        status = Status.CONVERGED if fit.converged else Status.MAX_ITERATIONS
+        details = {"violations": count_violations(ensemble, fit.labels)}
+        return Assignment(fit.labels, fit.objective, np.array(fit.history), status, details=details)
 
 
 def _bound(fit: MixtureFit) -> float:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.options import Requirement, renamed_options
@@ -24,9 +25,10 @@ from consilience.families import DiagonalGaussian, Point
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
 from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_confidence, scatter
-from consilience.matching.site_step import Openings
+from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.average import conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence.diagnostics import labels_by_evidence
 from consilience.posteriors.evidence.search import is_same_partition
 from consilience.posteriors.method import WEIGHS_BY_PRIOR, Assignment, Method, SiteNeed, informed, match_informed
 from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, initial_law, point_variances, update_law
@@ -78,8 +80,12 @@ class SPAHM(Method):
         variances must be given and not be estimated, which would favour none at all.
     shrink : bool, default True
         Whether fused points are drawn to the overall mean as their posterior is; else they are plain means.
+    n_components : {"process", "evidence"}, default "process"
+        ``"process"``: the number follows from the Beta-Bernoulli process (the paper). ``"evidence"``: number and first
+        matching are those of the greatest evidence, as ``KLFusion`` finds them (docs/number.md); sweeps then open and
+        empty no component. What they leave out stays out.
     max_components : int, optional
-        Upper limit of their number; None sets no limit.
+        Upper limit of their number under the process; None sets no limit.
     restarts : int, default 5
         Starts at most: sites by decreasing size, then in random orders, and where nothing is estimated also random
         matchings; the highest posterior wins. Where the first two, from unlike variances, agree, there are no more.
@@ -117,6 +123,7 @@ class SPAHM(Method):
     variances: Literal["dimension", "scalar"] = "dimension"
     marginal: bool = True
     shrink: bool = True
+    n_components: Literal["process", "evidence"] = "process"
     max_components: int | None = None
     restarts: int = 5
     max_iterations: int = 20
@@ -137,6 +144,7 @@ class SPAHM(Method):
         yield from (
             ("likelihood", self.likelihood in ("gaussian", "conjugate"), "'gaussian' or 'conjugate'"),
             ("variances", self.variances in ("dimension", "scalar"), "'dimension' or 'scalar'"),
+            ("n_components", self.n_components in ("process", "evidence"), "'process' or 'evidence'"),
             *((option, _positive(getattr(self, option)), "a positive number") for option in ("concentration", "mass")),
         )
         for option in ("within_variance", "between_variance"):
@@ -153,6 +161,8 @@ class SPAHM(Method):
         for option in ("max_components", "clip"):
             value = getattr(self, option)
             yield (option, value is None or is_count(value), "a positive integer or None")
+        is_free = self.max_components is None or self.n_components == "process"
+        yield ("max_components", is_free, "None with n_components='evidence', which sets the number")
         yield ("min_matching_count", is_number(self.min_matching_count), "a number that is not negative")
         are_fixed = self.within_variance is not None and self.between_variance is not None and not self.optimize
         yield ("marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False")
@@ -183,9 +193,19 @@ class SPAHM(Method):
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Ascend on the log posterior from several starts and keep the highest; the objective is minus that."""
+        match = self._match if self.n_components == "process" else self._match_by_evidence
         return match_informed(
-            ensemble, self.min_matching_count, lambda informed_ensemble: self._match(informed_ensemble, rng, progress)
+            ensemble, self.min_matching_count, lambda informed_ensemble: match(informed_ensemble, rng, progress)
         )
+
+    def _match_by_evidence(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        """Ascend from the matching of the greatest evidence, its number of components kept."""
+        progress(0, 1)
+        labels = labels_by_evidence(ensemble)
+        objective, update = self._objective(ensemble, labels >= 0)
+        run = self._ascend(objective, labels, update, NO_NEW_GROUPS, rng)
+        progress(1, 1)
+        return self._described(ensemble, run)
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         best: _Run | None = None
@@ -204,6 +224,10 @@ class SPAHM(Method):
                 break  # whatever the guess: further starts would end there, too
         assert best is not None  # noqa: S101  (restarts is at least 1)
         progress(self.restarts, self.restarts)
+        return self._described(ensemble, best)
+
+    def _described(self, ensemble: Ensemble, best: _Run) -> Assignment:
+        """Return the end of the best start with its diagnostics and atoms."""
         is_small = len(best.labels) <= MAX_DIAGNOSED_ROWS
         assignment = Assignment(
             best.labels,
@@ -242,17 +266,31 @@ class SPAHM(Method):
         else:
             order = np.argsort(-ensemble.sizes, kind="stable") if start == 0 else rng.permutation(ensemble.n_sites)
             labels = grow(objective, order, openings)
+        return self._ascend(objective, labels, update, openings, rng)
+
+    def _ascend(
+        self,
+        objective: GroupObjective,
+        labels: Labels,
+        update: _LawUpdate,
+        openings: Openings,
+        rng: np.random.Generator,
+    ) -> _Run:
+        """Return where sweeps over all sites and updates of the law in turn lead to; where none opens, none empties."""
         history = [objective.total(labels)]
+        may_empty = openings is not NO_NEW_GROUPS
         for _ in range(self.max_iterations):
             previous, objective = objective, update(objective, labels)
-            labels, is_stationary = ascend(objective, labels, rng, 1, openings)
+            labels, is_stationary = ascend(objective, labels, rng, 1, openings, empties_groups=may_empty)
             history.append(objective.total(labels))
             if is_stationary and objective is previous:
                 return _Run(labels, objective, history, converged=True)
         return _Run(labels, objective, history, converged=False)
 
-    def _objective(self, ensemble: Ensemble) -> tuple[GroupObjective, _LawUpdate]:
-        """Return the first objective, and the update of its law given a matching."""
+    def _objective(
+        self, ensemble: Ensemble, is_in: NDArray[np.bool_] | None = None
+    ) -> tuple[GroupObjective, _LawUpdate]:
+        """Return the first objective, and the update of its law given a matching of all components, or of some (L,)."""
         sharing = BetaBernoulliPrior(ensemble.n_sites, self.concentration, self.mass, self.clip)
         if self.likelihood == "conjugate":
             return conjugate_groups(ensemble, sharing.log_probability), _keep_law
@@ -267,7 +305,8 @@ class SPAHM(Method):
         atoms = GaussianAtoms(points, ensemble.offsets, AtomLaw(first.mean, within, between), sharing, self.marginal)
         if not self.optimize:
             return atoms, _keep_law
-        squares = (points**2).sum(axis=0)
+        matched = points if is_in is None else points[is_in]
+        squares = (matched**2).sum(axis=0)
         return atoms, partial(_estimate_law, squares=squares, spread=spread, scalar=self.variances == "scalar")
 
     def atoms_of(self, law: AtomLaw, sums: GroupSums, centre: Array) -> Posterior:
