@@ -53,6 +53,22 @@ def test_the_number_stays_where_sites_are_hard_to_match(method, seed):
     assert np.all(np.diff(fusion.history) <= tolerances.CONJUGATE_UPDATE * np.abs(fusion.history[:-1]))
 
 
+def split_in_two(posterior):
+    """The posterior with every component as two of half the observations: what a fit with too many would say."""
+    halves = posterior.natural + 0.5 * (posterior.prior - posterior.natural)
+    return cs.Posterior(FAMILY, np.repeat(halves, 2, axis=0), prior=posterior.prior, counts=np.full(4, 50.0))
+
+
+@every_method
+def test_components_that_a_fit_split_are_one(method):
+    sites, truth = sites_of_two()
+    sites[0] = split_in_two(sites[0])
+    fusion = cs.fuse(sites, method(n_components="evidence"))
+    assert fusion.n_components == len(np.unique(truth))
+    assert np.all(fusion.matching.labels >= 0)
+    assert adjusted_rand_score(np.concatenate([np.repeat(truth[:2], 2), truth[2:]]), fusion.matching.labels) == 1.0
+
+
 @every_method
 def test_no_seed_changes_where_it_begins(method):
     sites, _ = sites_of_two(seed=1)

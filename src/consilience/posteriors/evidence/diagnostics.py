@@ -170,9 +170,25 @@ def number_by_evidence(ensemble: Ensemble) -> int:
     return judge(ensemble).selection.selected.matching.n_groups
 
 
-def labels_by_evidence(ensemble: Ensemble) -> Labels:
-    """Return the matching of the greatest evidence (L,), no two components of a site in one group; -1 is left out."""
-    return match_by_evidence(ensemble, None, exclusive=True).labels
+def first_matching(ensemble: Ensemble) -> tuple[Labels, Labels]:
+    """Return the matching of the greatest evidence, for methods that are to begin with it.
+
+    Returns
+    -------
+    labels : Labels of shape (L,)
+        No two components of a site in one group; -1 is left out, as is all but one of those that a site's fit split.
+    leaders : Labels of shape (L,)
+        The row whose group each component belongs to: that of the one which stands for a split one, or its own.
+    """
+    labels = match_by_evidence(ensemble, None, exclusive=True).labels
+    family, natural = ensemble.family.evidence_form(ensemble.natural)
+    stack = Stack(family, natural, ensemble.offsets, ensemble.row_weights)
+    kept = _one_per_site(stack, labels)
+    leaders = np.arange(len(labels))
+    for row in np.flatnonzero((kept < 0) & (labels >= 0)).tolist():
+        is_leader = (ensemble.owner == ensemble.owner[row]) & (kept == labels[row])
+        leaders[row] = int(np.flatnonzero(is_leader)[0])
+    return kept, leaders
 
 
 def judge(ensemble: Ensemble, max_components: int | None = None) -> Judged:

@@ -33,7 +33,7 @@ from consilience.matching.site_by_site import ascend, grow, match_confidence, sc
 from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.average import Combine, conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.evidence.diagnostics import labels_by_evidence
+from consilience.posteriors.evidence.diagnostics import first_matching
 from consilience.posteriors.method import WEIGHS_BY_PRIOR, Assignment, Method, SiteNeed
 
 MAX_DIAGNOSED_ROWS = 500
@@ -166,11 +166,11 @@ class AMPS(Method):
     def _match_by_evidence(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Ascend from the matching of the greatest evidence, its number of components kept."""
         progress(0, 1)
-        objective, labels = self._objective(ensemble)[0], labels_by_evidence(ensemble)
+        objective, (labels, leaders) = self._objective(ensemble)[0], first_matching(ensemble)
         labels, converged, values = self._ascend_until_stationary(objective, labels, NO_NEW_GROUPS, rng)
         progress(1, 1)
         return Assignment(
-            labels,
+            labels[leaders],
             -values[-1],
             -np.array(values),
             Status.CONVERGED if converged else Status.MAX_ITERATIONS,

@@ -28,7 +28,7 @@ from consilience.matching.site_by_site import GroupObjective, ascend, grow, matc
 from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.average import conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.evidence.diagnostics import labels_by_evidence
+from consilience.posteriors.evidence.diagnostics import first_matching
 from consilience.posteriors.evidence.search import is_same_partition
 from consilience.posteriors.method import WEIGHS_BY_PRIOR, Assignment, Method, SiteNeed, informed, match_informed
 from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, initial_law, point_variances, update_law
@@ -201,11 +201,12 @@ class SPAHM(Method):
     def _match_by_evidence(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Ascend from the matching of the greatest evidence, its number of components kept."""
         progress(0, 1)
-        labels = labels_by_evidence(ensemble)
+        labels, leaders = first_matching(ensemble)
         objective, update = self._objective(ensemble, labels >= 0)
         run = self._ascend(objective, labels, update, NO_NEW_GROUPS, rng)
         progress(1, 1)
-        return self._described(ensemble, run)
+        assignment = self._described(ensemble, run)
+        return replace(assignment, labels=assignment.labels[leaders])
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         best: _Run | None = None
