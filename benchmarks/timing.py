@@ -22,21 +22,28 @@ from consilience.core.provenance import library_versions
 YARDSTICK_SIZE = 1000
 
 
-def seconds(function: Callable[[], Any], inner: int = 1) -> tuple[float, Any]:
-    """Return the wall-clock seconds of one call, the mean of `inner` calls, and what the last one returned."""
+def seconds(
+    function: Callable[[], Any], inner: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, Any]:
+    """Return the seconds of one call by a clock, the mean of `inner` calls, and what the last one returned."""
     gc.collect()
-    start = time.perf_counter()
+    start = clock()
     for _ in range(inner):
         result = function()
-    return (time.perf_counter() - start) / inner, result
+    return (clock() - start) / inner, result
 
 
-def interleaved(functions: dict[str, Callable[[], Any]], repeats: int, inner: dict[str, int]) -> dict[str, list[float]]:
+def interleaved(
+    functions: dict[str, Callable[[], Any]],
+    repeats: int,
+    inner: dict[str, int],
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Return the seconds of every function, each timed once a round, so that a busy moment hits all alike."""
     found: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
-            found[name].append(seconds(function, inner.get(name, 1))[0])
+            found[name].append(seconds(function, inner.get(name, 1), clock)[0])
     return found
 
 

@@ -161,6 +161,51 @@ def alarms_table(half: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def processes_table(half: str) -> str:
+    """Return AMPS, SPAHM and the Dirichlet process with their own number and with that of the evidence."""
+    rows = json.loads((HERE / f"processes-{half}.json").read_text())["cells"]
+    lines = [
+        f"| method | cells of {len(rows)} | error of G | where separated | worst | exact | collapses | matching ARI |",
+        f"| --- |{' ---: |' * 7}",
+    ]
+    for method in rows[0]["methods"]:
+        pairs = [(row, row["methods"][method]) for row in rows if has_scores(row["methods"][method])]
+        errors = np.array([scores["error"] for _, scores in pairs])
+        separated = [abs(scores["error"]) for row, scores in pairs if row["separated"]]
+        lines.append(
+            f"| {'**default**' if method == 'default' else method} | {len(pairs)} | {np.abs(errors).mean():.2f} "
+            f"| {np.mean(separated):.2f} | {errors[np.abs(errors).argmax()]:+d} | {np.mean(errors == 0):.2f} "
+            f"| {sum(scores['collapsed'] for _, scores in pairs)} "
+            f"| {np.mean([scores['ari'] for _, scores in pairs]):.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def fonts_table() -> str:
+    """Return the methods on digits in computer fonts, mean and standard deviation over the seeds."""
+    rows = json.loads((HERE / "fonts.json").read_text())["cells"]
+    lines = [
+        "| sites | method | seeds | components | matching ARI | AMI | nats |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        for method in rows[0]["methods"]:
+            found = [row["methods"][method] for row in rows if row["kind"] == kind]
+            found = [scores for scores in found if has_scores(scores)]
+            if not found:
+                continue
+
+            def spread(name: str, found: list[dict[str, Any]] = found) -> str:
+                values = [scores[name] for scores in found if name in scores]
+                return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+
+            counts = ", ".join(str(scores["components"]) for scores in found)
+            shown = "**default**" if method == "default" else method
+            columns = " | ".join(spread(name) for name in SCORES)
+            lines.append(f"| {kind} | {shown} | {len(found)} | {counts} | {columns} |")
+    return "\n".join(lines) + "\n"
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "battery": methods_table,
     "battery-targets": targets_table,
@@ -170,7 +215,8 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "battery-perturbed": perturbed_table,
     "battery-verdicts": verdicts_table,
     "battery-alarms": alarms_table,
+    "battery-processes": processes_table,
 }
 TABLES: dict[str, Callable[[], str]] = {
     f"{name}-{half}": partial(make, half) for name, make in MAKERS.items() for half in HALVES
-}
+} | {"battery-fonts": fonts_table}
