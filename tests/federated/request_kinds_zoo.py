@@ -2,6 +2,9 @@
 
 from functools import cache
 
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
 import consilience as cs
 from consilience.federated import REQUEST_KINDS
 from tests.federated.rounds import mixture, rows
@@ -16,5 +19,15 @@ def mixtures():
     return cs.fuse([mixture(seed) for seed in range(3)]), {site: rows(seed) for seed, site in enumerate("abc")}
 
 
-SPECIMENS = Specimens("SPECIMENS in tests/federated/request_kinds_zoo.py", {"em": mixtures})
+@cache
+def regressions():
+    """Return a product of logistic regressions of three classes, and the rows of its sites."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(240, 3))
+    y = np.argmax(X @ rng.normal(size=(3, 3)) + rng.gumbel(size=(240, 3)), axis=1)
+    data = {site: (X[seed::3], y[seed::3]) for seed, site in enumerate("abc")}
+    return cs.fuse({site: cs.describe(LogisticRegression(tol=1e-8).fit(*own), own) for site, own in data.items()}), data
+
+
+SPECIMENS = Specimens("SPECIMENS in tests/federated/request_kinds_zoo.py", {"em": mixtures, "refine": regressions})
 """What gives a fused model and the data of every site, by kind."""

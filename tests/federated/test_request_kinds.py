@@ -40,7 +40,7 @@ def test_messages_are_the_same_bytes_again_and_when_read(kind, tmp_path):
 def test_an_answer_has_no_array_as_long_as_the_rows(kind):
     _, data = SPECIMENS[kind]()
     _, _, answers = exchanged(kind)
-    lengths = {len(own) for own in data.values()}
+    lengths = {len(own[0]) if isinstance(own, tuple) else len(own) for own in data.values()}
     for answer in answers.values():
         assert not lengths & {size for values in answer.content.arrays.values() for size in values.shape}
 

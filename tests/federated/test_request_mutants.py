@@ -8,15 +8,18 @@ import pytest
 
 import consilience as cs
 from consilience.errors import ConsilienceError
-from tests.federated.rounds import mixture, rows
+from tests.federated.request_kinds_zoo import NAMES, SPECIMENS
 from tests.fuzz import mutants
+
+kinds = pytest.mark.parametrize("kind", NAMES)
 
 
 @cache
-def messages():
+def messages(kind):
     """Return an honest request, and the answers of two sites."""
-    request = cs.federated.request("em", cs.fuse([mixture(seed) for seed in range(2)]), rounds=2)
-    return request, {site: cs.federated.answer(request, rows(seed)) for seed, site in enumerate("ab")}
+    fusion, data = SPECIMENS[kind]()
+    request = cs.federated.request(kind, fusion, rounds=2)
+    return request, {site: cs.federated.answer(request, data[site]) for site in "ab"}
 
 
 def mutant(content, number):
@@ -45,22 +48,26 @@ def said(action):
         return None
 
 
+@kinds
 @pytest.mark.parametrize("start", range(0, 300, 100))
-def test_a_mutated_request_is_answered_with_finite_sums_or_refused(start, tmp_path):
-    request, _ = messages()
+def test_a_mutated_request_is_answered_with_finite_sums_or_refused(kind, start, tmp_path):
+    request, _ = messages(kind)
+    _, data = SPECIMENS[kind]()
     path, n_answered = tmp_path / "request", 0
     for number in range(start, start + 100):
         path.write_bytes(mutant(request.data, number))
-        answer = said(lambda: cs.federated.answer(path, rows(0)))
+        answer = said(lambda: cs.federated.answer(path, data["a"]))
         if answer is not None:
             n_answered += 1
             assert all(np.isfinite(values).all() for values in answer.content.arrays.values()), number
     assert n_answered < 100
 
 
+@kinds
 @pytest.mark.parametrize("start", range(0, 300, 100))
-def test_a_mutated_answer_is_reduced_to_a_valid_state_or_refused(start, tmp_path):
-    request, answers = messages()
+def test_a_mutated_answer_is_reduced_to_a_valid_state_or_refused(kind, start, tmp_path):
+    request, answers = messages(kind)
+    _, data = SPECIMENS[kind]()
     path, n_reduced = tmp_path / "answer", 0
     for number in range(start, start + 100):
         path.write_bytes(mutant(answers["a"].data, number))
@@ -68,5 +75,6 @@ def test_a_mutated_answer_is_reduced_to_a_valid_state_or_refused(start, tmp_path
         if result is not None:
             n_reduced += 1
             assert np.isfinite(result.objective), number
-            assert cs.federated.answer(result.next_request, rows(1)).n_observations == 90
+            if result.next_request is not None:
+                assert cs.federated.answer(result.next_request, data["b"]).n_observations == answers["b"].n_observations
     assert n_reduced < 100

@@ -17,6 +17,7 @@ from consilience.checks import Array, is_number
 from consilience.core.caller import warn_caller
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.base import EstimatorAdapter, Sums
+from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import REFUSED, adapter_for, adapter_of_kind, is_refused
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.hyper_parameters import encoded_parameters
@@ -360,7 +361,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         )
         for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
-    if adapter.mark == "approximate":
+    if isinstance(adapter, LaplaceAdapter):
         raise InputError(
             [
                 *problems,

@@ -16,6 +16,7 @@ from consilience.core.verdict import Verdict
 from consilience.estimators.files import write_statistics
 from consilience.estimators.statistics import Statistics
 from consilience.matching.result import Matching
+from consilience.posteriors.posterior import Features
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,11 @@ class EstimatorFusion(Fusion):
     def n_components(self) -> int:
         """Number of classes; 1 for estimators without."""
         return self.statistics.n_components
+
+    @property
+    def features(self) -> Features:
+        """What the columns mean."""
+        return self.statistics.features
 
     @property
     def record(self) -> dict[str, Any]:

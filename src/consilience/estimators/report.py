@@ -14,6 +14,7 @@ from consilience.drawing.blocks import Block, Column, Facts, Items, Paragraph, S
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
 from consilience.errors import FileFormatError, InputError
+from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.files import read_statistics
 from consilience.estimators.inference import LinearInference, linear_inference
@@ -207,7 +208,7 @@ def _how_sites_differ(content: EstimatorContent) -> Section | None:
 def _what_it_tells(content: EstimatorContent) -> Section:
     """Return what sums tell about people."""
     of = "of each class" if content.statistics.classes is not None else "of all rows"
-    is_expansion = adapter_of_kind(content.statistics.kind).mark == "approximate"
+    is_expansion = isinstance(adapter_of_kind(content.statistics.kind), LaplaceAdapter)
     tells = [
         "Weighted products of columns; of fewer rows than columns, the space of these rows."
         if is_expansion

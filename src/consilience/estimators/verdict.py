@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from consilience.core.verdict import Verdict
+from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.laplace_product import MAX_PRIOR_SHARE
 from consilience.estimators.statistics import WITHOUT_UNWEIGHTED, Statistics
 
 SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
 """A p-value of Q below the one, or I^2 above the other, says that sites differ, as in a meta-analysis."""
+
+USUAL_ROUNDS = 5
+"""Refinement requests that a verdict suggests: on breast cancer in 5 to 20 sites steps of 1e-4 standard errors were
+reached with 5 to 7."""
 
 
 def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> Verdict:
@@ -32,8 +37,8 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
     withheld = statistics.n_withheld
     if withheld:
         rows += f", without {withheld:,} {'class' if withheld == 1 else 'classes'} of too few rows at their sites"
-    if adapter.mark == "approximate":
-        return _judge_product(name, rows, statistics, details)
+    if isinstance(adapter, LaplaceAdapter):
+        return _judge_product(adapter, rows, statistics, details)
     if statistics.approximations:
         return Verdict(
             "approximate",
@@ -56,9 +61,10 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
     )
 
 
-def _judge_product(name: str, rows: str, statistics: Statistics, details: Mapping[str, Any]) -> Verdict:
+def _judge_product(laplace: LaplaceAdapter, rows: str, statistics: Statistics, details: Mapping[str, Any]) -> Verdict:
     """Return the verdict on a product of Laplace approximations: near the pooled fit, and what speaks against it."""
-    text = f"approximate: the product of the sites' Laplace approximations, near the {name} that fit gives on {rows}"
+    fit = f"{laplace.described(statistics)} {rows}"
+    text = f"approximate: the product of the sites' Laplace approximations, near the {fit}"
     against, remedies = [], []
     found = details.get("heterogeneity")
     if found and (found["p_value"] < SIGNIFICANCE or found["i2"] > MUCH_HETEROGENEITY):
@@ -70,4 +76,6 @@ def _judge_product(name: str, rows: str, statistics: Statistics, details: Mappin
         against.append(f"the sites' penalties make up {100 * share:.0f} % of what is known of some coefficient")
         remedies.append("fit with weaker penalties at the sites: C times the number of sites, alpha alike")
     against += statistics.approximations
+    if laplace.no_refinement(statistics) is None:
+        remedies.append(f"to reach that fit, let sites answer requests: --then refine:{USUAL_ROUNDS}")
     return Verdict("approximate", "; ".join([text, *against]) + ".", None, remedy="; ".join(remedies) or None)

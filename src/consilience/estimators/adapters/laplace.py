@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy as np
 from consilience.checks import Array, symmetric_part
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, new_estimator
+from consilience.estimators.adapters.likelihood import Likelihood, Multinomial, Tweedie
 from consilience.estimators.hyper_parameters import decode
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, WEIGHT, Statistics
@@ -58,6 +60,52 @@ class LaplaceAdapter(EstimatorAdapter):
         """Return what all covariances are multiplied by; 1 here."""
         del statistics
         return 1.0
+
+    def described(self, statistics: Statistics) -> str:
+        """Return what a fit on all rows is called in a verdict, before these rows are named."""
+        del statistics
+        return f"{self.class_name} that fit gives on"
+
+    def is_concave(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether the information is positive semidefinite at any coefficients, and not at the fit alone."""
+        del parameters
+        return True
+
+    def no_refinement(self, statistics: Statistics) -> str | None:
+        """Return why no refinement can be asked of sites; None where one can."""
+        del statistics
+        return None
+
+    def coefficients(self, statistics: Statistics) -> Array:
+        """Return the free coefficients (q,) of the fused model, (sum I_j + P)^-1 sum (I_j + P_j) theta_j.
+
+        Raises
+        ------
+        InputError
+            Where the sums do not determine them.
+        """
+        information, vector, _, prior = self.natural(statistics)
+        hessian = self.determined(information + np.diag(prior), statistics)
+        return solve_positive(hessian, vector, f"the {self.class_name} of all sites")
+
+    @abstractmethod
+    def likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> Likelihood:
+        """Return the log-likelihood of rows with its derivatives at free coefficients (q,), as a refinement asks."""
+
+    @abstractmethod
+    def log_likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> float:
+        """Return the log-likelihood of rows at free coefficients (q,)."""
+
+    @abstractmethod
+    def expanded(self, statistics: Statistics, coefficients: Array, information: Array) -> Statistics:
+        """Return statistics whose fused model has some coefficients (q,), with the information (q, q) there.
+
+        Its counts of rows, weights and residuals stay; its priors become the one prior of the fused model.
+        """
 
     module: ClassVar[str] = "sklearn.linear_model"
     mark: ClassVar[Mark] = "approximate"
@@ -220,23 +268,14 @@ class LogisticRegressionAdapter(LaplaceAdapter):
             raise InputError(name, f"has coefficients of shape {theta.shape} for {n_classes} classes")
         if n_classes == 2:
             theta = np.vstack([-theta / 2.0, theta / 2.0])  # (C, p)
-        eta = A @ theta.T  # (n, C)
-        probabilities = np.exp(eta - np.logaddexp.reduce(eta, axis=1)[:, None])
-        one_hot = np.zeros((n, n_classes))
-        one_hot[np.arange(n), numbers] = 1.0
-        likelihood_gradient = (weights[:, None] * (one_hot - probabilities)).T @ A  # (C, p)
-        information = np.zeros((n_classes, p, n_classes, p))
-        for c in range(n_classes):
-            for k in range(c, n_classes):
-                curvature = weights * probabilities[:, c] * ((c == k) - probabilities[:, k])
-                information[c, :, k, :] = (A * curvature[:, None]).T @ A
-                information[k, :, c, :] = information[c, :, k, :]
+        law = Multinomial(A, numbers, weights, theta)
+        eta, likelihood_gradient, information = law.log_odds, law.gradient(), law.information()
         prior = np.tile(prior_precision(p, self.precision(parameters), parameters), (n_classes, 1))
         hessian, gradient, penalty = _free(information, likelihood_gradient, prior)
         mode = theta[1] - theta[0] if n_classes == 2 else theta.ravel()
-        own = eta[np.arange(n), numbers]
-        others = np.where(one_hot > 0.0, -np.inf, eta).max(axis=1)
-        log_odds = own - others
+        own = eta[np.arange(n), numbers].copy()
+        eta[np.arange(n), numbers] = -np.inf
+        log_odds = own - eta.max(axis=1)
         text = checked_expansion(
             name,
             _settled(hessian, n_classes, p),
@@ -265,14 +304,51 @@ class LogisticRegressionAdapter(LaplaceAdapter):
         """Return a Hessian (q, q) in which shifts that classes share are determined."""
         return _settled(hessian, *statistics.counts[SHIFT].shape)
 
+    def likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> Likelihood:
+        """Return the log-likelihood of rows with its derivatives."""
+        law = self._law(coefficients, rows, numbers, n_classes, parameters)
+        gradient = law.gradient()
+        information, gradient, _ = _free(law.information(), gradient, np.zeros_like(gradient))
+        return Likelihood(law.value(), gradient, information)
+
+    def log_likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> float:
+        """Return the log-likelihood of rows."""
+        return self._law(coefficients, rows, numbers, n_classes, parameters).value()
+
+    def _law(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> Multinomial:
+        A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)
+        theta = coefficients.reshape(-1, A.shape[1])
+        if n_classes == 2:
+            theta = np.vstack([-theta / 2.0, theta / 2.0])
+        return Multinomial(A, numbers, np.ones(len(A)) if rows.weights is None else rows.weights, theta)
+
+    def expanded(self, statistics: Statistics, coefficients: Array, information: Array) -> Statistics:
+        """Return statistics of some coefficients with the information there."""
+        n_classes, p = statistics.counts[SHIFT].shape
+        prior = prior_precision(p, self.precision(statistics.parameters), statistics.parameters)
+        shift = (information @ coefficients).reshape(-1, p) + prior * coefficients.reshape(-1, p)
+        if n_classes == 2:
+            information = np.kron(np.array([[1.0, -1.0], [-1.0, 1.0]]), information)
+            shift = np.vstack([-shift, shift])
+        counts = {
+            INFORMATION: information.reshape(n_classes, p, n_classes, p),
+            SHIFT: shift,
+            PRIOR: np.tile(prior, (n_classes, 1)),
+        }
+        return replace(statistics, counts={**statistics.counts, **counts}, approximations=())
+
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set coefficients and intercepts."""
-        hessian, vector, _, prior = self.natural(statistics)
         n_classes, p = statistics.counts[SHIFT].shape
         if n_classes < 2:
             raise InputError("classes", "are one, expected two or more over all sites", "fuse sites with both")
-        total = _settled(hessian + np.diag(prior), n_classes, p)
-        theta = solve_positive(total, vector, f"the {self.class_name} of all sites").reshape(-1, p)
+        theta = self.coefficients(statistics).reshape(-1, p)
         has_intercept = bool(statistics.parameters.get("fit_intercept", True))
         model.coef_ = np.ascontiguousarray(theta[:, :-1] if has_intercept else theta)
         model.intercept_ = theta[:, -1].copy() if has_intercept else np.zeros(len(theta))
@@ -315,6 +391,10 @@ class GeneralisedLinearAdapter(LaplaceAdapter):
     fixed_power: ClassVar[float | None] = None
     """The power of the variance, where it is no hyper-parameter."""
 
+    def is_concave(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether the log-likelihood is concave: for powers above 2 it is so near the fit only."""
+        return self.power(parameters) <= 2.0
+
     def power(self, parameters: Mapping[str, Any]) -> float:
         """Return the power of the variance."""
         return number(parameters, "power") if self.fixed_power is None else self.fixed_power
@@ -339,24 +419,18 @@ class GeneralisedLinearAdapter(LaplaceAdapter):
         beta = np.asarray(model.coef_, dtype=np.float64)
         if parameters.get("fit_intercept", True):
             beta = np.append(beta, float(model.intercept_))
-        eta, q = A @ beta, self.power(parameters)
-        if q == 0.0 and parameters.get("link") != "log":  # least squares, of which "auto" has the identity
-            mu, slope, curvature = eta, eta - rows.y, np.ones(len(A))
-        else:
-            mu = np.exp(eta)
-            slope = mu ** (2.0 - q) - rows.y * mu ** (1.0 - q)
-            curvature = (2.0 - q) * mu ** (2.0 - q) - (1.0 - q) * rows.y * mu ** (1.0 - q)
-        information = symmetric_part((A * (weights * curvature)[:, None]).T @ A)
+        law = self._law(beta, A, rows.y, weights, parameters)
+        information, gradient = law.information(), law.gradient()
         prior = prior_precision(A.shape[1], number(parameters, "alpha") * float(weights.sum()), parameters)
         hessian = information + np.diag(prior)
-        text = checked_expansion(name, hessian, -(A.T @ (weights * slope)) - prior * beta, is_separated=False)
+        text = checked_expansion(name, hessian, gradient - prior * beta, is_separated=False)
         counts = {
             ROWS: np.array(float(len(A))),
             INFORMATION: information,
             SHIFT: hessian @ beta,
             PRIOR: prior,
             WEIGHT: np.array(float(weights.sum())),
-            PEARSON: np.array(float(np.sum(weights * (rows.y - mu) ** 2 / np.abs(mu) ** q))),
+            PEARSON: np.array(law.pearson()),
         }
         return Sums(counts=counts, approximations=text)
 
@@ -378,10 +452,40 @@ class GeneralisedLinearAdapter(LaplaceAdapter):
             return 1.0
         return float(statistics.counts[PEARSON]) / (n - fitted)
 
+    def likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> Likelihood:
+        """Return the log-likelihood of rows with its derivatives."""
+        law = self._law_of(coefficients, rows, parameters)
+        return Likelihood(law.value(), law.gradient(), law.information(), law.pearson())
+
+    def log_likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> float:
+        """Return the log-likelihood of rows."""
+        return self._law_of(coefficients, rows, parameters).value()
+
+    def _law_of(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> Tweedie:
+        if rows.y.ndim != 1:
+            raise InputError("y", f"has shape {rows.y.shape}, expected one target")
+        A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)
+        weights = np.ones(len(A)) if rows.weights is None else rows.weights
+        return self._law(coefficients, A, rows.y, weights, parameters)
+
+    def _law(self, beta: Array, A: Array, y: Array, weights: Array, parameters: Mapping[str, Any]) -> Tweedie:
+        q = self.power(parameters)
+        is_identity = q == 0.0 and parameters.get("link") != "log"  # least squares, of which "auto" has the identity
+        return Tweedie(A, y, weights, beta, q, is_identity)
+
+    def expanded(self, statistics: Statistics, coefficients: Array, information: Array) -> Statistics:
+        """Return statistics of some coefficients with the information there."""
+        prior = self.natural(statistics)[3]
+        counts = {INFORMATION: information, SHIFT: information @ coefficients + prior * coefficients, PRIOR: prior}
+        return replace(statistics, counts={**statistics.counts, **counts}, approximations=())
+
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set coefficients and the intercept."""
-        information, shift, _, prior = self.natural(statistics)
-        beta = solve_positive(information + np.diag(prior), shift, f"the {self.class_name} of all sites")
+        beta = self.coefficients(statistics)
         has_intercept = bool(statistics.parameters.get("fit_intercept", True))
         model.coef_ = beta[:-1].copy() if has_intercept else beta
         model.intercept_ = float(beta[-1]) if has_intercept else 0.0

@@ -164,6 +164,8 @@ class Reduction:
         Sites whose earlier answer was carried on, with the reason.
     withheld : mapping of str to int
         Number of sums that a site withheld, where it did.
+    is_last : bool
+        Whether further requests would change nothing, so that none is made. Default: False.
     """
 
     content: Content
@@ -172,6 +174,7 @@ class Reduction:
     standing: Mapping[str, StandingAnswer]
     carried: Mapping[str, str]
     withheld: Mapping[str, int]
+    is_last: bool = False
 
     @property
     def sites(self) -> tuple[str, ...]:

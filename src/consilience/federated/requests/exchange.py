@@ -37,8 +37,8 @@ class Round:
 
     @property
     def next_request(self) -> Request | None:
-        """The request that follows; None after the last one."""
-        if self.request.number >= self.request.rounds:
+        """The request that follows; None after the last one, and where nothing would change any more."""
+        if self.request.number >= self.request.rounds or self.reduction.is_last:
             return None
         return replace(self.request, number=self.request.number + 1, content=self.reduction.content)
 
@@ -67,8 +67,8 @@ def request(kind: str, fusion: Any, *, rounds: int = 1) -> Request:
     Parameters
     ----------
     kind : str
-        Name of the kind; ``"em"``.
-    fusion : PosteriorFusion or Posterior
+        Name of the kind, such as ``"em"`` or ``"refine"``.
+    fusion : PosteriorFusion, Posterior, EstimatorFusion or Statistics
         The fused model that it starts from.
     rounds : int
         Number of requests in all. Default: 1.
@@ -124,8 +124,9 @@ def answer(message: Request | str | Path, data: Any, *, min_count: float = MIN_C
     ----------
     message : Request or path
         The request, or its file.
-    data : array_like, DataFrame, str or Path
-        The rows of the site: an array, a table, or the path of a .csv, .npy or .npz.
+    data : array_like, DataFrame, tuple, str or Path
+        The rows of the site: an array, a table, or the path of a .csv, .npy or .npz; for estimators that are fitted to
+        targets ``(X, y)`` or ``(X, y, sample_weight)``.
     min_count : float
         A sum over fewer observations does not leave the site. Default: 5.
     module : object, optional
@@ -212,9 +213,9 @@ def finish(fusion: Any, rounds: list[Round]) -> Any:
     # How the components of the start were averaged says nothing of these.
     result, details = (
         {**{name: value for name, value in told.items() if name not in ("average", "hierarchical")}, "then": record}
-        for told in (fusion.provenance["result"], fusion.details)
+        for told in (finished.provenance["result"], finished.details)
     )
-    provenance = {**fusion.provenance, "result": result}
+    provenance = {**finished.provenance, "result": result}
     return replace(finished, provenance=provenance, details=details, objective=float(history[-1]), history=history)
 
 

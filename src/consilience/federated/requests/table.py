@@ -8,8 +8,9 @@ from consilience.errors import OptionError
 from consilience.federated.requests.base import RequestKind
 from consilience.federated.requests.em import ExpectationMaximization
 from consilience.federated.requests.files import MAX_ROUNDS
+from consilience.federated.requests.refine import Refinement
 
-REQUEST_KINDS: tuple[RequestKind, ...] = (ExpectationMaximization(),)
+REQUEST_KINDS: tuple[RequestKind, ...] = (ExpectationMaximization(), Refinement())
 """Every kind of request."""
 
 
