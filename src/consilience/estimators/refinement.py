@@ -7,8 +7,8 @@ point theta + s, and l_j alone at theta + t s for shorter steps t. With the prio
     s = (sum_j H_j + P)^-1 (sum_j g_j - P theta),
 
 the longest step with L(theta + t s) >= L(theta) + c t s^T grad L is taken (Armijo, 1966; Nocedal and Wright, 2006,
-"Numerical optimization", equation 3.6a). L is concave, so that its maximum, the fit on all rows, is the one fixed point,
-and convergence is quadratic: the largest coefficient of the last step, in standard errors, certifies how near it is.
+"Numerical optimization", equation 3.6a). L is concave, so that its maximum, the fit on all rows, is the one fixed
+point, and convergence is quadratic: the largest coefficient of the last step, in standard errors, says how near it is.
 
 A full step costs one round, since derivatives come from the trial point. A shorter one costs another, which asks for
 them where it ended. A site that does not answer stands by the quadratic expansion of its last answer.
