@@ -104,6 +104,14 @@ SPECIMENS = Specimens(
         "sklearn.PoissonRegressor": (),
         "sklearn.GammaRegressor": (),
         "sklearn.TweedieRegressor": (),
+        # Results of statsmodels have no fit; their laws are in test_statsmodels.py.
+        "statsmodels.OLS": (),
+        "statsmodels.WLS": (),
+        "statsmodels.GLM": (),
+        "statsmodels.Logit": (),
+        "statsmodels.Poisson": (),
+        "statsmodels.MNLogit": (),
+        "statsmodels.PHReg": (),
         "sklearn.LinearRegression": _cases(
             Case(LinearRegression, regression_rows),
             Case(LinearRegression, regression_rows, weighted=True, label="weights"),

@@ -20,7 +20,6 @@ from consilience.estimators.adapters.base import EstimatorAdapter, Sums
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import REFUSED, adapter_for, adapter_of_kind, is_refused
 from consilience.estimators.class_labels import ClassLabels
-from consilience.estimators.hyper_parameters import encoded_parameters
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
 from consilience.estimators.site_rows import SiteRows, read_rows
 from consilience.estimators.statistics import Statistics
@@ -125,7 +124,7 @@ def describe_all(
     if is_pipeline(model):
         return _describe_pipeline(model, data, n_observations, sample_weight)
     adapter, parameters = _known(model)
-    names = sklearn_features(model)
+    names = adapter.features_of(model)
     if data is None:
         if sample_weight is not None:
             raise OptionError("sample_weight", "weighs rows of data; give data too")
@@ -146,7 +145,7 @@ def _known(model: Any) -> tuple[EstimatorAdapter, dict[str, Any]]:
     adapter = adapter_for(model)
     if adapter is None:
         raise UnsupportedError(f"a {name}", "is no estimator that is fused by its sums")
-    parameters = encoded_parameters(model)
+    parameters = adapter.parameters_of(model)
     if refusal := adapter.refusal(parameters):
         raise InputError([refusal.about(f"a {name}")])
     if not adapter.is_fitted(model):
@@ -161,11 +160,12 @@ def _statistics(
     statistics = Statistics(
         adapter.kind,
         parameters,
-        int(model.n_features_in_),
+        adapter.n_columns_of(model),
         sums.moments,
         sums.counts,
         sums.maxima,
         classes=ClassLabels.of(model.classes_) if adapter.needs == "classes" else None,
+        target_shape=() if adapter.needs == "targets" else None,
         features=features,
         approximations=sums.approximations,
     )
@@ -177,7 +177,8 @@ def _statistics(
 def n_columns_of(model: Any) -> int:
     """Return how many columns an estimator takes; of a Pipeline, its first step that is one."""
     if not is_pipeline(model):
-        return int(model.n_features_in_)
+        adapter = adapter_for(model)
+        return int(model.n_features_in_) if adapter is None else adapter.n_columns_of(model)
     return next(int(step.n_features_in_) for _, step in model.steps if step is not None and not isinstance(step, str))
 
 

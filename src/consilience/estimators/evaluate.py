@@ -57,6 +57,10 @@ def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels:
     widths = [n_columns_of(model) for model in models]
     if widths[0] != widths[1]:
         raise InputError(local.label, f"has {widths[1]} columns, expected {widths[0]} as {fused.label}")
+    if not adapters[0].has_score:
+        raise UnsupportedError(
+            f"a {adapters[0].class_name}", "has no score of single rows here", "compare what its predict gives"
+        )
     rows = _rows(models, adapters[0], data, labels)
     of_fused, of_own = (_scores(adapters[0], model, rows) for model in models)
     of_fused, of_own = of_fused[: len(of_own)], of_own[: len(of_fused)]

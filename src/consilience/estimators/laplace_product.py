@@ -14,7 +14,7 @@ from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.estimators.adapters.laplace import LaplaceAdapter, solve_positive
 from consilience.estimators.adapters.table import adapter_of_kind
-from consilience.estimators.statistics import SHIFT, Statistics
+from consilience.estimators.statistics import Statistics
 
 MAX_PRIOR_SHARE = 0.2
 """Largest share of precision in any direction that is divided out with the sites' priors before the verdict says so:
@@ -106,9 +106,7 @@ def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
         )
     information, vector, own, _ = adapter.natural(statistics)
     hessian = information + np.diag(own)
-    d = statistics.n_columns
-    names = list(statistics.features.names or (f"column {number}" for number in range(d)))
-    names += ["intercept"] * (statistics.counts[SHIFT].shape[-1] - d)
+    names = adapter.coefficient_names(statistics)
     estimate = solve_positive(hessian, vector, f"this {adapter.class_name}")
     covariance = adapter.dispersion(statistics) * np.linalg.inv(hessian)
     return dict(zip(names, estimate.tolist(), strict=True)), (covariance + covariance.T) / 2.0

@@ -39,6 +39,8 @@ INFORMATION, SHIFT, PRIOR = "information", "shift", "prior"
 """Names of the sums of Laplace's approximation; those of classes have classes on the third axis of the first too."""
 PEARSON, WEIGHT = "pearson", "weight"
 """Names of the sum of squared Pearson residuals, and of the sum of weights."""
+DEGREES = "degrees"
+"""Name of the sum of degrees of freedom of residuals, by which a sum of squares of sites' own fits is a dispersion."""
 SIGNED = (INFORMATION, SHIFT)
 """Counts that may be negative."""
 

@@ -17,10 +17,12 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError, Problem
-from consilience.estimators.hyper_parameters import decode
+from consilience.estimators.hyper_parameters import decode, encoded_parameters
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import ROWS, Statistics
 from consilience.families.centred_moments import CentredMoments
+from consilience.posteriors.adapters.base import sklearn_features
+from consilience.posteriors.posterior import Features
 
 Mark = Literal["exact", "iterative", "approximate"]
 """What the fused estimator is: the one that ``fit`` gives on the rows of all sites, to 1e-10; what its iteration gives
@@ -61,6 +63,8 @@ class EstimatorAdapter(ABC):
     """Whether sums are taken of sparse rows without filling them."""
     loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Values of hyper-parameters with which a model may be too far from what its sums give for being compared."""
+    has_score: ClassVar[bool] = True
+    """Whether predictions are compared with targets by their squared error, where it is fitted to targets."""
     compared: ClassVar[tuple[str, ...]] = ()
     """Fitted attributes by which a model is compared with what its sums give; what it predicts, where there are
     none."""
@@ -77,6 +81,18 @@ class EstimatorAdapter(ABC):
     def is_fitted(self, model: Any) -> bool:
         """Return whether ``fit`` was called."""
         return hasattr(model, "n_features_in_")
+
+    def parameters_of(self, model: Any) -> dict[str, Any]:
+        """Return the hyper-parameters of a fitted object as JSON values."""
+        return encoded_parameters(model)
+
+    def n_columns_of(self, model: Any) -> int:
+        """Return how many columns a fitted object takes."""
+        return int(model.n_features_in_)
+
+    def features_of(self, model: Any) -> Features:
+        """Return what a fitted object knows of its columns."""
+        return sklearn_features(model)
 
     def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
         """Return why an estimator of these hyper-parameters is no function of sums; None where it is one."""

@@ -66,6 +66,12 @@ class LaplaceAdapter(EstimatorAdapter):
         del statistics
         return f"{self.class_name} that fit gives on"
 
+    def coefficient_names(self, statistics: Statistics) -> tuple[str, ...]:
+        """Return the names of columns and intercept, one for each coefficient (p,) of a class or an output."""
+        d = statistics.n_columns
+        names = statistics.features.names or tuple(f"column {number}" for number in range(d))
+        return (*names, *["intercept"] * (statistics.counts[SHIFT].shape[-1] - d))
+
     def is_concave(self, parameters: Mapping[str, Any]) -> bool:
         """Return whether the information is positive semidefinite at any coefficients, and not at the fit alone."""
         del parameters

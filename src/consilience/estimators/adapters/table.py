@@ -35,6 +35,15 @@ from consilience.estimators.adapters.second_moments import (
     ShrunkCovarianceAdapter,
     TruncatedSVDAdapter,
 )
+from consilience.estimators.adapters.statsmodels import (
+    DiscretePoissonAdapter,
+    GLMAdapter,
+    LogitAdapter,
+    MNLogitAdapter,
+    OLSAdapter,
+    PHRegAdapter,
+    WLSAdapter,
+)
 
 ESTIMATORS: tuple[EstimatorAdapter, ...] = (
     LinearRegressionAdapter(),
@@ -64,6 +73,13 @@ ESTIMATORS: tuple[EstimatorAdapter, ...] = (
     PoissonRegressorAdapter(),
     GammaRegressorAdapter(),
     TweedieRegressorAdapter(),
+    OLSAdapter(),
+    WLSAdapter(),
+    GLMAdapter(),
+    LogitAdapter(),
+    DiscretePoissonAdapter(),
+    MNLogitAdapter(),
+    PHRegAdapter(),
 )
 """Every estimator that is fused by its sums; a new one is one file and one line here."""
 

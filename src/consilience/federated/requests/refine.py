@@ -32,7 +32,7 @@ from consilience.estimators.refinement import (
     start_state,
 )
 from consilience.estimators.site_rows import read_rows
-from consilience.estimators.statistics import INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, WEIGHT, Statistics
+from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, WEIGHT, Statistics
 from consilience.estimators.validation import statistics_problems
 from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
 from consilience.files.schemas import FiniteJSON, StrictModel, first_problem
@@ -40,7 +40,7 @@ from consilience.files.schemas import FiniteJSON, StrictModel, first_problem
 _ASYMMETRY = 1e-8
 """Asymmetry, and negative eigenvalues, of an information matrix in units of its trace that are taken for rounding."""
 
-_STATE = (INFORMATION, SHIFT, PRIOR, ROWS, PEARSON, WEIGHT)
+_STATE = (INFORMATION, SHIFT, PRIOR, ROWS, PEARSON, WEIGHT, DEGREES)
 """Sums of the fused model that a request publishes, as far as its estimator has them."""
 
 
@@ -306,7 +306,7 @@ def _statistics_of(request: Request) -> Statistics:
 def _with_counts(statistics: Statistics, content: Content) -> Statistics:
     arrays = {name: np.array(values) for name, values in content.arrays.items() if name in _STATE}
     if statistics.classes is None:  # numbers are arrays of one in messages
-        arrays |= {name: arrays[name].reshape(()) for name in (ROWS, PEARSON, WEIGHT) if name in arrays}
+        arrays |= {name: arrays[name].reshape(()) for name in (ROWS, PEARSON, WEIGHT, DEGREES) if name in arrays}
     return replace(statistics, counts=arrays, approximations=())
 
 

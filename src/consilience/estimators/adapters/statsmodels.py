@@ -1,0 +1,595 @@
+"""Results of statsmodels: least squares by sums, and GLM, Logit, Poisson, MNLogit and PHReg by Laplace's approximation.
+
+A fitted result says ``params`` and ``cov_params()``. Where the dispersion is estimated, these have the site's own; so
+what is sent is the information at dispersion one, H = inv(cov / scale), with the sum of squared Pearson residuals and
+its degrees of freedom, of which the fused model has one dispersion. Sandwich covariances are no information of rows,
+and are refused: a meta-analysis takes them.
+
+The sum of the partial likelihoods of sites is that of the Cox model stratified by site, so that is what PHReg gives.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.checks import Array, symmetric_part
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, joint_moments
+from consilience.estimators.adapters.laplace import MAX_LOG_ODDS, MIN_INFORMATION, LaplaceAdapter
+from consilience.estimators.adapters.likelihood import Likelihood, Multinomial
+from consilience.estimators.adapters.linear_regression import solve_penalised
+from consilience.estimators.fused_results import FAMILY_OPTIONS, FusedResults, make_family, require_statsmodels
+from consilience.estimators.site_rows import Needs, SiteRows
+from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, Statistics
+from consilience.posteriors.posterior import Features
+
+FIXED_SCALE = ("Binomial", "Poisson", "NegativeBinomial")
+"""Families whose dispersion is one unless it is asked for."""
+
+_CONSTANT = 1e-14
+"""Variance of a column, as a part of its squared mean, that is rounding: the column is the constant."""
+
+_SANDWICH = Problem(
+    "cov_type",
+    "is a sandwich covariance, which is no information of rows, so that its inverse does not add up",
+    "fit with cov_type='nonrobust', or take cs.meta_analysis, which pools such estimates",
+)
+
+
+class StatsmodelsAdapter(EstimatorAdapter):
+    """What results of statsmodels have in common."""
+
+    module: ClassVar[str] = "statsmodels.api"
+    needs: ClassVar[Needs] = "targets"
+    follows_units: ClassVar[bool] = False
+
+    def accepts(self, model: object) -> bool:
+        """Return whether an object is a fitted result of this class, or one that was fused of such."""
+        if isinstance(model, FusedResults):
+            return model.kind == self.kind
+        if not type(model).__module__.startswith("statsmodels."):
+            return False
+        return type(getattr(model, "model", None)).__name__ == self.class_name
+
+    def is_fitted(self, model: Any) -> bool:
+        """Return that a result is that of a fit."""
+        return hasattr(model, "params")
+
+    def n_columns_of(self, model: Any) -> int:
+        """Return the number of columns."""
+        return len(_names(model))
+
+    def features_of(self, model: Any) -> Features:
+        """Return the names of the columns."""
+        return Features(names=_names(model))
+
+    def parameters_of(self, model: Any) -> dict[str, Any]:
+        """Return what the coefficients are of, as JSON values."""
+        del model
+        return {}
+
+    def require_plain(self, model: Any) -> None:
+        """Raise where a result is one that was fused, has no information, or did not converge.
+
+        Raises
+        ------
+        InputError
+            Saying which.
+        """
+        if isinstance(model, FusedResults):
+            raise InputError(f"this {self.class_name}", "was fused before", "give the fusion, or its saved file")
+        if getattr(model, "cov_type", "nonrobust") != "nonrobust" or _is_robust_phreg(model):
+            raise InputError([_SANDWICH])
+        retvals = getattr(model, "mle_retvals", None)
+        if getattr(model, "converged", True) is False or (retvals and retvals.get("converged") is False):
+            raise InputError(f"this {self.class_name}", "did not converge", "fit with a higher maxiter")
+
+
+def _names(model: Any) -> tuple[str, ...]:
+    if isinstance(model, FusedResults):
+        return model.names
+    return tuple(map(str, model.model.exog_names))
+
+
+def _is_robust_phreg(model: Any) -> bool:
+    return getattr(model, "covariance_type", "naive") != "naive"
+
+
+class LeastSquaresAdapter(StatsmodelsAdapter):
+    """Ordinary and weighted least squares, exactly, with the rows that a result holds."""
+
+    mark: ClassVar[Mark] = "exact"
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Return joint moments of columns and target."""
+        del numbers, n_classes, parameters, products
+        if rows.y.ndim != 1:
+            raise InputError("y", f"has shape {rows.y.shape}, expected one target")
+        return joint_moments(rows)
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return joint moments of the rows that a result holds."""
+        del n_observations
+        self.require_plain(model)
+        X, y = getattr(model.model, "exog", None), getattr(model.model, "endog", None)
+        if X is None or y is None:
+            raise InputError(
+                f"this {self.class_name}",
+                "has no rows any more",
+                "describe it with its data: cs.describe(result, (X, y))",
+            )
+        weights = np.asarray(model.model.weights, dtype=np.float64) * np.ones(len(X))
+        is_weighted = self.class_name == "WLS"
+        return joint_moments(SiteRows(np.asarray(X), np.asarray(y), weights if is_weighted else None))
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Is not called: results are made whole, by `rebuild`."""
+        raise NotImplementedError
+
+    def rebuild(self, statistics: Statistics) -> FusedResults:
+        """Return coefficients, covariance, scale and likelihood, which are those of all rows."""
+        record, d = statistics.rows, statistics.n_columns
+        if statistics.n_targets != 1 or record.n_columns != d + 1:
+            raise InputError(f"a {self.class_name}", "has sums of another number of columns than it names")
+        n, w = float(record.n), float(record.weight)
+        is_constant = np.diag(record.scatter)[:d] <= _CONSTANT * w * record.mean[:d] ** 2
+        constant, others = np.flatnonzero(is_constant & (record.mean[:d] != 0.0)), np.flatnonzero(~is_constant)
+        if np.any(is_constant & (record.mean[:d] == 0.0)) or len(constant) > 1 or n <= d:
+            raise InputError(
+                f"the {self.class_name} of all sites",
+                f"has {d} columns that {n:g} rows do not determine",
+                "leave out columns that are zero or constant beside the constant, or bring more rows",
+            )
+        products = record.scatter if len(constant) else record.raw_scatter()
+        inverse = solve_penalised(products[np.ix_(others, others)], np.eye(len(others)), 0.0)
+        if inverse is None:
+            raise InputError(f"the {self.class_name} of all sites", "has columns that are linearly dependent")
+        params, covariance = np.zeros(d), np.zeros((d, d))
+        params[others] = inverse @ products[others, d]
+        covariance[np.ix_(others, others)] = inverse
+        if len(constant):  # the columns about their means, and the constant that returns to these
+            value, mean = record.mean[constant[0]], record.mean[others]
+            params[constant[0]] = (record.mean[d] - mean @ params[others]) / value
+            covariance[constant[0], others] = covariance[others, constant[0]] = -(inverse @ mean) / value
+            covariance[constant[0], constant[0]] = (1.0 / w + mean @ inverse @ mean) / value**2
+        residual = float(products[d, d] - params[others] @ products[others, d])
+        scale = residual / (n - d)
+        return FusedResults(
+            self.kind,
+            statistics.features.names or tuple(f"x{number}" for number in range(1, d + 1)),
+            params,
+            scale * symmetric_part(covariance),
+            scale,
+            n,
+            n - d,
+            dict(statistics.parameters),
+            use_t=True,
+            llf=float(-n / 2.0 * (np.log(2.0 * np.pi * residual / n) + 1.0) + 0.5 * record.log_weight),
+            rsquared=float(1.0 - residual / products[d, d]),
+        )
+
+
+class OLSAdapter(LeastSquaresAdapter):
+    """Ordinary least squares."""
+
+    kind: ClassVar[str] = "statsmodels.OLS"
+
+
+class WLSAdapter(LeastSquaresAdapter):
+    """Weighted least squares."""
+
+    kind: ClassVar[str] = "statsmodels.WLS"
+
+
+class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
+    """Models of a likelihood, by Laplace's approximation with a flat prior."""
+
+    lacks: ClassVar[str | None] = None
+    sum_parameters: ClassVar[tuple[str, ...]] = ()
+    estimates_scale: ClassVar[bool] = False
+
+    def refuse_data(self) -> None:
+        """Raise where data are given: a result says all.
+
+        Raises
+        ------
+        OptionError
+            Saying so.
+        """
+        raise OptionError("data", f"are not needed: a fitted {self.class_name} of statsmodels says all; leave them out")
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Raise: a result says all."""
+        self.refuse_data()
+        raise AssertionError
+
+    def sums_of_model(
+        self,
+        model: Any,
+        rows: SiteRows,
+        numbers: Any,
+        n_classes: int,
+        parameters: Mapping[str, Any],
+        *,
+        products: bool,
+    ) -> Sums:
+        """Raise: a result says all."""
+        return self.sums_of_rows(rows, numbers, n_classes, parameters, products=products)
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return the expansion at the fit, at dispersion one."""
+        del n_observations
+        self.require_plain(model)
+        name = f"this {self.class_name}"
+        try:
+            covariance = np.asarray(model.cov_params(), dtype=np.float64) / self.scale_of(model)
+            theta = np.asarray(model.params, dtype=np.float64)
+            theta = theta if theta.ndim == 1 else theta.T.ravel()  # equation by equation, as the covariance
+        except (AttributeError, TypeError, ValueError, np.linalg.LinAlgError) as error:
+            raise InputError(
+                name, f"has no covariance of its coefficients ({error})", "fit without regularisation"
+            ) from error
+        q = len(theta)
+        deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0)) if covariance.shape == (q, q) else np.zeros(q)
+        if not np.all(np.isfinite(covariance)) or not np.all(deviations > 0.0):
+            raise InputError(name, "has a covariance of its coefficients that is none: rows do not determine them all")
+        scaled = covariance / np.outer(deviations, deviations)
+        if np.linalg.eigvalsh(scaled)[0] < q * np.finfo(np.float64).eps:
+            raise InputError(
+                name, "has a singular covariance: rows do not determine all coefficients", "fit fewer columns"
+            )
+        hessian = symmetric_part(np.linalg.inv(scaled) / np.outer(deviations, deviations))
+        n = float(model.nobs) if hasattr(model, "nobs") else float(len(model.model.endog))
+        counts = {
+            ROWS: np.array(n),
+            INFORMATION: hessian,
+            SHIFT: hessian @ theta,
+            PRIOR: np.zeros(q),
+            PEARSON: np.array(float(model.pearson_chi2) if self.estimates_scale else 0.0),
+            DEGREES: np.array(float(model.df_resid) if self.estimates_scale else n - q),
+        }
+        return Sums(counts=counts, approximations=self.weak_directions(model, hessian))
+
+    def weak_directions(self, model: Any, hessian: Array) -> tuple[str, ...]:
+        """Return what makes the expansion of a site poor, a sentence each."""
+        del model
+        scale = np.sqrt(np.diag(hessian))
+        if np.linalg.eigvalsh(hessian / np.outer(scale, scale))[0] >= MIN_INFORMATION:
+            return ()
+        return (
+            "columns are nearly dependent at a site, or its classes separated, so that its rows tell little of some"
+            " coefficients",
+        )
+
+    def scale_of(self, model: Any) -> float:
+        """Return the dispersion that a result's covariance is multiplied by; 1 here."""
+        del model
+        return 1.0
+
+    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the expansion."""
+        q = self.n_free(statistics)
+        shapes: dict[str, tuple[int, ...]] = {ROWS: (), INFORMATION: (q, q), SHIFT: (q,), PRIOR: (q,)}
+        return {f"counts {name!r}": shape for name, shape in (shapes | {PEARSON: (), DEGREES: ()}).items()}
+
+    def n_free(self, statistics: Statistics) -> int:
+        """Return the number q of coefficients."""
+        return statistics.n_columns
+
+    def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:
+        """Return sum I_j (q, q), the shift (q,), and priors (q,), which are flat."""
+        counts = statistics.counts
+        return counts[INFORMATION], counts[SHIFT], counts[PRIOR], np.zeros_like(counts[PRIOR])
+
+    def dispersion(self, statistics: Statistics) -> float:
+        """Return the one dispersion: as given, one, or the sum of squared residuals over its degrees of freedom."""
+        scale = statistics.parameters.get("scale", 1.0)
+        if scale != "estimated":
+            return float(scale) if isinstance(scale, int | float) else 1.0
+        degrees = float(statistics.counts[DEGREES])
+        return float(statistics.counts[PEARSON]) / degrees if degrees > 0.0 else 1.0
+
+    def coefficient_names(self, statistics: Statistics) -> tuple[str, ...]:
+        """Return a name for every coefficient (q,)."""
+        return self._results(statistics, np.zeros(self.n_free(statistics)), np.zeros((0, 0))).coefficient_names
+
+    def expanded(self, statistics: Statistics, coefficients: Array, information: Array) -> Statistics:
+        """Return statistics of some coefficients with the information there."""
+        q = len(coefficients)
+        counts = {
+            INFORMATION: information,
+            SHIFT: information @ coefficients,
+            PRIOR: np.zeros(q),
+            DEGREES: np.array(max(statistics.n_observations - q, 0.0)),
+        }
+        return replace(statistics, counts={**statistics.counts, **counts}, approximations=())
+
+    def likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> Likelihood:
+        """Return the log-likelihood of rows with its derivatives, as statsmodels has them."""
+        del numbers, n_classes
+        model, options = self.model_of(rows, parameters)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Likelihood(
+                float(model.loglike(coefficients, **options)),
+                np.asarray(model.score(coefficients, **options), dtype=np.float64),
+                symmetric_part(-np.asarray(model.hessian(coefficients, **options), dtype=np.float64)),
+                self.pearson(coefficients, rows, parameters),
+            )
+
+    def log_likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> float:
+        """Return the log-likelihood of rows."""
+        del numbers, n_classes
+        model, options = self.model_of(rows, parameters)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return float(model.loglike(coefficients, **options))
+
+    @abstractmethod
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return a model of statsmodels for rows, not fitted, and options of its likelihood."""
+
+    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> float:
+        """Return the sum of squared Pearson residuals; 0 where the dispersion is one."""
+        del coefficients, rows, parameters
+        return 0.0
+
+    def no_refinement(self, statistics: Statistics) -> str | None:
+        """Return why there is no refinement: rows have offsets or the like, which an answer cannot state."""
+        extra = statistics.parameters.get("extra")
+        return (
+            None
+            if not extra
+            else f"was fitted with {', '.join(map(str, extra))}, which answers to requests do not take"
+        )
+
+    def fit_sums(self, model: Any, statistics: Statistics) -> None:
+        """Is not called: results are made whole, by `rebuild`."""
+        raise NotImplementedError
+
+    def rebuild(self, statistics: Statistics) -> FusedResults:
+        """Return coefficients with their covariance, at one dispersion."""
+        theta = self.coefficients(statistics)
+        information = self.natural(statistics)[0]
+        deviations = 1.0 / np.sqrt(np.diag(information))
+        inverse = np.linalg.inv(information * np.outer(deviations, deviations)) * np.outer(deviations, deviations)
+        return self._results(statistics, theta, self.dispersion(statistics) * symmetric_part(inverse))
+
+    def _results(self, statistics: Statistics, theta: Array, covariance: Array) -> FusedResults:
+        d = statistics.n_columns
+        names = statistics.features.names or tuple(f"x{number}" for number in range(1, d + 1))
+        params = theta if len(theta) == d else theta.reshape(-1, d).T
+        degrees = float(statistics.counts[DEGREES])
+        scale = self.dispersion(statistics)
+        return FusedResults(
+            self.kind, names, params, covariance, scale, statistics.n_observations, degrees, dict(statistics.parameters)
+        )
+
+
+def _extra(model: Any, names: tuple[str, ...]) -> list[str]:
+    """Return which of some arguments a model was made with."""
+    return [name for name in names if np.any(np.asarray(getattr(model, name, None) if hasattr(model, name) else 0))]
+
+
+class GLMAdapter(LikelihoodAdapter):
+    """Generalised linear models of any family and link."""
+
+    kind: ClassVar[str] = "statsmodels.GLM"
+    sum_parameters: ClassVar[tuple[str, ...]] = ("family", "family_option", "link", "link_power", "scale")
+    estimates_scale: ClassVar[bool] = True
+
+    def parameters_of(self, model: Any) -> dict[str, Any]:
+        """Return family, link and how the dispersion is known."""
+        if isinstance(model, FusedResults):
+            return dict(model.parameters)
+        family, scaletype = model.model.family, getattr(model.model, "scaletype", None)
+        name, link = type(family).__name__, family.link
+        scale: Any = "estimated"
+        if isinstance(scaletype, int | float):
+            scale = float(scaletype)
+        elif scaletype is None and name in FIXED_SCALE:
+            scale = 1.0
+        elif scaletype == "dev":
+            raise UnsupportedError("scale", "is of the deviance, which does not add up", "fit with scale='X2'")
+        extra = _extra(model.model, ("offset", "exposure"))
+        if np.ndim(getattr(model.model, "n_trials", 1)) and np.any(np.asarray(model.model.n_trials) != 1):
+            extra.append("numbers of trials")
+        return {
+            "family": name,
+            "family_option": float(getattr(family, FAMILY_OPTIONS[name])) if name in FAMILY_OPTIONS else None,
+            "link": type(link).__name__,
+            "link_power": float(link.power) if type(link).__name__ == "Power" else None,
+            "scale": scale,
+            "extra": extra,
+        }
+
+    def scale_of(self, model: Any) -> float:
+        """Return the site's dispersion."""
+        return float(model.scale)
+
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return a GLM of rows at dispersion one."""
+        sm = require_statsmodels()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = sm.GLM(rows.y, rows.X, family=make_family(parameters), freq_weights=rows.weights)
+        return model, {"scale": 1.0}
+
+    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> float:
+        """Return the sum of squared Pearson residuals."""
+        family = make_family(parameters)
+        with np.errstate(all="ignore"):
+            mu = np.asarray(family.link.inverse(rows.X @ coefficients))
+            squares = (rows.y - mu) ** 2 / family.variance(mu)
+        return float(squares.sum() if rows.weights is None else rows.weights @ squares)
+
+    def is_concave(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether the information is positive semidefinite anywhere: of canonical links and a few others."""
+        return (parameters.get("family"), parameters.get("link")) in _CONCAVE
+
+    def weak_directions(self, model: Any, hessian: Array) -> tuple[str, ...]:
+        """Return what makes the expansion of a site poor."""
+        return _separated(model, hessian, type(model.model.family).__name__ == "Binomial") or super().weak_directions(
+            model, hessian
+        )
+
+
+_CONCAVE = {
+    ("Binomial", "Logit"),
+    ("Binomial", "Probit"),
+    ("Poisson", "Log"),
+    ("Gaussian", "Identity"),
+    ("Gamma", "Log"),
+}
+"""Families and links of a log-likelihood that is concave for all rows."""
+
+
+def _separated(model: Any, hessian: Array, is_binomial: bool) -> tuple[str, ...]:
+    """Return that a fit separates classes, by the log odds of the rows that a result holds."""
+    del hessian
+    X, y = getattr(model.model, "exog", None), getattr(model.model, "endog", None)
+    if not is_binomial or X is None or y is None:
+        return ()
+    log_odds = (2.0 * np.asarray(y) - 1.0) * (np.asarray(X) @ np.asarray(model.params))
+    if log_odds.ndim != 1 or not (log_odds.min() > 0.0 and log_odds.max() > MAX_LOG_ODDS):
+        return ()
+    return ("classes are separated at a site, so that its rows tell little of the coefficients",)
+
+
+class LogitAdapter(LikelihoodAdapter):
+    """Logistic regression of 0 and 1."""
+
+    kind: ClassVar[str] = "statsmodels.Logit"
+
+    def parameters_of(self, model: Any) -> dict[str, Any]:
+        """Return what the rows have beside columns."""
+        return (
+            dict(model.parameters) if isinstance(model, FusedResults) else {"extra": _extra(model.model, ("offset",))}
+        )
+
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return a Logit of rows."""
+        _refuse_weights(rows, self.class_name)
+        return require_statsmodels().Logit(rows.y, rows.X), {}
+
+    def weak_directions(self, model: Any, hessian: Array) -> tuple[str, ...]:
+        """Return what makes the expansion of a site poor."""
+        return _separated(model, hessian, True) or super().weak_directions(model, hessian)
+
+
+class DiscretePoissonAdapter(LikelihoodAdapter):
+    """Poisson regression of counts."""
+
+    kind: ClassVar[str] = "statsmodels.Poisson"
+
+    def parameters_of(self, model: Any) -> dict[str, Any]:
+        """Return what the rows have beside columns."""
+        if isinstance(model, FusedResults):
+            return dict(model.parameters)
+        return {"extra": _extra(model.model, ("offset", "exposure"))}
+
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return a Poisson regression of rows."""
+        _refuse_weights(rows, self.class_name)
+        return require_statsmodels().Poisson(rows.y, rows.X), {}
+
+
+class MNLogitAdapter(LikelihoodAdapter):
+    """Multinomial logistic regression; coefficients are those of all categories but the first, which sites share."""
+
+    kind: ClassVar[str] = "statsmodels.MNLogit"
+    has_score: ClassVar[bool] = False
+    sum_parameters: ClassVar[tuple[str, ...]] = ("categories",)
+
+    def parameters_of(self, model: Any) -> dict[str, Any]:
+        """Return the categories, the first of which is the reference."""
+        if isinstance(model, FusedResults):
+            return dict(model.parameters)
+        names = model.model._ynames_map  # of codes 0, 1, ...
+        return {"categories": [str(names[code]) for code in sorted(names)], "extra": _extra(model.model, ("offset",))}
+
+    def n_free(self, statistics: Statistics) -> int:
+        """Return the number of coefficients of all equations."""
+        categories = statistics.parameters.get("categories")
+        if not isinstance(categories, list) or len(categories) < 2:
+            raise InputError("categories", "are those of a MNLogit, two or more, found none")
+        return statistics.n_columns * (len(categories) - 1)
+
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Raise: sites may lack a category, which statsmodels does not take, so that the law is our own."""
+        raise NotImplementedError
+
+    def _law(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> Multinomial:
+        categories = parameters["categories"]
+        try:
+            values = [float(name) for name in categories]
+        except ValueError:
+            values = list(map(float, range(len(categories))))
+        code_of = {value: code for code, value in enumerate(values)}
+        if odd := [value for value in np.unique(rows.y).tolist() if value not in code_of]:
+            raise InputError("y", f"has the category {odd[0]:g}, expected {', '.join(map(str, categories[:8]))}")
+        codes = np.array([code_of[value] for value in rows.y.tolist()], dtype=np.int64)
+        theta = np.vstack([np.zeros(rows.X.shape[1]), coefficients.reshape(-1, rows.X.shape[1])])
+        return Multinomial(rows.X, codes, np.ones(rows.n) if rows.weights is None else rows.weights, theta)
+
+    def likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> Likelihood:
+        """Return the log-likelihood of rows with its derivatives."""
+        law = self._law(coefficients, rows, parameters)
+        q = len(coefficients)
+        return Likelihood(law.value(), law.gradient()[1:].ravel(), law.information()[1:, :, 1:, :].reshape(q, q))
+
+    def log_likelihood(
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+    ) -> float:
+        """Return the log-likelihood of rows."""
+        return self._law(coefficients, rows, parameters).value()
+
+
+class PHRegAdapter(LikelihoodAdapter):
+    """Cox regression; what comes out is the one stratified by site."""
+
+    kind: ClassVar[str] = "statsmodels.PHReg"
+    has_score: ClassVar[bool] = False
+    sum_parameters: ClassVar[tuple[str, ...]] = ("ties",)
+
+    def parameters_of(self, model: Any) -> dict[str, Any]:
+        """Return how ties are treated."""
+        if isinstance(model, FusedResults):
+            return dict(model.parameters)
+        return {"ties": str(model.model.ties), "extra": _extra(model.model, ("entry", "offset", "strata"))}
+
+    def described(self, statistics: Statistics) -> str:
+        """Return what a fit on all rows is called."""
+        del statistics
+        return "PHReg, stratified by site, that fit gives on"
+
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return a Cox model of rows, whose y has the time and the status."""
+        _refuse_weights(rows, self.class_name)
+        require_statsmodels()
+        from statsmodels.duration.hazard_regression import PHReg
+
+        if rows.y.ndim != 2 or rows.y.shape[1] != 2:
+            raise InputError("y", f"has shape {rows.y.shape}, expected two columns: time and status")
+        return PHReg(rows.y[:, 0], rows.X, status=rows.y[:, 1], ties=str(parameters["ties"])), {}
+
+
+def _refuse_weights(rows: SiteRows, name: str) -> None:
+    if rows.weights is not None:
+        raise InputError("sample_weight", f"a {name} of statsmodels takes none", "answer with (X, y)")
