@@ -8,7 +8,7 @@ from gensim.corpora import Dictionary
 from gensim.models import LdaModel
 from hmmlearn.hmm import CategoricalHMM, GaussianHMM
 from hmmlearn.vhmm import VariationalCategoricalHMM, VariationalGaussianHMM
-from sklearn.cluster import KMeans
+from sklearn.cluster import Birch, BisectingKMeans, KMeans, MiniBatchKMeans
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
@@ -68,6 +68,9 @@ SPECIMENS = Specimens(
         "sklearn.BayesianGaussianMixture": lambda: BayesianGaussianMixture(n_components=3, random_state=0).fit(ROWS),
         "sklearn.GaussianMixture": lambda: GaussianMixture(3, random_state=0).fit(ROWS),
         "sklearn.KMeans": lambda: KMeans(3, n_init=1, random_state=0).fit(ROWS),
+        "sklearn.MiniBatchKMeans": lambda: MiniBatchKMeans(3, n_init=3, random_state=0).fit(ROWS),
+        "sklearn.BisectingKMeans": lambda: BisectingKMeans(3, random_state=0).fit(ROWS),
+        "sklearn.Birch": lambda: Birch(threshold=2.5, n_clusters=3).fit(ROWS),
         "sklearn.LatentDirichletAllocation": lambda: LatentDirichletAllocation(3, max_iter=3, random_state=0).fit(
             COUNTS
         ),

@@ -9,6 +9,11 @@ from consilience.posteriors.adapters.hmmlearn.categorical import CategoricalHMMA
 from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter
 from consilience.posteriors.adapters.hmmlearn.variational_gaussian import VariationalGaussianHMMAdapter
 from consilience.posteriors.adapters.sklearn.bayesian_mixture import BayesianGaussianMixtureAdapter
+from consilience.posteriors.adapters.sklearn.clustering import (
+    BirchAdapter,
+    BisectingKMeansAdapter,
+    MiniBatchKMeansAdapter,
+)
 from consilience.posteriors.adapters.sklearn.kmeans import KMeansAdapter
 from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
 from consilience.posteriors.adapters.sklearn.topics import LatentDirichletAllocationAdapter
@@ -21,6 +26,9 @@ ADAPTERS: tuple[Adapter, ...] = (
     BayesianGaussianMixtureAdapter(),
     GaussianMixtureAdapter(),
     KMeansAdapter(),
+    MiniBatchKMeansAdapter(),
+    BisectingKMeansAdapter(),
+    BirchAdapter(),
     LatentDirichletAllocationAdapter(),
     LdaModelAdapter(),
     GaussianTopicsAdapter(),

@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from consilience.checks import Array, Labels
+from consilience.errors import InputError
 from consilience.families import SphericalGaussian
 from consilience.posteriors.adapters.base import Adapter, set_sklearn_features, sklearn_features
 from consilience.posteriors.posterior import Attached, Posterior
@@ -36,13 +38,10 @@ class KMeansAdapter(Adapter):
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return the posterior of the centres; the model records its counts."""
         del samples
-        self.require_fitted(model, "cluster_centers_")
-        centres = np.asarray(model.cluster_centers_, dtype=np.float64)
+        centres = self.centres(model)
         family = SphericalGaussian(centres.shape[1])
-        counts = getattr(model, "counts_", None)  # only rebuilt models have it, and they have no labels
-        if counts is None:
-            counts = np.bincount(model.labels_, minlength=len(centres)).astype(np.float64)
-        within = float(model.inertia_) / (counts.sum() * centres.shape[1])  # mean squared distance per dimension
+        counts, inertia = self.counts(model), self.inertia(model)
+        within = inertia / (counts.sum() * centres.shape[1])  # mean squared distance per dimension
         s = max(within, _MIN_VARIANCE_SHARE * float(np.var(centres)), _MIN_VARIANCE)
         return Posterior(
             family,
@@ -50,35 +49,83 @@ class KMeansAdapter(Adapter):
             prior=np.zeros(family.size),  # flat: all natural parameters zero
             counts=counts,
             weights=counts / counts.sum(),
-            attached={"inertia": Attached(np.array(float(model.inertia_)), (), "sum")},
+            attached={"inertia": Attached(np.array(inertia), (), "sum")},
             features=sklearn_features(model),
-            source={"kind": self.kind},
+            source={"kind": self.kind, **self.settings(model)},
         )
 
-    def rebuild(self, posterior: Posterior) -> Any:
-        """Return a fitted KMeans with ``counts_`` and no ``labels_``; its ``inertia_`` is the sum of the sites'."""
-        from sklearn.cluster import KMeans
+    def centres(self, model: Any) -> Array:
+        """Return the centres (K, D) of a fitted model."""
+        self.require_fitted(model, "cluster_centers_")
+        return np.asarray(model.cluster_centers_, dtype=np.float64)
 
+    def counts(self, model: Any) -> Array:
+        """Return the rows (K,) of every cluster."""
+        counts = getattr(model, "counts_", None)  # only rebuilt models have it, and they have no labels
+        if counts is not None:
+            return np.asarray(counts, dtype=np.float64)
+        return np.bincount(self._labels(model), minlength=len(self.centres(model))).astype(np.float64)
+
+    def _labels(self, model: Any) -> Labels:
+        labels = getattr(model, "labels_", None)
+        if labels is None:
+            raise InputError(
+                f"this {self.class_name}",
+                "keeps no labels of its rows, so that no cluster's size is known",
+                "fit with compute_labels=True",
+            )
+        return np.asarray(labels)
+
+    def inertia(self, model: Any) -> float:
+        """Return the sum of squared distances of rows to their centres."""
+        return float(model.inertia_)
+
+    def settings(self, model: Any) -> dict[str, Any]:
+        """Return hyper-parameters that rebuilding needs, as JSON values."""
+        del model
+        return {}
+
+    def rebuild(self, posterior: Posterior) -> Any:
+        """Return a fitted model with ``counts_`` and no ``labels_``; its ``inertia_`` is the sum of the sites'."""
         self.require_family(posterior, SphericalGaussian)
         centres = np.ascontiguousarray(posterior.parameters()["mean"])
-        model = KMeans(n_clusters=len(centres), init=centres, n_init=1, max_iter=1)
-        # Fitting sets private state that `predict` needs; any distinct points serve.
-        distinct_points = np.zeros_like(centres) + np.arange(len(centres))[:, None]
-        model.set_params(init=distinct_points).fit(distinct_points)
-        model.set_params(init="k-means++", n_init="auto", max_iter=300)
-        model.cluster_centers_ = centres
-        model.inertia_, model.n_iter_ = float(posterior.attached["inertia"].values), 0
-        del model.labels_
-        model.counts_ = np.ones(len(centres)) if posterior.counts is None else np.array(posterior.counts)
+        counts = np.ones(len(centres)) if posterior.counts is None else np.array(posterior.counts)
+        model = self.fitted(centres, counts, float(posterior.attached["inertia"].values), posterior)
+        model.counts_ = counts
         set_sklearn_features(model, posterior, centres.shape[1])
         return model
 
+    def fitted(self, centres: Array, counts: Array, inertia: float, posterior: Posterior) -> Any:
+        """Return a fitted model of some centres (K, D), without labels of rows."""
+        from sklearn.cluster import KMeans
+
+        del counts, posterior
+        model = fitted_to_distinct_points(KMeans(n_clusters=len(centres), n_init=1, max_iter=1), centres)
+        model.set_params(init="k-means++", n_init="auto", max_iter=300)
+        model.cluster_centers_ = centres
+        model.inertia_, model.n_iter_ = inertia, 0
+        return model
+
     def scores(self, model: Any, data: Any) -> Scores:
-        """Return the squared distance of every row to the nearest centre."""
+        """Return the squared distance of every row to the centre of its cluster."""
         bare = without_feature_names(model)
         centres = np.array(model.cluster_centers_, dtype=np.float64)  # a model may be in float32, which rows are not
         bare.cluster_centers_ = centres
-        labels = bare.predict(data)
-        distances = np.square(data - centres[labels]).sum(axis=1)
-        name, unit = "squared distance to the nearest centre", "squared units per row"
-        return row_scores(name, unit, distances, labels, len(centres), larger_is_better=False, kind=ScoreKind.DISTANCE)
+        return distance_scores(data, centres, bare.predict(data))
+
+
+def fitted_to_distinct_points(model: Any, centres: Array) -> Any:
+    """Return a model fitted to points of its own, without labels: this sets private state that `predict` needs."""
+    distinct_points = np.zeros_like(centres) + np.arange(len(centres))[:, None]
+    if hasattr(model, "init"):
+        model.set_params(init=distinct_points)
+    model.fit(distinct_points)
+    del model.labels_
+    return model
+
+
+def distance_scores(data: Any, centres: Array, labels: Labels) -> Scores:
+    """Return squared distances of rows to their centres as scores."""
+    distances = np.square(data - centres[labels]).sum(axis=1)
+    name, unit = "squared distance to the nearest centre", "squared units per row"
+    return row_scores(name, unit, distances, labels, len(centres), larger_is_better=False, kind=ScoreKind.DISTANCE)
