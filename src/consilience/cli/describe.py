@@ -9,18 +9,22 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.cli.options import example_option, module_option
+from consilience.cli.options import example_option, module_option, parse_settings
 from consilience.core.inspection import table
 from consilience.drawing.words import printable
 from consilience.errors import InputError
+from consilience.estimators.adapters.base import EstimatorAdapter, new_estimator
+from consilience.estimators.adapters.table import ESTIMATORS
+from consilience.estimators.site_rows import read_labelled
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.descriptions.files import description_path
+from consilience.posteriors.posterior import Features
 from consilience.posteriors.thin_components import MIN_COUNT
 
 
 @click.command()
 @click.argument("network", type=click.Path(path_type=Path))
-@module_option(required=True)
+@module_option()
 @click.option(
     "--data",
     required=True,
@@ -48,14 +52,16 @@ from consilience.posteriors.thin_components import MIN_COUNT
     default=None,
     help="With second moments of what every layer reads and answers.  [default: where they take 4 MiB at most]",
 )
+@click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="A hyper-parameter of an estimator.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def describe(
     network: Path,
-    module: str,
+    module: str | None,
     data: Path,
     output: Path | None,
     classes: str | None,
     example: Sequence[str],
+    settings: Sequence[str],
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -63,12 +69,27 @@ def describe(
 
     It may be a Bayesian network: of that, nothing is said of channels.
 
+    Or it is the name of an estimator of scikit-learn, such as GaussianNB (`consilience methods` lists them). That is
+    fitted here to the data, .npz with x and y or .csv whose last column is y, and its sums are written to --output.
+
     The description is written beside the network, as SITE.description.safetensors beside SITE.safetensors, and with
     --output the network too, with its symmetry, so that files alone can be fused. Send both.
     """
     from consilience.api.kinds import inspect_file, kind_of_file  # here with the others, since networks only need them
     from consilience.cli.modules import import_module, make_example
 
+    if (adapter := _estimator_called(network)) is not None:
+        told = {name for name, value in {**options, "module": module, "classes": classes}.items() if value is not None}
+        if odd := sorted(told - {"min_count", "class_prior"} | ({"example"} if example else set())):
+            raise click.UsageError(f"--{odd[0].replace('_', '-')} is for networks.")
+        _describe_estimator(adapter, data, output, settings, options["min_count"], quiet)
+        return
+    if settings:
+        raise click.UsageError("--set is for estimators.")
+    if module is None:
+        raise click.UsageError(
+            "Missing option '--module', which networks need; for an estimator give its name, such as GaussianNB."
+        )
     target = description_path(network if output is None else output)
     for path in (target, *([] if output is None else [output])):
         refuse_unwritable(path)
@@ -92,3 +113,41 @@ def describe(
         for note in () if described.symmetry is None else described.symmetry.notes:
             click.echo(f"note: {printable(note)}")
         click.echo(f"wrote {', '.join(str(path) for path in (output, target) if path is not None)}")
+
+
+def _estimator_called(name: Path) -> EstimatorAdapter | None:
+    """Return the adapter of an estimator of scikit-learn by its name; None for the path of a file."""
+    return next(
+        (
+            adapter
+            for adapter in ESTIMATORS
+            if str(name) in (adapter.class_name, adapter.kind) and adapter.module.startswith("sklearn.")
+        ),
+        None,
+    )
+
+
+def _describe_estimator(
+    adapter: EstimatorAdapter, data: Path, output: Path | None, settings: Sequence[str], min_count: float, quiet: bool
+) -> None:
+    """Fit an estimator to the rows of a file, and write its sums."""
+    from consilience.api.kinds import inspect_file
+
+    if output is None:
+        raise click.UsageError("Missing option '--output', the file for the sums of the estimator.")
+    refuse_unwritable(output)
+    if output.resolve() == data.resolve():
+        raise InputError(output, "is read here", "give another output")
+    X, y, names = read_labelled(data, adapter.needs)
+    model = new_estimator(adapter.module, adapter.class_name, parse_settings(settings))
+    try:
+        fitted = model.fit(X) if y is None else model.fit(X, y)
+    except ValueError as error:
+        raise InputError(
+            data, f"a {adapter.class_name} cannot be fitted to it: {str(error).splitlines()[0][:200]}"
+        ) from error
+    features = None if names is None else Features(names=names)
+    api.save(fitted, output, data=X if y is None else (X, y), features=features, min_count=min_count)
+    if not quiet:
+        click.echo(table(inspect_file(output).rows))
+        click.echo(f"wrote {output}")

@@ -168,6 +168,11 @@ def _parse_weights(text: str) -> dict[str, float]:
 @click.option("--timeout", default=3600.0, show_default=True, help="Seconds to wait for it.")
 @click.option("--min-count", default=MIN_COUNT, show_default=True, help="Withhold components of fewer observations.")
 @click.option(
+    "--allow-differencing",
+    is_flag=True,
+    help="Send a result of adding or removing a site, which tells that site's sums to whoever has the one before it.",
+)
+@click.option(
     "--refine",
     metavar="PKG.MOD:CALLABLE",
     help="Take part in all rounds: called with the fused model (None at first) and the round's number, it returns this "

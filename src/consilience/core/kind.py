@@ -287,6 +287,16 @@ class Kind(ABC):
         del file, target, min_count
         return None
 
+    def differencing(self, file: SafetensorsFile) -> str | None:
+        """Return why publishing a file beside an earlier one tells of a single site; None where it does not."""
+        del file
+        return None
+
+    def has_option(self, name: str) -> bool:
+        """Return whether `fuse` may take an option of this name without a method."""
+        del name
+        return False
+
     @abstractmethod
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused file and those of its sites."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 from numbers import Integral, Real
 from typing import Any
 
@@ -27,6 +28,16 @@ def encoded_parameters(model: Any) -> dict[str, Any]:
         For a value that no file can hold, such as a function.
     """
     return {name: encode(name, value) for name, value in sorted(model.get_params(deep=False).items())}
+
+
+def names_of_table(classes: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Return the names of all hyper-parameters of some classes of scikit-learn, given by module and name."""
+    return frozenset(
+        name
+        for module, class_name in classes
+        if module.startswith("sklearn.")
+        for name in getattr(import_module(module), class_name)._get_param_names()
+    )
 
 
 def encode(name: str, value: Any) -> Any:

@@ -91,6 +91,9 @@ def describe_inputs(
                 statistics, digest = content[0], one.file.sha256
                 ancestors = ancestors_of(content[1])
             elif one.file is not None:
+                is_read = False
+                one.file.header()  # which says why, where it cannot be read
+                is_read = True
                 raise InputError("", f"is no statistics file but {_called(one)}", "fuse files of one kind")
             else:
                 statistics, digest = statistics_of(one.model), None
@@ -105,8 +108,21 @@ def describe_inputs(
     if len(set(digests)) < len(digests):
         problems += files_given_twice(inputs)
     problems += counted_twice(described)
+    problems += _given_twice(described)
     problems += disagreements([(site.label, site.statistics) for site in described], stated)
     return described, problems
+
+
+def _given_twice(described: Sequence[DescribedEstimator]) -> list[Problem]:
+    """Return which inputs have the very sums of another, a line each: no two sites have the same rows."""
+    first: dict[str, DescribedEstimator] = {}
+    problems = []
+    for site in described:
+        other = first.setdefault(site.content_digest, site)
+        if other is not site and (site.digest is None or site.digest != other.digest):  # files are compared before
+            text = f"has the same sums as {other.label}: the same rows would count twice"
+            problems.append(Problem(site.label, text, "give every site once"))
+    return problems
 
 
 def _called(one: NamedInput) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
 from consilience.errors import InputError, OptionError, Problem
-from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.adapters.table import ESTIMATORS, adapter_of_kind
 from consilience.estimators.describe import describe, is_estimator, withhold
 from consilience.estimators.evaluation import EstimatorEvaluation
-from consilience.estimators.files import FORMAT, read_statistics, write_statistics
+from consilience.estimators.files import FORMAT, read_header, read_statistics, write_statistics
 from consilience.estimators.fuse import prepare_estimators, refuse_method
 from consilience.estimators.fusion import EstimatorFusion
+from consilience.estimators.removal import differencing_of
 from consilience.estimators.statistics import Statistics
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -112,6 +113,17 @@ class Estimators(Kind):
             return None
         write_statistics(target, left, provenance)
         return Problem(file, "; ".join(stays), "min_count=0 keeps them")
+
+    def differencing(self, file: SafetensorsFile) -> str | None:
+        """Return that sums of sites were added to or removed from others; see `Kind.differencing`."""
+        provenance = read_header(file)[0].provenance
+        return differencing_of(None if provenance is None else provenance.method)
+
+    def has_option(self, name: str) -> bool:
+        """Return whether an option is a hyper-parameter of some estimator."""
+        from consilience.estimators.hyper_parameters import names_of_table  # here, since it imports scikit-learn
+
+        return name in names_of_table((adapter.module, adapter.class_name) for adapter in ESTIMATORS)
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Statistics:
         """Return the statistics of an estimator; see `Kind.describe`."""

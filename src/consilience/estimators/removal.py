@@ -30,6 +30,20 @@ from consilience.estimators.verdict import judge
 from consilience.families.centred_moments import MAX_REMOVAL_ERROR
 from consilience.posteriors.thin_components import MIN_COUNT
 
+DIFFERENCING = ("add", "remove")
+"""What the provenance of such results says in place of a method."""
+
+
+def differencing_of(method: str | None) -> str | None:
+    """Return why publishing a result of `add` or `remove` tells of a single site; None for other results."""
+    if method not in DIFFERENCING:
+        return None
+    done = "added to" if method == "add" else "removed from"
+    return (
+        f"is a result from which a site was {done} others: whoever has the one before it too gets that site's sums by"
+        " subtraction"
+    )
+
 
 def add(fused: Any, model: Any) -> EstimatorFusion:
     """Return a fusion of estimators with one site more.
@@ -160,6 +174,7 @@ def _read(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | None]:
     (one,) = name_inputs([value])
     try:
         if one.file is not None:
+            one.file.header()  # which says why, where it cannot be read
             if one.format != FORMAT:
                 raise InputError(one.label, "is no statistics file", "give what cs.save wrote of an estimator")
             return read_statistics(one.file)

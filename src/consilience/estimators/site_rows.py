@@ -11,6 +11,7 @@ from scipy import sparse
 
 from consilience.checks import Array
 from consilience.errors import InputError, OptionError
+from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 
@@ -50,7 +51,8 @@ def read_rows(
     Parameters
     ----------
     data : tuple, array_like, DataFrame, str or Path
-        ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y.
+        ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y, or
+        of a .csv with one column beside those of the model.
     sample_weight : array_like of shape (n,), optional
         Weight of every row.
     n_columns, names
@@ -67,7 +69,7 @@ def read_rows(
     OptionError
         For weights that are not one positive number for every row.
     """
-    X, y, called = _split(data, needs)
+    X, y, called = _split(data, needs, names)
     if sparse.issparse(X) and may_be_sparse:
         X = sparse.csr_array(X, dtype=np.float64)
         if X.shape[1] != n_columns:
@@ -88,12 +90,74 @@ def read_rows(
     return SiteRows(X, y, _weights(sample_weight, n))
 
 
-def _split(data: Any, needs: Needs) -> tuple[Any, Any, str]:
+def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] | None]:
+    """Return the rows in a file, what is beside them, and the names of the columns where it has them.
+
+    Parameters
+    ----------
+    path : Path
+        A .npz with x and y, or a .csv whose last column is the class or the target; with `needs` "nothing" all columns
+        are those of rows.
+    needs : {"classes", "targets", "nothing"}
+        What must come beside the rows.
+
+    Raises
+    ------
+    InputError
+        For a file without it.
+    """
+    if path.suffix.lower() != ".csv":
+        X, y, _ = _split(path, needs, None)
+        return X, y, None
+    if needs == "nothing":
+        table = read_csv(path)
+        width = len(table.rows[0])
+        return table.numbers(range(width)), None, table.header
+    X, y = _read_table(path, None, needs)
+    return X, y, tuple(read_csv(path).header or ())[:-1] or None
+
+
+def _read_table(path: Path, names: tuple[str, ...] | None, needs: Needs) -> tuple[Array, Any]:
+    """Return the columns of a CSV that a model names, and the one column beside them: the classes or the targets.
+
+    Raises
+    ------
+    InputError
+        For a table without names, or with another number of columns beside these.
+    """
+    table = read_csv(path, names)
+    header = table.header or ()
+    inputs = tuple(range(len(header) - 1)) if names is None else tuple(map(header.index, set(names) & set(header)))
+    others = [number for number in range(len(header)) if number not in inputs]
+    if len(others) != 1 or (names is not None and len(inputs) < len(names)):
+        wanted = "its columns" if names is None else f"the columns {', '.join(names[:8])}"
+        raise InputError(
+            path,
+            f"has the columns {', '.join(header[:8]) or 'without names'}; expected {wanted} and one more, the"
+            f" {'class' if needs == 'classes' else 'target'}",
+            "write such a table, or a .npz with x and y",
+        )
+    ordered = inputs if names is None else tuple(header.index(name) for name in names)
+    labels = np.array(table.column(header[others[0]]))
+    return table.numbers(ordered), _numbers_or_texts(labels, needs)
+
+
+def _numbers_or_texts(labels: Any, needs: Needs) -> Any:
+    """Return cells as whole numbers, or else numbers, where all are such."""
+    for dtype in (np.int64, np.float64) if needs == "classes" else ():
+        try:
+            return labels.astype(dtype)
+        except ValueError:
+            continue
+    return labels
+
+
+def _split(data: Any, needs: Needs, names: tuple[str, ...] | None) -> tuple[Any, Any, str]:
     """Return X, y and what to call X."""
     if isinstance(data, str | Path):
         path = Path(data)
-        if needs == "nothing" and path.suffix.lower() == ".csv":
-            return data, None, str(data)
+        if path.suffix.lower() == ".csv":
+            return (data, None, str(data)) if needs == "nothing" else (*_read_table(path, names, needs), str(data))
         arrays = read_labelled_arrays(path)
         if needs != "nothing" and arrays.labels is None:
             raise InputError(path, "has no array y, which this model is fitted to", "write a .npz with x and y")

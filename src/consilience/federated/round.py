@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consilience import api
-from consilience.api.kinds import BAYESIAN, NETWORKS, POSTERIORS
+from consilience.api.kinds import BAYESIAN, KINDS, NETWORKS, POSTERIORS
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Facets
 from consilience.errors import InputError, OptionError, Problem
@@ -295,4 +295,6 @@ def refuse_options(plan: RoundPlan) -> None:
                 f"method {method.name!r} cannot be robust={method.robust!r}; see the page on robust fusion"
             )
         return
+    if name is None and options and all(any(kind.has_option(key) for kind in KINDS) for key in options):
+        return  # hyper-parameters of estimators, which take no method
     raise refusals[0]

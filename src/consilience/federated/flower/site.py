@@ -70,12 +70,13 @@ def send_flower(
     receive: str | Path | None = None,
     timeout: float = _TIMEOUT,
     insecure: bool = False,
+    allow_differencing: bool = False,
 ) -> Sent:
     """Check a file and send it to a server that `consilience serve --flower` runs.
 
     Parameters
     ----------
-    file, fisher, attempt, min_count, receive
+    file, fisher, attempt, min_count, receive, allow_differencing
         As for `send_folder`.
     address : str
         Host and port of the server.
@@ -106,7 +107,7 @@ def send_flower(
     quiet_flower()
     deadline = time.monotonic() + timeout
     with (
-        sendable_files(file, fisher, Limits(), min_count) as (files, warnings),
+        sendable_files(file, fisher, Limits(), min_count, allow_differencing) as (files, warnings),
         tempfile.TemporaryFile() as fused,
         connect(address, Path(key), root_certificates, insecure, deadline) as node,
     ):

@@ -70,6 +70,7 @@ def send_folder(
     min_count: float = MIN_COUNT,
     receive: str | Path | None = None,
     timeout: float = TIMEOUT,
+    allow_differencing: bool = False,
 ) -> Sent:
     """Check a file and put it into the place of a round, where the server finds it.
 
@@ -94,6 +95,9 @@ def send_folder(
         File for the fused model. Default: None, which does not wait for it.
     timeout : float
         Seconds to wait for it. Default: 3600.
+    allow_differencing : bool
+        Whether a result of `cs.add` or `cs.remove` may be sent: whoever has it and the one before it gets a
+        site's sums. Default: False.
 
     Raises
     ------
@@ -107,7 +111,10 @@ def send_folder(
         raise OptionError("attempt", f"expected a whole number from 1 to 999999, found {attempt!r}")
     if receive is not None:
         refuse_unwritable(Path(receive))
-    with sendable_files(file, fisher, server_limits(storage, site), min_count) as (files, warnings):
+    with sendable_files(file, fisher, server_limits(storage, site), min_count, allow_differencing) as (
+        files,
+        warnings,
+    ):
         announcement, again = _announce(storage, site, attempt, number, files)
     if receive is None:
         return Sent(announcement, again, warnings)
@@ -247,7 +254,7 @@ def load_fused(path: Path) -> Any:
 
 @contextmanager
 def sendable_files(
-    file: str | Path, fisher: str | Path | None, limits: Limits, min_count: float
+    file: str | Path, fisher: str | Path | None, limits: Limits, min_count: float, allow_differencing: bool = False
 ) -> Iterator[tuple[list[SafetensorsFile], tuple[Problem, ...]]]:
     """Yield the files that a site sends, and what it should know of them; they must be such that a server takes them.
 
@@ -259,6 +266,8 @@ def sendable_files(
         Largest sizes that the server takes.
     min_count : float
         Components with fewer observations are withheld: a file without them, which is gone afterwards, is sent.
+    allow_differencing : bool
+        As for `send_folder`.
 
     Raises
     ------
@@ -271,6 +280,8 @@ def sendable_files(
     checked = check_files(*files)
     if checked.problems:
         raise InputError(problem.about(files[0]) for problem in checked.problems)
+    if not allow_differencing and (text := kind_of_file(files[0]).differencing(files[0])):
+        raise InputError(files[0], text, "fuse the files of all sites that remain, or give allow_differencing=True")
     with tempfile.TemporaryDirectory(prefix="consilience-send-") as folder:
         rest = Path(folder) / "withheld.safetensors"
         for companion in files[1:]:

@@ -12,6 +12,7 @@ import numpy as np
 from consilience.checks import is_count, is_number
 from consilience.core.fusion import Fusion
 from consilience.errors import InputError, OptionError, Problem
+from consilience.estimators.removal import differencing_of
 from consilience.federated.requests.base import Answer, Reduction, Request, StandingAnswer
 from consilience.federated.requests.files import binding_problems, read_answer, read_request, refuse
 from consilience.federated.requests.table import Then, request_kind
@@ -61,7 +62,7 @@ class Round:
         }
 
 
-def request(kind: str, fusion: Any, *, rounds: int = 1) -> Request:
+def request(kind: str, fusion: Any, *, rounds: int = 1, allow_differencing: bool = False) -> Request:
     """Return the first request of a kind, from a fused model.
 
     Parameters
@@ -72,6 +73,9 @@ def request(kind: str, fusion: Any, *, rounds: int = 1) -> Request:
         The fused model that it starts from.
     rounds : int
         Number of requests in all. Default: 1.
+    allow_differencing : bool
+        Whether a result of `cs.add` or `cs.remove` may be published, from which and the one before it whoever has both
+        gets a site's sums. Default: False.
 
     Raises
     ------
@@ -97,6 +101,9 @@ def request(kind: str, fusion: Any, *, rounds: int = 1) -> Request:
     if not is_count(rounds):
         raise OptionError("rounds", f"expected a positive whole number, found {rounds!r}")
     then = Then(kind, int(rounds))
+    method = fusion.provenance.get("method") if isinstance(fusion, Fusion) else None
+    if not allow_differencing and (text := differencing_of(method)):
+        raise InputError("the fusion", text, "fuse what all sites that remain sent, or give allow_differencing=True")
     content = request_kind(kind).start(fusion)
     posterior = getattr(fusion, "posterior", fusion)
     return Request(kind, 1, then.rounds, content, getattr(posterior, "features", Features()))
