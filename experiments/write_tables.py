@@ -15,6 +15,7 @@ from average.tables import TABLES as AVERAGE
 from battery.tables import TABLES as BATTERY
 from bnn.alignment_tables import TABLES as POSTERIORS
 from bnn.tables import TABLES as BNN
+from exact.tables import TABLES as EXACT
 from federated.tables import TABLES as FEDERATED
 from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
@@ -53,6 +54,7 @@ PAGES = (
     "docs/synthetic_inputs.md",
     "docs/verdict.md",
     "docs/average.md",
+    "docs/estimators.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -361,6 +363,7 @@ TABLES = {
     **FISHER,
     **BNN,
     **POSTERIORS,
+    **EXACT,
     **FEDERATED,
     **SCALE,
     **TRUST,

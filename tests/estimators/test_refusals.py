@@ -190,7 +190,12 @@ def test_small_classes_are_withheld_with_a_line():
     assert fusion.details["withheld"]["components"] == [{"model": "lund", "component": "class ash"}]
     assert fusion.verdict.harmless is None
     assert "min_count=0" in fusion.verdict.remedy
-    assert cs.fuse([model, model], min_count=0).statistics.classes.names == ("ash", "birch", "cedar", "elm")
+    assert cs.fuse([model, GaussianNB().fit(X, y)], min_count=0).statistics.classes.names == (
+        "ash",
+        "birch",
+        "cedar",
+        "elm",
+    )
 
 
 def test_a_site_of_few_rows_sends_nothing():

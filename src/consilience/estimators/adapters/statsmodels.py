@@ -373,10 +373,11 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         d = statistics.n_columns
         names = statistics.features.names or tuple(f"x{number}" for number in range(1, d + 1))
         params = theta if len(theta) == d else theta.reshape(-1, d).T
-        degrees = float(statistics.counts[DEGREES])
-        scale = self.dispersion(statistics)
+        n, scale = statistics.n_observations, self.dispersion(statistics)
+        is_estimated = statistics.parameters.get("scale") == "estimated"
+        degrees = float(statistics.counts[DEGREES]) if is_estimated else n - len(theta)
         return FusedResults(
-            self.kind, names, params, covariance, scale, statistics.n_observations, degrees, dict(statistics.parameters)
+            self.kind, names, params, covariance, scale, n, degrees, dict(statistics.parameters)
         )
 
 
