@@ -180,6 +180,9 @@ def test_predictions_tables_and_files_are_those_of_the_results(name, tmp_path):
     fusion.save(tmp_path / "fused.safetensors")
     assert f"statsmodels.{name.split()[0]}" in run("inspect", str(tmp_path / "fused.safetensors")).out
     fusion.report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Standard error" in page
+    assert "Forest plots" in page
     assert cs.check(sorted(tmp_path.glob("site*.safetensors"))) == []
 
 

@@ -13,7 +13,9 @@ from scipy.special import chdtrc
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.estimators.adapters.laplace import LaplaceAdapter, solve_positive
+from consilience.estimators.adapters.statsmodels import LeastSquaresAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.inference import LINEAR_REGRESSION, linear_inference
 from consilience.estimators.statistics import Statistics
 
 MAX_PRIOR_SHARE = 0.2
@@ -100,6 +102,13 @@ def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
         For other estimators, and more than two classes, whose coefficients are not determined one by one.
     """
     adapter = adapter_of_kind(statistics.kind)
+    if statistics.kind == LINEAR_REGRESSION:
+        found = linear_inference(statistics)
+        names = statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
+        return dict(zip(names, found.coefficients.tolist(), strict=True)), found.covariance
+    if isinstance(adapter, LeastSquaresAdapter):
+        results = adapter.rebuild(statistics)
+        return dict(zip(results.names, results.params.tolist(), strict=True)), results.covariance
     if not isinstance(adapter, LaplaceAdapter) or len(statistics.classes or (0, 1)) != 2:
         raise InputError(
             f"a {adapter.class_name}", "has no coefficients with covariances here", "give (estimate, covariance)"

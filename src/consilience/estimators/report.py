@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 
 from consilience.core.provenance import read_inputs_of
-from consilience.drawing.blocks import Block, Column, Facts, Items, Paragraph, Section, Table, text_column
+from consilience.drawing.blocks import Block, Column, Facts, Figure, Items, Paragraph, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
 from consilience.errors import FileFormatError, InputError
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.files import read_statistics
+from consilience.estimators.fused_results import FusedResults
 from consilience.estimators.inference import LinearInference, linear_inference
+from consilience.estimators.laplace_product import site_estimate
+from consilience.estimators.meta_analysis.analysis import meta_analysis
+from consilience.estimators.meta_analysis.report import MAX_PLOTS, MAX_SITES, forest_plot
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import Statistics
 from consilience.files.atomic import write_bytes
@@ -103,6 +107,7 @@ def render(content: EstimatorContent) -> str:
             _who_knows_which_class(content),
             _coefficients(content),
             _how_sites_differ(content),
+            _forests(content),
             _what_it_tells(content),
             _how_it_was_made(content),
         ],
@@ -150,6 +155,8 @@ def _coefficients(content: EstimatorContent) -> Section | None:
     if statistics.last_step is not None or adapter_of_kind(statistics.kind).needs == "nothing":
         return None
     model = rebuild(statistics)
+    if isinstance(model, FusedResults):
+        return _fused_results(model)
     if not hasattr(model, "coef_"):
         return None
     coefficients = np.atleast_2d(model.coef_)  # (q, d)
@@ -171,6 +178,22 @@ def _coefficients(content: EstimatorContent) -> Section | None:
     ]
     caption = "" if intervals is None else "Intervals are those of least squares on the rows of all sites together."
     blocks: list[Block] = [Table("Coefficients", entries[:MAX_COEFFICIENTS], columns, "coefficient", caption)]
+    if len(entries) > MAX_COEFFICIENTS:
+        blocks.append(Paragraph(f"{len(entries) - MAX_COEFFICIENTS:,} more coefficients are not shown."))
+    return Section("coefficients", "The coefficients", blocks)
+
+
+def _fused_results(model: FusedResults) -> Section:
+    """Return the coefficients of results with their standard errors and intervals."""
+    means, errors = (values if values.ndim == 1 else values.T.ravel() for values in (model.params, model.bse))
+    entries = list(zip(model.coefficient_names, means, model.conf_int(1.0 - LEVEL), errors, strict=True))
+    columns = [
+        text_column("Coefficient", lambda row: row[0]),
+        Column("Fused", lambda row: float(row[1])),
+        Column("Standard error", lambda row: float(row[3])),
+        _interval_column(f"{100 * LEVEL:.0f} % interval"),
+    ]
+    blocks: list[Block] = [Table("Coefficients", entries[:MAX_COEFFICIENTS], columns, "coefficient")]
     if len(entries) > MAX_COEFFICIENTS:
         blocks.append(Paragraph(f"{len(entries) - MAX_COEFFICIENTS:,} more coefficients are not shown."))
     return Section("coefficients", "The coefficients", blocks)
@@ -203,6 +226,39 @@ def _how_sites_differ(content: EstimatorContent) -> Section | None:
     ]
     caption = "Where the intervals of sites do not overlap, one law for all sites is a choice: sites differ."
     return Section("differ", "How sites differ", [Table("By site", entries, columns, "coefficient", caption)])
+
+
+def _forests(content: EstimatorContent) -> Section | None:
+    """Return a forest plot of every coefficient that sites know with its error, as in a meta-analysis of them."""
+    estimates = {}
+    for name, site in content.sites[:MAX_SITES]:
+        try:
+            estimates[name] = site_estimate(site)
+        except (InputError, np.linalg.LinAlgError):  # of another estimator, or of too few rows
+            continue
+    shown = list(next(iter(estimates.values()))[0])[:MAX_PLOTS] if estimates else []
+    if len(estimates) < 2 or not shown:
+        return None
+    analyses = []
+    for coefficient in shown:  # each alone, since rows of a site may be too few for all at once
+        known = {
+            name: (mean[coefficient], float(covariance[place, place]))
+            for name, (mean, covariance) in estimates.items()
+            for place in [list(mean).index(coefficient)]
+            if covariance[place, place] > 0.0
+        }
+        if len(known) > 1:
+            analyses.append((coefficient, meta_analysis(known, names=[coefficient])))
+    blocks: list[Block] = [
+        Figure(
+            forest_plot(analysis, 0),
+            f"Forest plot of {shorten(coefficient)}",
+            f"{shorten(coefficient)}: squares are sites, as large as their weight; the diamonds are the random and the"
+            " fixed effect of a meta-analysis, beside which the fused coefficient in the table is that of all rows.",
+        )
+        for coefficient, analysis in analyses
+    ]
+    return Section("forest", "Forest plots", blocks) if blocks else None
 
 
 def _what_it_tells(content: EstimatorContent) -> Section:

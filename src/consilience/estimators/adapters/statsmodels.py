@@ -376,9 +376,7 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         n, scale = statistics.n_observations, self.dispersion(statistics)
         is_estimated = statistics.parameters.get("scale") == "estimated"
         degrees = float(statistics.counts[DEGREES]) if is_estimated else n - len(theta)
-        return FusedResults(
-            self.kind, names, params, covariance, scale, n, degrees, dict(statistics.parameters)
-        )
+        return FusedResults(self.kind, names, params, covariance, scale, n, degrees, dict(statistics.parameters))
 
 
 def _extra(model: Any, names: tuple[str, ...]) -> list[str]:
