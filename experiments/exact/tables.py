@@ -76,7 +76,7 @@ def estimators_table() -> str:
         if row["mark"] == "approximate":
             cells = ["", _error(row["product"]), f"{row['refined']:.0e} ({row['rounds']})"]
         else:
-            cells = [f"{row['difference']:.0e}", "", ""]
+            cells = [f"{row['difference']:.0e}" if row["difference"] else "0", "", ""]
         lines.append(f"| {called} | {row['mark']} | {' | '.join(cells)} | {row['bytes']:,} |")
     return "\n".join(lines) + "\n"
 
