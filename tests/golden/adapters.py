@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import digamma
 from scipy.stats import wishart
-from sklearn.cluster import KMeans
+from sklearn.cluster import Birch, BisectingKMeans, KMeans, MiniBatchKMeans
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
@@ -146,6 +146,23 @@ def _kmeans(folder):
         counts = np.arange(5, 5 + len(own))
         labels = np.repeat(np.arange(len(own), dtype=np.int32), counts)
         models.append(put(model, cluster_centers_=centres, labels_=labels, inertia_=float(3.0 * counts.sum())))
+    return fused_both_ways(models, folder, ROWS)
+
+
+OTHER_CLUSTERINGS = {
+    "MiniBatchKMeans": lambda centres: MiniBatchKMeans(len(centres), n_init=1, init=centres, random_state=0),
+    "BisectingKMeans": lambda centres: BisectingKMeans(len(centres), random_state=0),
+    "Birch": lambda centres: Birch(threshold=1.0, n_clusters=None),
+}
+
+
+@cases("scikit-learn {}", OTHER_CLUSTERINGS)
+def _other_clusterings(folder, make):
+    models = []
+    for number, own in enumerate(HELD):
+        rng = np.random.default_rng(number)
+        centres = CENTRES[list(own)] + 0.1 * rng.normal(size=(len(own), DIM))
+        models.append(make(centres).fit(np.repeat(centres, 8, axis=0) + 0.05 * rng.normal(size=(8 * len(own), DIM))))
     return fused_both_ways(models, folder, ROWS)
 
 

@@ -6,8 +6,10 @@ Sums are taken of rows, so fits are not recorded; what is, are sums, files, and 
 import warnings
 
 import numpy as np
+import statsmodels.api as sm
 from sklearn.base import clone, is_classifier
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, TweedieRegressor
+from statsmodels.duration.hazard_regression import PHReg
 
 import consilience as cs
 from tests.estimators.estimators_zoo import KINDS, SPECIMENS
@@ -73,3 +75,39 @@ def laplace_products(folder, model):
         cs.save(clone(model).fit(X[rows], y[rows]), paths[-1], data=(X[rows], y[rows]))
     fusion = cs.fuse(paths)
     return {**saved(fusion, folder), "model": {"coef": fusion.model.coef_, "intercept": fusion.model.intercept_}}
+
+
+STATSMODELS = {
+    "OLS": lambda X, y: sm.OLS(y, X).fit(),
+    "WLS": lambda X, y: sm.WLS(y, X, weights=1.0 + np.arange(len(y)) % 3).fit(),
+    "GLM": lambda X, y: sm.GLM(y, X, family=sm.families.Gamma(sm.families.links.Log())).fit(tol=1e-12),
+    "Logit": lambda X, y: sm.Logit(y > 1.0, X).fit(disp=0, tol=1e-12),
+    "Poisson": lambda X, y: sm.Poisson(np.floor(y), X).fit(disp=0, tol=1e-12),
+    "MNLogit": lambda X, y: sm.MNLogit(np.minimum(np.floor(y), 2.0), X).fit(disp=0, tol=1e-12),
+    "PHReg": lambda X, y: PHReg(y, X[:, 1:], status=np.arange(len(y)) % 4 > 0).fit(),
+}
+
+
+@cases("results of statsmodels: {}", STATSMODELS)
+def results_of_statsmodels(folder, fit):
+    rng = np.random.default_rng(0)
+    X = sm.add_constant(rng.normal(size=(300, 2)))
+    y = rng.gamma(2.0, np.exp(X @ [0.1, 0.3, -0.2]))
+    paths = []
+    for number, rows in enumerate(np.array_split(np.arange(300), 3)):
+        paths.append(folder / f"site-{number}.safetensors")
+        cs.save(fit(X[rows], y[rows]), paths[-1])
+    fusion = cs.fuse(paths)
+    return {**saved(fusion, folder), "model": {"params": fusion.model.params, "covariance": fusion.model.cov_params()}}
+
+
+@cases("refined: {}", {name: GENERALISED_LINEAR[name] for name in ("LogisticRegression", "GammaRegressor")})
+def refinements(folder, model):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    rate = np.exp(X @ [0.3, -0.2, 0.1])
+    y = (rate > 1).astype(int) ^ (rng.random(300) < 0.2) if is_classifier(model) else rng.gamma(2.0, rate)
+    data = {f"site-{k}": (X[rows], y[rows]) for k, rows in enumerate(np.array_split(np.arange(300), 3))}
+    fusion = cs.fuse({name: cs.describe(clone(model).fit(*own), data=own) for name, own in data.items()})
+    refined = cs.federated.exchange("refine", fusion, data, rounds=3)
+    return {**saved(refined, folder), "model": {"coef": refined.model.coef_, "intercept": refined.model.intercept_}}

@@ -79,7 +79,9 @@ def _print_estimator(adapter: EstimatorAdapter) -> None:
     needs = "the fitted object" if adapter.lacks is None else f"cs.describe(model, data={data}) at the site"
     if adapter.disclosure() is not None:
         needs += ", and min_count=0 everywhere: extremes are single observations"
-    click.echo(f"{adapter.class_name:30} {adapter.mark:10} needs: {needs}")
+    library = adapter.kind.partition(".")[0]
+    called = adapter.class_name if library == "sklearn" else f"{adapter.class_name} of {library}"
+    click.echo(f"{called:30} {adapter.mark:10} needs: {needs}")
 
 
 def _format_default(value: Any) -> str:
