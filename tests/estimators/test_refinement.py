@@ -232,6 +232,22 @@ def test_a_refined_model_is_saved_with_its_verdict_and_reported(tmp_path):
     )
 
 
+def test_a_site_can_be_added_to_a_refined_model_and_none_removed():
+    make, rows = MODELS["Poisson"]
+    X, y = rows()
+    sent, owner = sites_of(make, X, y, 4)
+    data = rows_of(owner, X, y)
+    three = {name: sent[name] for name in list(sent)[:3]}
+    refined = refine(cs.fuse(three), {name: data[name] for name in three})
+    added = cs.add(refined, sent["site 3"])
+    pooled = make().fit(X, y)
+    assert errors_in_standard_errors(added.model, pooled, X, y).max() < 1.0
+    again = refine(added, data, allow_differencing=True)
+    assert errors_in_standard_errors(again.model, pooled, X, y).max() < IN_STANDARD_ERRORS
+    with pytest.raises(cs.UnsupportedError, match="was refined"):
+        cs.remove(refined, sent["site 0"])
+
+
 def test_a_round_of_models_and_refinements_in_a_folder_is_that_in_memory(tmp_path):
     import threading
 

@@ -105,13 +105,19 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
     InputError
         Where the site is no part of the fusion, or rounding would leave fewer than eight digits of the others.
     UnsupportedError
-        For estimators made of extremes, which nothing can be taken out of.
+        For estimators made of extremes, and refined ones, which nothing can be taken out of.
     """
     (whole, provenance), (part, _) = _read(fused, "the fusion"), _read(model, "the model")
     _require_agreement(whole, part)
     known = _digests(provenance)
     if known and part.digest not in known:
         raise InputError("the model", "is none of those that were fused, by its digest", "give what the site had sent")
+    if provenance is not None and "refinement" in provenance.get("result", {}):
+        raise UnsupportedError(
+            "the fusion",
+            "was refined, so that its information is no sum of what sites had sent",
+            "fuse the others, and refine that",
+        )
     if {name for name in whole.maxima if name != "categories"}:
         raise UnsupportedError(f"a {whole.kind}", "is made of extremes, which cannot be taken out", "fuse the others")
     left = _difference(whole, withhold(part, _min_count(provenance))[0])

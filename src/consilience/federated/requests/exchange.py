@@ -226,12 +226,20 @@ def finish(fusion: Any, rounds: list[Round]) -> Any:
     return replace(finished, provenance=provenance, details=details, objective=float(history[-1]), history=history)
 
 
-def exchange(kind: str, fusion: Any, data: Mapping[str, Any], *, rounds: int = 1, min_count: float = MIN_COUNT) -> Any:
+def exchange(
+    kind: str,
+    fusion: Any,
+    data: Mapping[str, Any],
+    *,
+    rounds: int = 1,
+    min_count: float = MIN_COUNT,
+    allow_differencing: bool = False,
+) -> Any:
     """Return the fused model after some rounds of requests, all sites in one memory: for experiments.
 
     Parameters
     ----------
-    kind, fusion, rounds
+    kind, fusion, rounds, allow_differencing
         As for `request`.
     data : mapping of str to array_like, DataFrame, str or Path
         The rows of every site.
@@ -249,7 +257,7 @@ def exchange(kind: str, fusion: Any, data: Mapping[str, Any], *, rounds: int = 1
     InputError, OptionError, UnsupportedError
         As `request`, `answer` and `reduce`.
     """
-    message: Request | None = request(kind, fusion, rounds=rounds)
+    message: Request | None = request(kind, fusion, rounds=rounds, allow_differencing=allow_differencing)
     done: list[Round] = []
     standing: Mapping[str, StandingAnswer] = {}
     while message is not None:
