@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import consilience as cs
+from consilience.federated.requests.base import Content
 from tests.cli.running import run
 
 sm = pytest.importorskip("statsmodels.api")
@@ -233,6 +235,33 @@ def test_offsets_are_taken_by_the_product_and_refused_by_a_refinement():
     assert "refine" not in (fusion.verdict.remedy or "")
     with pytest.raises(cs.UnsupportedError, match="was fitted with offset"):
         cs.federated.request("refine", fusion)
+
+
+ODD_REQUESTS = {
+    "a family that is none": ("GLM Poisson", {"family": "Link"}),
+    "a family of another module": ("GLM Poisson", {"family": "__builtins__"}),
+    "a link that is none": ("GLM Poisson", {"link": "np"}),
+    "ties of another name": ("PHReg", {"ties": "exact"}),
+    "one category": ("MNLogit", {"categories": ["0"]}),
+}
+
+
+@pytest.mark.parametrize("case", ODD_REQUESTS)
+def test_requests_of_strangers_are_refused_in_one_line(case):
+    name, change = ODD_REQUESTS[case]
+    fitted, data, *_ = sites_of(name, 2)
+    message = cs.federated.request("refine", cs.fuse(fitted))
+    fields = {**message.content.fields, "parameters": {**message.content.fields["parameters"], **change}}
+    with pytest.raises(cs.InputError):
+        cs.federated.answer(replace(message, content=Content(fields, message.content.arrays)), data["site 0"])
+
+
+def test_targets_that_a_model_does_not_take_are_refused_in_one_line():
+    fitted, data, *_ = sites_of("Logit", 2)
+    message = cs.federated.request("refine", cs.fuse(fitted))
+    X, y = data["site 0"]
+    with pytest.raises(cs.InputError, match="has no likelihood under this request"):
+        cs.federated.answer(message, (X, y + 5.0))
 
 
 def test_what_needs_rows_is_said_to_stay_at_the_sites():

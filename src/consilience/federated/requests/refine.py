@@ -136,7 +136,14 @@ class Refinement(RequestKind):
                 f"has {rows.n} rows, and sums over fewer than {min_count:g} do not leave a site",
                 "answer with more rows, or take a lower --min-count",
             )
-        found = site_likelihood(state, rows, numbers)
+        try:
+            found = site_likelihood(state, rows, numbers)
+        except ConsilienceError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Of targets or hyper-parameters that statsmodels does not take, which the request of a stranger may have.
+            text = f"has no likelihood under this request ({str(error).partition(chr(10))[0][:200]})"
+            raise InputError(called, text, "give the columns and targets that the models were fitted to") from error
         arrays = {
             "log_likelihood": found.values,
             "gradient": found.gradient,
