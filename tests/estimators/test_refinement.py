@@ -192,6 +192,18 @@ def test_a_site_that_never_answered_is_named_as_missing():
     assert errors_in_standard_errors(refined.model, pooled, X[others], y[others]).max() < IN_STANDARD_ERRORS
 
 
+def test_a_stranger_in_the_place_of_a_site_is_no_fit_on_all_rows():
+    make, rows = MODELS["Poisson"]
+    X, y = rows()
+    sent, owner = sites_of(make, X, y, 4)
+    data = rows_of(owner, X, y)
+    three = cs.fuse({name: sent[name] for name in list(sent)[:3]})
+    few = (data["site 3"][0][:40], data["site 3"][1][:40])
+    refined = refine(three, {"site 0": data["site 0"], "site 1": data["site 1"], "site 3": few})
+    assert refined.verdict.harmless is None
+    assert "answers are of 240 rows, and the models were of 300" in refined.verdict.text
+
+
 def test_what_cannot_be_refined_is_said():
     from sklearn.linear_model import LinearRegression
 

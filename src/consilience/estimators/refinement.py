@@ -291,7 +291,7 @@ def finished(state: RefinementState) -> tuple[Statistics, float, bool]:
     return state.adapter.expanded(state.statistics, state.base + state.step, information), state.error, True
 
 
-def judge_refined(state: RefinementState, n_all: int) -> Verdict:
+def judge_refined(state: RefinementState, n_all: int, n_rows: float) -> Verdict:
     """Return the verdict on a refined model: the fit on all rows, to a last step in standard errors.
 
     Parameters
@@ -300,6 +300,8 @@ def judge_refined(state: RefinementState, n_all: int) -> Verdict:
         Where the refinement ended.
     n_all : int
         Number of sites whose models were fused.
+    n_rows : float
+        Number of their rows: a site may answer whose model was not fused, in the place of one that does not.
     """
     statistics, error, is_taken = finished(state)
     name = state.adapter.described(statistics)
@@ -309,6 +311,9 @@ def judge_refined(state: RefinementState, n_all: int) -> Verdict:
     if missing > 0:
         against.append(f"{missing} of {n_all} sites answered no request, so that their rows are not in it")
         remedies.append("let every site answer one request at least")
+    elif statistics.n_observations < n_rows:
+        against.append(f"answers are of {statistics.n_observations:,.0f} rows, and the models were of {n_rows:,.0f}")
+        remedies.append("let every site answer with the rows of its model")
     if state.n_carried:
         against.append(
             f"{state.n_carried} {'site stands' if state.n_carried == 1 else 'sites stand'} by the expansion of an"

@@ -262,7 +262,7 @@ class Refinement(RequestKind):
             details={**details, "refinement": refinement},
             provenance={**fusion.provenance, "result": {**fusion.provenance["result"], "refinement": refinement}},
             _model=rebuild(statistics),
-            _verdict=judge_refined(state, n_all),
+            _verdict=judge_refined(state, n_all, fusion.statistics.n_observations),
         )
 
 
