@@ -1,7 +1,7 @@
 """Fuse the networks that ``training.py`` trained: ``python experiments/wasserstein/fusing.py [PART ...]``.
 
-Parts: ``same`` (table 1 of the paper on WB fusion, MNIST), ``same_default`` (the same networks by the library's default,
-alone and described by their sites), ``wider`` (table 3, into MLPLarge and 1.5 times the width),
+Parts: ``same`` (table 1 of the paper on WB fusion, MNIST), ``same_default`` (the same networks by the library's
+default, alone and described by their sites), ``wider`` (table 3, into MLPLarge and 1.5 times the width),
 ``random_start`` and ``random_start_fashion`` (table 3 from random weights as in the paper, on MNIST and on
 Fashion-MNIST), ``heterogeneous`` (section 4.1), ``convolutions`` and ``convolutions_deep`` (FedMA beside OT), ``vgg11``
 and ``resnet20`` (table 1, CIFAR-10, at the width that was trained). Every part is written to ``fusing.json`` beside
