@@ -123,6 +123,13 @@ def describe_all(
     """Return the statistics of a fitted estimator with all of its classes; see ``describe``."""
     if is_pipeline(model):
         return _describe_pipeline(model, data, n_observations, sample_weight)
+    known = adapter_for(model)
+    kept = None if known is None else known.kept_statistics(model)
+    if kept is not None:
+        if data is not None or sample_weight is not None:
+            raise OptionError("data, sample_weight", f"are for estimators without sums; a {kept.kind} has its own")
+        _require_same_number(kept, n_observations)
+        return kept
     adapter, parameters = _known(model)
     names = sklearn_features(model)
     if data is None:
@@ -360,12 +367,10 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         )
         for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
-    if adapter.mark == "approximate":
+    if problems and (adapter.mark == "approximate" or adapter.pools_classes):
+        remedy = f"fit with min_count={min_count:g}" if adapter.pools_classes else "fit without that class"
         raise InputError(
-            [
-                *problems,
-                Problem("", f"a {adapter.class_name} is told with all of its classes", "fit without that class"),
-            ]
+            [*problems, Problem("", f"a {adapter.class_name} is told with all of its classes", remedy)]
         )
     left = replace(leaving.some_classes(np.flatnonzero(is_kept)), n_withheld=leaving.n_withheld + len(problems))
     return adapter.trimmed(left), problems
