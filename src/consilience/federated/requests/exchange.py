@@ -218,7 +218,15 @@ def finish(fusion: Any, rounds: list[Round]) -> Any:
     return replace(finished, provenance=provenance, details=details, objective=float(history[-1]), history=history)
 
 
-def exchange(kind: str, fusion: Any, data: Mapping[str, Any], *, rounds: int = 1, min_count: float = MIN_COUNT) -> Any:
+def exchange(
+    kind: str,
+    fusion: Any,
+    data: Mapping[str, Any],
+    *,
+    rounds: int = 1,
+    min_count: float = MIN_COUNT,
+    module: Any = None,
+) -> Any:
     """Return the fused model after some rounds of requests, all sites in one memory: for experiments.
 
     Parameters
@@ -229,6 +237,8 @@ def exchange(kind: str, fusion: Any, data: Mapping[str, Any], *, rounds: int = 1
         The rows of every site.
     min_count : float
         As for `answer`. Default: 5.
+    module : object, optional
+        As for `answer`. Default: the fused module, for kinds that need one.
 
     Returns
     -------
@@ -242,10 +252,12 @@ def exchange(kind: str, fusion: Any, data: Mapping[str, Any], *, rounds: int = 1
         As `request`, `answer` and `reduce`.
     """
     message: Request | None = request(kind, fusion, rounds=rounds)
+    if module is None and request_kind(kind).needs_module:
+        module = fusion.model
     done: list[Round] = []
     standing: Mapping[str, StandingAnswer] = {}
     while message is not None:
-        answers = {site: answer(message, rows, min_count=min_count) for site, rows in data.items()}
+        answers = {site: answer(message, rows, min_count=min_count, module=module) for site, rows in data.items()}
         done.append(reduce(message, answers, standing))
         message, standing = done[-1].next_request, done[-1].reduction.standing
     return finish(fusion, done)

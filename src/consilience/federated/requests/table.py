@@ -8,8 +8,10 @@ from consilience.errors import OptionError
 from consilience.federated.requests.base import RequestKind
 from consilience.federated.requests.em import ExpectationMaximization
 from consilience.federated.requests.files import MAX_ROUNDS
+from consilience.federated.requests.gram import LayerGrams
+from consilience.federated.requests.head import ExactHead
 
-REQUEST_KINDS: tuple[RequestKind, ...] = (ExpectationMaximization(),)
+REQUEST_KINDS: tuple[RequestKind, ...] = (ExpectationMaximization(), ExactHead(), LayerGrams())
 """Every kind of request."""
 
 
