@@ -104,6 +104,12 @@ SPECIMENS = Specimens(
         "sklearn.PoissonRegressor": (),
         "sklearn.GammaRegressor": (),
         "sklearn.TweedieRegressor": (),
+        # Heads have features before them, and laws of their own, in test_heads.py.
+        "consilience.RidgeHead": (),
+        "consilience.LDAHead": (),
+        "consilience.QDAHead": (),
+        "consilience.GaussianNBHead": (),
+        "consilience.BayesianHead": (),
         "sklearn.LinearRegression": _cases(
             Case(LinearRegression, regression_rows),
             Case(LinearRegression, regression_rows, weighted=True, label="weights"),

@@ -4,6 +4,7 @@ from functools import cache
 
 import consilience as cs
 from consilience.federated import REQUEST_KINDS
+from tests.federated.network_sites import networks
 from tests.federated.rounds import mixture, rows
 from tests.specimens import Specimens
 
@@ -16,5 +17,7 @@ def mixtures():
     return cs.fuse([mixture(seed) for seed in range(3)]), {site: rows(seed) for seed, site in enumerate("abc")}
 
 
-SPECIMENS = Specimens("SPECIMENS in tests/federated/request_kinds_zoo.py", {"em": mixtures})
+SPECIMENS = Specimens(
+    "SPECIMENS in tests/federated/request_kinds_zoo.py", {"em": mixtures, "head": networks, "gram": networks}
+)
 """What gives a fused model and the data of every site, by kind."""

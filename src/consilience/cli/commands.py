@@ -77,6 +77,8 @@ def _print_estimator(adapter: EstimatorAdapter) -> None:
     """Print an estimator, what its fusion is, and what a site gives for it."""
     data = "X" if adapter.needs == "nothing" else "(X, y)"
     needs = "the fitted object" if adapter.lacks is None else f"cs.describe(model, data={data}) at the site"
+    if adapter.sent_as is not None:
+        needs = f"{adapter.sent_as} at the site"
     if adapter.disclosure() is not None:
         needs += ", and min_count=0 everywhere: extremes are single observations"
     click.echo(f"{adapter.class_name:30} {adapter.mark:10} needs: {needs}")

@@ -44,7 +44,8 @@ def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Sta
     names = sorted({name for site in sites for name in site.moments})
     moments = {
         name: merge_moments(
-            _placed(_record(site, name), None if name in OF_ALL else places, classes) for site, places in zip(sites, positions, strict=True)
+            _placed(_record(site, name), None if name in OF_ALL else places, classes)
+            for site, places in zip(sites, positions, strict=True)
         )
         for name in names
     }

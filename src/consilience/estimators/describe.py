@@ -369,9 +369,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     ]
     if problems and (adapter.mark == "approximate" or adapter.pools_classes):
         remedy = f"fit with min_count={min_count:g}" if adapter.pools_classes else "fit without that class"
-        raise InputError(
-            [*problems, Problem("", f"a {adapter.class_name} is told with all of its classes", remedy)]
-        )
+        raise InputError([*problems, Problem("", f"a {adapter.class_name} is told with all of its classes", remedy)])
     left = replace(leaving.some_classes(np.flatnonzero(is_kept)), n_withheld=leaving.n_withheld + len(problems))
     return adapter.trimmed(left), problems
 

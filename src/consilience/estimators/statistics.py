@@ -228,9 +228,7 @@ class Statistics:
             self,
             parameters=by_class,
             classes=ClassLabels(values, self.classes.are_objects),
-            moments={
-                name: record if name in OF_ALL else record.at(positions) for name, record in self.moments.items()
-            },
+            moments={name: record if name in OF_ALL else record.at(positions) for name, record in self.moments.items()},
             counts={
                 name: array
                 if name in OF_ALL

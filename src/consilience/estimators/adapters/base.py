@@ -61,6 +61,8 @@ class EstimatorAdapter(ABC):
     """Whether sums are taken of sparse rows without filling them."""
     loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Values of hyper-parameters with which a model may be too far from what its sums give for being compared."""
+    sent_as: ClassVar[str | None] = None
+    """What a site writes to make it; None for fitted estimators, which are described."""
     pools_classes: ClassVar[bool] = False
     """Whether some sums are of all classes together, so that no class can be taken out of them."""
     compared: ClassVar[tuple[str, ...]] = ()

@@ -6,20 +6,20 @@ Ridge, linear discriminants and Bayesian regression are solved from counts, sums
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import linalg
 from scipy.special import gammaln
 
-from consilience.checks import Array, symmetric_part
+from consilience.checks import Array, is_number, symmetric_part
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, moments_of_classes
 from consilience.estimators.adapters.discriminant import QuadraticDiscriminantAnalysisAdapter
 from consilience.estimators.adapters.linear_regression import least_norm, solve_penalised, warn_singular
 from consilience.estimators.adapters.naive_bayes import GaussianNBAdapter
-from consilience.estimators.heads.feature_maps import FeatureMap, map_of_record
+from consilience.estimators.heads.feature_maps import COLUMNS, Columns, FeatureMap, map_of_record
 from consilience.estimators.heads.model import (
     BayesianLinearHead,
     DelegatedHead,
@@ -36,7 +36,11 @@ from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statisti
 FEATURES, NORM_BOUND = "features", "norm_bound"
 """Hyper-parameters of every head that its sums depend on: the record of the feature map, and a bound of norms."""
 
-MAKERS = {"random_convolutions": random_convolutions, "random_fourier": random_fourier}
+MAKERS: Mapping[str, Callable[..., FeatureMap]] = {
+    COLUMNS: Columns,
+    "random_convolutions": random_convolutions,
+    "random_fourier": random_fourier,
+}
 """What makes the maps that files hold a recipe of, by kind."""
 
 RIDGE = 1e-4
@@ -62,6 +66,7 @@ class HeadAdapter(EstimatorAdapter):
     defaults: ClassVar[Mapping[str, Any]]
     """Hyper-parameters of the head itself."""
     follows_units: ClassVar[bool] = False
+    sent_as: ClassVar[str | None] = "cs.learners.Head(kind, features=...).fit(X, y)"
 
     def accepts(self, model: object) -> bool:
         """Return whether an object is a head of this kind, a site's or a fused one."""
@@ -91,9 +96,8 @@ class HeadAdapter(EstimatorAdapter):
     def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
         """Refuse hyper-parameters that are no numbers in their range."""
         for name in self.defaults:
-            value = parameters.get(name)
-            is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < np.inf
-            if not is_valid or (name in ("shrinkage", "reg_param") and value > 1.0):
+            value: Any = parameters.get(name)
+            if not is_number(value) or (name in ("shrinkage", "reg_param") and value > 1.0):
                 expected = "from 0 to 1" if name in ("shrinkage", "reg_param") else "that is not negative"
                 return Problem(name, f"expected a number {expected}, found {str(value)[:40]}")
         return None
@@ -193,8 +197,8 @@ class LDAHeadAdapter(PooledHeadAdapter):
 class BayesianHeadAdapter(PooledHeadAdapter):
     """Bayesian regression of indicators of classes with unknown noise; the evidence chooses the prior precision.
 
-    For each class y = w . phi + e with w | s ~ N(0, s / (ridge n) I), s ~ inverse gamma (1/2, v_c / 2), where v_c is the
-    variance of its indicator: a prior worth one row. The intercept has a flat prior, which costs one row.
+    For each class y = w . phi + e with w | s ~ N(0, s / (ridge n) I), s ~ inverse gamma (1/2, v_c / 2), where v_c is
+    the variance of its indicator: a prior worth one row. The intercept has a flat prior, which costs one row.
     """
 
     kind: ClassVar[str] = "consilience.BayesianHead"
@@ -240,7 +244,7 @@ class BayesianHeadAdapter(PooledHeadAdapter):
         head: BayesianLinearHead = self._empty(BayesianLinearHead, statistics)
         head.set_rows(coefficients, shares - coefficients @ moments.mean)
         head.set_posterior(covariance, moments.mean, moments.n, moments.n, residuals(penalty) / moments.n)
-        head.ridge_, head.log_evidence_ = float(EVIDENCE_RIDGES[log_evidence.argmax()]), float(log_evidence.max())
+        head.set_evidence(float(EVIDENCE_RIDGES[log_evidence.argmax()]), float(log_evidence.max()))
         return head
 
 

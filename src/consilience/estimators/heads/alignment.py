@@ -1,8 +1,8 @@
 """Class-aware alignment of sites whose features are shifted: other scanners, other cameras, other styles.
 
-Aligning whole sites mistakes other shares of classes for another domain. So the map of site j is made of what shares of
-classes do not change: means m_jc and the scatter within classes W_j. With n_jc rows of class c, df_j = n_j - C_j degrees
-of freedom, Wpool the covariance within classes of all sites, and d features,
+Aligning whole sites mistakes other shares of classes for another domain. So the map of site j is made of what shares
+of classes do not change: means m_jc and the scatter within classes W_j. With n_jc rows of class c, df_j = n_j - C_j
+degrees of freedom, Wpool the covariance within classes of all sites, and d features,
 
     W_j <- (scatter_j + 2 d Wpool) / (df_j + 2 d),      Wbar = Bures-Wasserstein barycenter of W_j by n_j,
     T_j = W_j^-1/2 (W_j^1/2 Wbar W_j^1/2)^1/2 W_j^-1/2,
@@ -76,8 +76,8 @@ class AlignedHeads:
 def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
     """Return heads of sites whose features are shifted, aligned by what shares of classes do not change.
 
-    Without a shift it loses little, with one it gains; where sites share few classes it gains least. Judge it on rows of
-    every class: part of a gain on a site's own rows is the site's shares of classes.
+    Without a shift it loses little, with one it gains; where sites share few classes it gains least. Judge it on rows
+    of every class: part of a gain on a site's own rows is the site's shares of classes.
 
     Parameters
     ----------
@@ -108,9 +108,13 @@ def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
         raise InputError(problems)
     sites = {site.name: site.statistics for site in described}
     if any(TOTAL not in site.moments or site.parameters.get("features") is None for site in sites.values()):
-        raise InputError("models", "are no ridge or lda heads", "fit cs.learners.Head('lda', features=...) at the sites")
+        raise InputError(
+            "models", "are no ridge or lda heads", "fit cs.learners.Head('lda', features=...) at the sites"
+        )
     if noisy := [name for name, site in sites.items() if NOISE in site.counts]:
-        raise InputError(noisy[0], "has noise, which the map of a site would magnify", "fuse the heads without alignment")
+        raise InputError(
+            noisy[0], "has noise, which the map of a site would magnify", "fuse the heads without alignment"
+        )
     classes = average(list(sites.values())).classes
     n_classes = len(classes or ())
     moments = {name: FeatureMoments.of(site) for name, site in sites.items()}

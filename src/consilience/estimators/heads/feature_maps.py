@@ -365,7 +365,9 @@ def _walk(digest: Any, value: Any, depth: int) -> None:
         For an attribute whose content cannot be told, such as a function.
     """
     if depth > _MAX_DEPTH:
-        raise UnsupportedError("features", "are nested too deeply for a digest", "give cs.features.frozen(..., digest=)")
+        raise UnsupportedError(
+            "features", "are nested too deeply for a digest", "give cs.features.frozen(..., digest=)"
+        )
     if value is None or isinstance(value, str | int | float | bool | np.generic):
         digest.update(f"{type(value).__name__} {value!r};".encode())
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":

@@ -42,8 +42,8 @@ KINDS: Mapping[str, HeadAdapter] = {
 }
 """Heads by name."""
 
-WITH_NOISE = "noise was added to the sums for privacy"
-"""Why heads with noise are not those of the rows; the verdict has the numbers."""
+WITH_NOISE = "Noise was added to the sums for privacy"
+"""Why heads with noise are not those of the rows; the verdict says how much."""
 
 
 class Head:
@@ -132,11 +132,13 @@ class Head:
             Rows of classes with fewer are left out of all sums, and a `WithheldWarning` names the classes; 0 keeps
             them. Default: 5.
         noise : GaussianMechanism, optional
-            Noise on the sums, for ridge, lda and bayesian; give `classes`, since those in `y` would tell. Default: none.
+            Noise on the sums, for ridge, lda and bayesian; give `classes`, since those in `y` would tell. Default:
+            none.
         held_out : float, optional
             Part of the rows that is set aside for `error_curve`, drawn by `rng`. Default: 0.
         rng : int or Generator, optional
-            Of held-out rows and of the noise. Default: 0, and with noise numbers of the system, which nobody can repeat.
+            Of held-out rows and of the noise. Default: 0, and with noise numbers of the system, which nobody can
+            repeat.
 
         Raises
         ------
@@ -192,7 +194,7 @@ class Head:
 
     @property
     def model(self) -> FittedHead:
-        """This site's own head, of its rows alone.
+        """The site's own head, of its rows alone.
 
         Raises
         ------
@@ -275,9 +277,7 @@ def _disturbed(
     Counts, means and scatters are other coordinates of counts, sums and products, so that they add up as these do.
     """
     total = statistics.moments[TOTAL]
-    counts, sums, products = noise.disturb(
-        statistics.counts[ROWS], statistics.counts[SUMS], total.raw_scatter(), rng
-    )
+    counts, sums, products = noise.disturb(statistics.counts[ROWS], statistics.counts[SUMS], total.raw_scatter(), rng)
     kept = np.flatnonzero(counts >= max(min_count, 1.0))
     if not len(kept):
         raise InputError("noise", "leaves no class with enough rows", "take a larger epsilon, or join sites")
@@ -287,7 +287,7 @@ def _disturbed(
     record = CentredMoments(np.array(n), np.array(n), np.array(0.0), mean, scatter)
     labels = statistics.classes
     values = tuple(labels.values[number] for number in kept.tolist()) if labels else ()
-    text = f"{WITH_NOISE} ({noise.epsilon:g}, {noise.delta:g})"
+    text = f"{WITH_NOISE}, ({noise.epsilon:g}, {noise.delta:g}) differential privacy of each row"
     return Statistics(
         statistics.kind,
         statistics.parameters,

@@ -17,7 +17,7 @@ REMEDY = "give what computes them: fusion.model.with_features(module)"
 
 
 def clip_norms(features: Array, bound: float | None) -> Array:
-    """Return features divided by a bound of their norm, and longer rows shortened to norm 1; as they are without one."""
+    """Return features divided by a bound, and rows longer than 1 then shortened; as they are without a bound."""
     if bound is None:
         return features
     scaled = np.asarray(features, dtype=np.float64) / bound
@@ -64,8 +64,8 @@ class FittedHead:
 
     def __repr__(self) -> str:
         """Return the class of the head, its features and its classes."""
-        name = parsed_record(self.features_record_)["name"]
-        return f"{self.head_kind.rpartition('.')[2]}({self.n_features_in_} features of {name}, {len(self.classes_)} classes)"
+        name, kind = parsed_record(self.features_record_)["name"], self.head_kind.rpartition(".")[2]
+        return f"{kind}({self.n_features_in_} features of {name}, {len(self.classes_)} classes)"
 
     def with_features(self, features: Any) -> FittedHead:
         """Return the head with what computes its features.
@@ -168,7 +168,9 @@ class LinearHead(FittedHead):
         from torch import nn
 
         if self.norm_bound_ is not None:
-            raise UnsupportedError("a head with noise", "clips its features, which a linear layer does not", "use predict")
+            raise UnsupportedError(
+                "a head with noise", "clips its features, which a linear layer does not", "use predict"
+            )
         inner = getattr(self.features, "module", None)
         if inner is None:
             name = parsed_record(self.features_record_)["name"]
@@ -203,6 +205,10 @@ class BayesianLinearHead(LinearHead):
         """Set V (d, d) of centred features, their mean (d,), rows, degrees of freedom and noise variances (C,)."""
         self.covariance_, self.mean_, self.n_rows_ = covariance, mean, n
         self.degrees_of_freedom_, self.noise_variance_ = dof, noise
+
+    def set_evidence(self, ridge: float, log_evidence: float) -> None:
+        """Set the ridge of each row that was chosen, and its log marginal likelihood."""
+        self.ridge_, self.log_evidence_ = ridge, log_evidence
 
     def deviations(self, X: Any) -> Array:
         """Return the scale (n, C) of each score's predictive distribution, Student's t.

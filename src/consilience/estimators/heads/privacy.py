@@ -13,7 +13,7 @@ sqrt(1 + 1 + 1) at most, since |phi phi^T|_F = |phi|^2. Products take half of th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, sqrt
 
 import numpy as np
 from scipy.optimize import brentq
@@ -65,9 +65,15 @@ def gaussian_scale(epsilon: float, delta: float, sensitivity: float = 1.0) -> fl
     >>> round(gaussian_scale(1.0, 1e-5), 3)
     3.731
     """
-    for name, value, most in (("epsilon", epsilon, np.inf), ("delta", delta, 1.0), ("sensitivity", sensitivity, np.inf)):
+    for name, value, most in (
+        ("epsilon", epsilon, np.inf),
+        ("delta", delta, 1.0),
+        ("sensitivity", sensitivity, np.inf),
+    ):
         if not is_number(value) or not 0.0 < value < most:
-            raise OptionError(name, f"expected a number above 0{'' if most == np.inf else ' and below 1'}, found {value!r}")
+            raise OptionError(
+                name, f"expected a number above 0{'' if most == np.inf else ' and below 1'}, found {value!r}"
+            )
 
     def excess(log_scale: float) -> float:
         return gaussian_delta(exp(log_scale), epsilon) - delta

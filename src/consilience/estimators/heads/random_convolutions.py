@@ -1,17 +1,17 @@
 """Random convolutional features: filters like patches of natural images, at three scales, which need no data.
 
-A made-up patch p = L xi has the covariance K_ab = exp(-|a - b| / k) of pixels at a and b, L = chol(K + 1e-4 I). A filter
-is its whitened form: with Wh = (K + 0.02 I)^(-1/2), the mean of each channel taken off before,
+A made-up patch p = L xi has the covariance K_ab = exp(-|a - b| / k) of pixels at a and b, L = chol(K + 1e-4 I). A
+filter is its whitened form: with Wh = (K + 0.02 I)^(-1/2), the mean of each channel taken off before,
 
     w = normalised(Wh normalised(Wh p)),   less its mean, normalised.
 
 The response is that of a valid convolution, normalised by the contrast of the patch under it,
 
-    r = w . x / (sqrt(v + 0.01) s),   v = mean of x^2 over the patch - squared mean of x,   s = mean over filters of |L^T w|,
+    r = w . x / (sqrt(v + 0.01) s),   v = mean of x^2 over the patch - squared mean of x,   s = mean of |L^T w|,
 
-so that the threshold 0.3 is one of standard deviations and no data set it. Features are relu(r - 0.3) and relu(-r - 0.3),
-averaged over the cells of a 3 x 3 grid: 18 for each filter. Patches come from a tenth, a quarter of the image and more:
-sides 4, 6 and 9, two, two and one of five filters. (Coates and Ng 2012 whiten patches of data; here no patch is one.)
+so that the threshold 0.3 is one of standard deviations and no data set it. Features are relu(r - 0.3) and
+relu(-r - 0.3), averaged over the cells of a 3 x 3 grid: 18 for each filter. Patches have sides of 4, 6 and 9 pixels:
+two, two and one of five filters. (Coates and Ng 2012 whiten patches of data; here no patch is one.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy import linalg
 
-from consilience.checks import Array, is_count
+from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.errors import InputError, OptionError
 from consilience.estimators.heads.feature_maps import FeatureMap, remember
 
@@ -43,7 +43,7 @@ CONTRAST_NOISE = 0.01
 PATCH_NOISE, WHITENING_NOISE, COLOUR_CORRELATION = 1e-4, 0.02, 0.9
 """Of the recipe: added to the diagonal of K for its root and for its whitener; of channels at one pixel."""
 SCALE = 0.3081
-"""Deviation of the pixels of MNIST in [0, 1], by which inputs are divided; it matters through `CONTRAST_NOISE` alone."""
+"""Deviation of MNIST's pixels in [0, 1], by which inputs are divided; it matters through `CONTRAST_NOISE` alone."""
 GRID = 3
 """Cells of the grid on each axis."""
 
@@ -98,14 +98,14 @@ class RandomConvolutions(FeatureMap):
         return digest.hexdigest()
 
     @cached_property
-    def _filters(self) -> list[Array]:
+    def _filters(self) -> list[AnyArray]:
         """Filters of each side (c k^2, f), divided by the deviation of their responses to made-up patches, float32."""
         return [
             _filters(self.shape[0], side, draws).astype(np.float32)
             for side, draws in zip(SIDES, self._draws, strict=True)
         ]
 
-    def transform(self, inputs: Any) -> Array:
+    def transform(self, inputs: Any) -> AnyArray:
         """Return features (n, d) of images (n, channels, height, width), single precision.
 
         Parameters
@@ -126,7 +126,7 @@ class RandomConvolutions(FeatureMap):
             position += width
         return features
 
-    def _images(self, inputs: Any) -> Array:
+    def _images(self, inputs: Any) -> AnyArray:
         """Return images (n, channels, height, width) in units of `scale`, single precision."""
         array = np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs)
         if array.dtype.kind not in "biuf":
@@ -149,7 +149,7 @@ class RandomConvolutions(FeatureMap):
         images /= np.float32(self.scale)
         return images
 
-    def _responses(self, images: Array, side: int, filters: Array) -> Array:
+    def _responses(self, images: AnyArray, side: int, filters: AnyArray) -> AnyArray:
         """Return the features (n, 18 f) of filters of one side."""
         windows = sliding_window_view(images, (side, side), axis=(2, 3))[:, :, :: self.stride, :: self.stride]
         n, channels, height, width = windows.shape[:4]
@@ -199,16 +199,19 @@ def random_convolutions(
     >>> features(np.zeros((2, 1, 14, 14), dtype=np.uint8)).shape
     (2, 90)
     """
-    sizes = tuple(shape) if isinstance(shape, tuple | list) else ()
+    try:
+        sizes = tuple(shape)
+    except TypeError:
+        sizes = ()
     if len(sizes) != 3 or not all(is_count(size) for size in sizes):
         raise OptionError("shape", f"expected (channels, height, width), found {shape!r}")
     if not is_count(stride):
         raise OptionError("stride", f"expected a positive whole number, found {stride!r}")
     if not is_count(count) or count % FEATURES_PER_FILTER:
         raise OptionError("count", f"expected a multiple of {FEATURES_PER_FILTER}, found {count!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+    if not is_count(seed) and seed != 0:
         raise OptionError("seed", f"expected a whole number that is not negative, found {seed!r}")
-    if not isinstance(scale, int | float) or not 0 < scale < float("inf"):
+    if not is_number(scale) or scale <= 0:
         raise OptionError("scale", f"expected a positive number, found {scale!r}")
     least = max(SIDES) + (GRID - 1) * stride
     if min(sizes[1:]) < least:
@@ -241,7 +244,7 @@ def _normalised(rows: Array) -> Array:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def _pooled(values: Array, axis: int) -> Array:
+def _pooled(values: AnyArray, axis: int) -> AnyArray:
     """Return means over the cells of one axis: cell i has the places floor(i n / 3) to ceil((i + 1) n / 3)."""
     n = values.shape[axis]
     cells = [(i * n // GRID, -(-(i + 1) * n // GRID)) for i in range(GRID)]

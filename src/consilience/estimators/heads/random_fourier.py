@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, is_count
+from consilience.checks import Array, is_count, is_number
 from consilience.errors import InputError, OptionError
 from consilience.estimators.heads.feature_maps import FeatureMap, remember
 
@@ -96,9 +96,9 @@ def random_fourier(n_columns: int, count: int = 1000, *, length: float = 1.0, se
     for name, value in (("n_columns", n_columns), ("count", count)):
         if not is_count(value):
             raise OptionError(name, f"expected a positive whole number, found {value!r}")
-    if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length < float("inf"):
+    if not is_number(length) or length <= 0:
         raise OptionError("length", f"expected a positive number, found {length!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+    if not is_count(seed) and seed != 0:
         raise OptionError("seed", f"expected a whole number that is not negative, found {seed!r}")
     made = RandomFourier(int(n_columns), int(count), float(length), int(seed))
     remember(made)

@@ -49,9 +49,7 @@ class ErrorCurve:
         return self.n_errors / max(self.n, 1)
 
 
-def error_curve(
-    statistics: Statistics, features: Array, labels: Any, ridges: tuple[float, ...] = RIDGES
-) -> ErrorCurve:
+def error_curve(statistics: Statistics, features: Array, labels: Any, ridges: tuple[float, ...] = RIDGES) -> ErrorCurve:
     """Return the errors of the ridge solutions of all sites' sums on a site's held-out features (n, d)."""
     moments = FeatureMoments.of(statistics)
     classes = statistics.classes or ClassLabels(())

@@ -1,14 +1,14 @@
 """Further messages about hidden layers: sites answer with Gram matrices, and layers are refitted one after another.
 
 With A_j the second moments of what layer l of the fused network reads on the rows of site j (inputs with a one appended
-for the bias) and W_j the layer of site j, its units in the fused network's order, the refitted layer is the minimiser of
+for the bias) and W_j the layer of site j, its units in the fused network's order, the refitted layer minimises
 
     sum_j tr (W - W_j) A_j (W - W_j)^T  +  ridge * mean diagonal of A * |W - W_0|^2,      A = sum_j A_j,
 
 W_0 the layer before: (sum_j W_j A_j + ridge W_0)(A + ridge)^-1. It is exact on the data of all sites: what a pass over
-all rows would give. (Regression mean, Jin et al. 2023; with the inputs of the merged network in place of the models' own
-as RegMean++ does.) With as many requests as layers each is refitted behind layers that are refitted; with fewer, several
-are refitted at once. The sites' networks stay at the server, which has them from the first message.
+all rows would give. (Regression mean, Jin et al. 2023; with the inputs of the merged network in place of the models'
+own as RegMean++ does.) With as many requests as layers each is refitted behind layers that are refitted; with fewer,
+several are refitted at once. The sites' networks stay at the server, which has them from the first message.
 
 A site that sends no answer is carried on with the matrices of its last one, which were taken behind earlier layers.
 """
@@ -97,7 +97,9 @@ class LayerGrams(RequestKind):
         ]
         if not fitting or not sites:
             raise UnsupportedError(
-                self.name, "no layer of this network is matched with layers of the sites'", f"gram is for {self.supports}"
+                self.name,
+                "no layer of this network is matched with layers of the sites'",
+                f"gram is for {self.supports}",
             )
         return Content({"layers": fitting, "done": 0, "gain": 0.0, "n_rows": 0.0}, arrays, sites)
 
@@ -119,7 +121,8 @@ class LayerGrams(RequestKind):
         from consilience.networks.descriptions.observations import batches_of_data
         from consilience.networks.repair.layer_moments import layer_moments
 
-        network = module_of_state(module, request.content.arrays)
+        # In double precision, since units that hardly vary leave covariances of single precision indefinite.
+        network = module_of_state(module, request.content.arrays).double()
         batches = [batch.inputs for batch in batches_of_data(data, network)]
         n = sum(len(inputs) for inputs in batches)
         least = max(min_count, MIN_ROWS) if min_count > 0 else 1
@@ -159,7 +162,9 @@ class LayerGrams(RequestKind):
                 return [Problem("answer", f"layer {path} has moments that are NaN or infinite, or beyond {_LARGEST:g}")]
             trace = float(np.trace(covariance))
             is_symmetric = np.allclose(covariance, covariance.T, rtol=0.0, atol=_SCATTER_ROUNDING * max(trace, 0.0))
-            if not is_symmetric or np.linalg.eigvalsh(symmetric_part(covariance))[0] < -1e-6 * max(trace, 0.0):
+            if not is_symmetric or np.linalg.eigvalsh(symmetric_part(covariance))[0] < -_SCATTER_ROUNDING * max(
+                trace, 0.0
+            ):
                 return [Problem("answer", f"layer {path} has a covariance that is not positive semidefinite")]
         return []
 
@@ -206,8 +211,8 @@ class LayerGrams(RequestKind):
         """Return the fusion with the network of a state; see `RequestKind.finish`."""
         n_done, n_layers = int(content.fields["done"]), len(content.fields["layers"])
         text = (
-            f"{n_done} of {n_layers} layers are refitted to those of the sites on the {content.fields['n_rows']:,.0f} rows"
-            " of all that answered, exactly."
+            f"{n_done} of {n_layers} layers are refitted to those of the sites on the"
+            f" {content.fields['n_rows']:,.0f} rows of all that answered, exactly."
         )
         return with_network(fusion, content, Verdict("refitted layers", text, None), "layers fitted to Gram matrices")
 

@@ -5,8 +5,8 @@ skew: ridge regression of indicators of classes. The body need not be good; it i
 multiplied by one number that changes no decision, so that their softmax is calibrated where scores within a class are
 Gaussian with the moments that the sums have.
 
-A site that answers late, or not at all after an earlier answer, loses nothing: requests of one exchange publish the same
-body, so that its sums are still those of the published features.
+A site that answers late, or not at all after an earlier answer, loses nothing: requests of one exchange publish the
+same body, so that its sums are still those of the published features.
 """
 
 from __future__ import annotations
@@ -176,21 +176,18 @@ class ExactHead(RequestKind):
         weight_name, bias_name = (PREFIX + name for name in array_names(head))
         arrays = dict(request.content.arrays)
         has_bias = bias_name in arrays
-        before = arrays[weight_name], arrays[bias_name] if has_bias else np.zeros(len(arrays[weight_name]))
-        rows, biases = solve_head(moments, has_bias)
-        # Before the first answer the head's outputs are logits, of another scale than indicators of classes.
-        scale = request.content.fields["n_rows"] and np.linalg.norm(rows) / max(np.linalg.norm(before[0]), 1e-300)
-        objective = -moments.squared_error(rows, biases)
-        published = -moments.squared_error(scale * before[0], scale * before[1])
-        factor = logit_scale(moments, rows, biases)
+        rows, intercepts = solve_head(moments, has_bias)
+        objective = -moments.squared_error(rows, intercepts)
+        # Logits have no scale in which indicators could be compared: what is lost before is that of a head of zeros.
+        published = -moments.squared_error(np.zeros_like(rows), moments.shares if has_bias else np.zeros(len(rows)))
+        factor = logit_scale(moments, rows, intercepts)
         arrays[weight_name] = factor * rows
         if has_bias:
-            # A constant added to all logits changes nothing; with it their mean over classes is zero.
-            arrays[bias_name] = factor * biases
+            arrays[bias_name] = factor * intercepts
         return Reduction(
             Content({"head": head, "n_rows": moments.n}, arrays),
             objective,
-            min(published, objective),
+            published,
             {site: chosen[site] for site in sites},
             {site: carried[site] for site in sites if site in carried},
             withheld_of(chosen),
@@ -199,8 +196,8 @@ class ExactHead(RequestKind):
     def finish(self, fusion: Any, content: Content) -> Any:
         """Return the fusion with the network of a state; see `RequestKind.finish`."""
         text = (
-            f"its head is exact: that of the {content.fields['n_rows']:,.0f} rows of all sites that answered, on the last"
-            " features of the fused network."
+            f"its head is exact: that of the {content.fields['n_rows']:,.0f} rows of all sites that answered, on the"
+            " last features of the fused network."
         )
         return with_network(fusion, content, Verdict("exact head", text, None), "head from sums of all sites")
 
@@ -237,7 +234,9 @@ def with_network(fusion: Any, content: Content, verdict: Verdict, repaired: str)
     """Return a fusion of networks with the network of a state and its verdict."""
     own = {name.removeprefix(PREFIX): values for name, values in content.arrays.items() if name.startswith(PREFIX)}
     like = {
-        name: _like(values, fusion.network.arrays[name]) for name, values in own.items() if name in fusion.network.arrays
+        name: _like(values, fusion.network.arrays[name])
+        for name, values in own.items()
+        if name in fusion.network.arrays
     }
     before = fusion.verdict
     joined = replace(verdict, text=f"{before.text} Then {verdict.text}", candidates=before.candidates)
@@ -331,7 +330,9 @@ def _last_features(network: Any, head: str, data: Any, n_classes: int) -> tuple[
     try:
         for batch in batches_of_data(data, network):
             if batch.labels is None:
-                raise InputError(batch.name, "has no labels, and sums are by class", "give (X, y), or a .npz with x and y")
+                raise InputError(
+                    batch.name, "has no labels, and sums are by class", "give (X, y), or a .npz with x and y"
+                )
             if not labels and find_head(network, batch.inputs[:4]) != head:
                 raise InputError(
                     "module", f"does not answer with the layer {head!r}, whose rows are to be exact", "give its logits"

@@ -30,7 +30,9 @@ def network_arrays(fusion: Any, request: str) -> dict[str, Array]:
     if network is None or not hasattr(network, "symmetry"):
         raise UnsupportedError(request, f"this is a {type(fusion).__name__}", f"{request} is for fused networks")
     if getattr(fusion, "keeps_models", False):
-        raise UnsupportedError(request, "this fusion keeps all networks side by side", "fuse by a method that makes one")
+        raise UnsupportedError(
+            request, "this fusion keeps all networks side by side", "fuse by a method that makes one"
+        )
     return {PREFIX + name: as_double(values) for name, values in network.arrays.items()}
 
 
@@ -83,7 +85,9 @@ def module_of_state(module: Any, arrays: Mapping[str, Array]) -> Any:
     left = sorted(name for name in shapes if name not in own and not _is_tied(state, name, own))
     if missing or left:
         names = ", ".join((missing or left)[:4])
-        text = f"has no arrays {names}, which the request has" if missing else f"has arrays {names} that the request lacks"
+        text = (
+            f"has no arrays {names}, which the request has" if missing else f"has arrays {names} that the request lacks"
+        )
         raise InputError("module", text, "give the module of the network that was fused")
     for name, values in own.items():
         if shapes[name] != values.shape:
