@@ -6,9 +6,9 @@
 (``heads_data.py``); no method sees a test label. Ridges and all other constants are the library's defaults.
 
 *random*: exact ridge head on 1,800 shared random convolutions. *body*: exact heads on the 84 features of a LeNet
-trained on 5,000 other images. *networks*: every site trains a LeNet from a start of its own; the best site, the library's
-default, its stationary ensemble weighted by class counts, the exact head of the default by a second message, and the
-network of all rows.
+trained on 5,000 other images. *networks*: every site trains a LeNet from a start of its own; the best site, the
+library's default, its stationary ensemble weighted by class counts, the exact head of the default by a second message,
+and the network of all rows.
 """
 
 from __future__ import annotations

@@ -239,7 +239,11 @@ class TransformerFeatures(FeatureMap):
             raise InputError(
                 f"features: {self.name}", "was fitted anew since the head was made", "freeze it, and fit the head again"
             )
-        outputs = self._apply(inputs)
+        try:
+            outputs = self._apply(inputs)
+        except Exception as error:  # whatever the code of the user's transformer raises
+            text = f"does not take these inputs ({str(error).partition(chr(10))[0][:200]})"
+            raise InputError(f"features: {self.name}", text) from error
         return as_rows(outputs.toarray() if hasattr(outputs, "toarray") else outputs, f"features: {self.name}")
 
 
@@ -261,7 +265,7 @@ def frozen(features: Any, digest: str | None = None) -> FeatureMap:
     Examples
     --------
     >>> halves = frozen(lambda X: X / 2, digest="halves")
-    >>> halves([[2.0, 4.0]])
+    >>> halves(np.array([[2.0, 4.0]]))
     array([[1., 2.]])
     """
     if isinstance(features, FeatureMap):
