@@ -80,9 +80,11 @@ def run_noise(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for count in NOISE_COUNTS:
         features = cs.features.random_convolutions(data.x.shape[1:], count, seed=0, scale=SCALES[name])
-        train, test = features(data.x), features(data.x_test)
-        # The bound is public: the median norm of features of the pretraining images, which no site has.
-        bound = float(np.median(np.linalg.norm(features(data.x_pretraining), axis=1)))
+        # Scaling and bound are public: of the pretraining images, which no site has.
+        public = features(data.x_pretraining)
+        mean, deviation = public.mean(0), public.std(0)
+        train, test = ((features(x) - mean) / deviation for x in (data.x, data.x_test))
+        bound = float(np.median(np.linalg.norm((public - mean) / deviation, axis=1)))
         parts = divided(data.y, 0.1, 5, 0)
         plain = _head(train, data.y, RIDGE)
         scores: dict[str, Any] = {"without noise": 100.0 * float(np.mean(plain.predict(test) == data.y_test))}

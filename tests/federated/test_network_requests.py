@@ -13,6 +13,7 @@ from consilience.federated.requests.base import Content, StandingAnswer
 from consilience.federated.requests.head import RIDGE
 from tests.federated.network_sites import SITES, fused, make, rows, trained
 from tests.federated.rounds import mixture
+from tests.federated.test_request_mutants import mutant, said
 
 EXACT = 1e-6
 """Rows of a head are written in single precision."""
@@ -226,3 +227,50 @@ def test_answers_that_no_rows_give_are_refused_by_name(kind):
     if kind == "gram":
         with pytest.raises(InputError, match="none of the networks that were fused is called so"):
             cs.federated.reduce(request, {"z": honest})
+
+
+def convolutional():
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 3, 3), torch.nn.ReLU(), torch.nn.Conv2d(3, 4, 2), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Linear(36, 3),
+    )  # fmt: skip
+
+
+def test_convolutions_are_refitted_and_have_heads():
+    rng = np.random.default_rng(0)
+    data = {site: (rng.random((150, 1, 6, 6)).astype(np.float32), rng.integers(0, 3, 150)) for site in "ab"}
+    torch.manual_seed(0)
+    network = convolutional().eval()
+    fusion = cs.fuse({"a": network, "b": network}, method="consensus", example=torch.zeros(1, 1, 6, 6))
+    same = cs.federated.exchange("gram", fusion, data, rounds=3, min_count=0)
+    inputs = torch.from_numpy(data["a"][0])
+    torch.testing.assert_close(same.model(inputs), fusion.model(inputs), atol=1e-4, rtol=1e-4)
+    ended = cs.federated.exchange("head", same, data, min_count=0)
+    features = network[:-1](inputs).detach()
+    assert ended.model(inputs).shape == (150, 3)
+    torch.testing.assert_close(ended.model[:-1](inputs).detach(), features, atol=1e-4, rtol=1e-4)
+
+
+def test_a_table_of_embeddings_is_no_head():
+    network = torch.nn.Sequential(torch.nn.Embedding(7, 5), torch.nn.Flatten(), torch.nn.Linear(20, 4), torch.nn.ReLU(),
+                                  torch.nn.Linear(4, 3)).eval()  # fmt: skip
+    tokens = torch.zeros(1, 4, dtype=torch.int64)
+    fusion = cs.fuse({"a": network, "b": network}, method="consensus", example=tokens)
+    assert cs.federated.request("head", fusion).content.fields["head"] == "4"
+
+
+@pytest.mark.parametrize("kind", ["head", "gram"])
+def test_mutated_messages_are_answered_reduced_or_refused(kind, tmp_path):
+    request = cs.federated.request(kind, fused(), rounds=2)
+    answers = {site: cs.federated.answer(request, data, module=make, min_count=0) for site, data in SITES.items()}
+    n_taken = 0
+    for number in range(40):
+        (tmp_path / "request").write_bytes(mutant(request.data, number))
+        (tmp_path / "answer").write_bytes(mutant(answers["a"].data, number))
+        answer = said(lambda: cs.federated.answer(tmp_path / "request", SITES["a"], module=make))
+        reduced = said(lambda: cs.federated.reduce(request, {"a": tmp_path / "answer", "b": answers["b"]}))
+        contents = [one.content for one in (answer,) if one is not None]
+        contents += [one.reduction.content for one in (reduced,) if one is not None]
+        n_taken += len(contents)
+        assert all(np.isfinite(values).all() for content in contents for values in content.arrays.values()), number
+    assert n_taken < 20

@@ -20,6 +20,9 @@ from consilience.checks import Array, Labels, symmetric_part
 from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statistics
 from consilience.families.centred_moments import CentredMoments
 
+_BLOCK_ROWS = 1_024
+"""Rows that are summed by class at a time. Chosen by hand: they and their indicators stay in a processor's cache."""
+
 
 def sums_of_features(features: Array, numbers: Labels, n_classes: int) -> tuple[Array, Array, CentredMoments]:
     """Return counts (C,) and sums of features (C, d) by class, and the record of all rows.
@@ -35,8 +38,11 @@ def sums_of_features(features: Array, numbers: Labels, n_classes: int) -> tuple[
     """
     counts = np.bincount(numbers, minlength=n_classes).astype(np.float64)
     sums = np.zeros((n_classes, features.shape[1]))
-    for number in np.flatnonzero(counts).tolist():
-        sums[number] = features[numbers == number].sum(axis=0, dtype=np.float64)
+    for start in range(0, len(features), _BLOCK_ROWS):
+        of_block = numbers[start : start + _BLOCK_ROWS]
+        indicators = np.zeros((n_classes, len(of_block)))
+        indicators[of_block, np.arange(len(of_block))] = 1.0
+        sums += indicators @ features[start : start + _BLOCK_ROWS].astype(np.float64, copy=False)
     return counts, sums, CentredMoments.of_rows(features)
 
 

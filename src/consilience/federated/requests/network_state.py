@@ -105,14 +105,14 @@ def _is_tied(state: Mapping[str, Any], name: str, own: Mapping[str, Array]) -> b
 def weights_in_order(network: Any) -> Iterator[tuple[str, bool]]:
     """Yield the layers by the path of their weight, in the order of computation, with whether each is an output.
 
-    Layers are known by the symmetry: their weight (outputs, inputs, ...) has units of a group on its second axis, or
-    reads the data. An output has no group on its first axis, and reads one.
+    Layers are known by the symmetry: the second axis of their weight (outputs, inputs, ...) is one of inputs. An output
+    has no group on its first axis, and reads one.
     """
     orders = {name: place for place, name in enumerate(network.symmetry.by_name)}
     layers: list[tuple[int, int, str, bool]] = []
     for position, (name, layout) in enumerate(network.symmetry.layouts.items()):
-        if not (name == "weight" or name.endswith(".weight")) or len(layout.axes) < 2:
-            continue
+        if not (name == "weight" or name.endswith(".weight")) or len(layout.axes) < 2 or layout.axes[1].side != "input":
+            continue  # a bias, a normalisation, or a table of embeddings
         written, read = (
             [segment.group for segment in axis.segments if segment.group is not None] for axis in layout.axes[:2]
         )
