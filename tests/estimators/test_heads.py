@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -15,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import consilience as cs
+from consilience.cli.commands import cli
 from consilience.errors import InputError, OptionError, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.linear_regression import SingularMomentsWarning
 from consilience.estimators.heads import feature_maps
@@ -525,3 +527,41 @@ def test_sums_travel_over_a_folder(tmp_path):
     server.join(60)
     expected = cs.learners.Head("lda").fit(X, y).model
     np.testing.assert_allclose(cs.rebuild(cs.load(output)).coef_, expected.coef_, rtol=1e-8)
+
+
+def test_a_site_takes_its_sums_by_the_command(tmp_path, monkeypatch):
+    def run(*arguments):
+        return CliRunner().invoke(cli, [str(one) for one in arguments], standalone_mode=False)
+
+    rng = np.random.default_rng(0)
+    files = []
+    for site in range(2):
+        y = np.repeat(np.arange(3), 30)
+        x = (40 * y[:, None, None] + rng.integers(0, 60, (90, 14, 14))).astype(np.uint8)
+        np.savez(tmp_path / f"{site}.npz", x=x, y=y)
+        files.append(tmp_path / f"{site}.safetensors")
+        options = ["--classes", "3", "--convolutions", "36"]
+        done = run("head", "ridge", "--data", tmp_path / f"{site}.npz", "-o", files[-1], *options)
+        assert done.exception is None, done.exception
+        assert "Head('ridge', 36 random convolutions, 90 rows)" in done.output
+    assert cs.fuse(files).model.predict(x).shape == (90,)
+    rows, out = tmp_path / "rows.npz", tmp_path / "site.safetensors"
+    np.savez(rows, x=rng.normal(size=(90, D)), y=y)
+    noise = ["--classes", "3", "--epsilon", "9", "--norm-bound", "9"]
+    for arguments in (["--fourier", "20", "--length", "2"], [], noise):
+        done = run("head", "lda", "--data", rows, "-o", out, "--quiet", *arguments)
+        assert done.exception is None, done.exception
+        assert done.output == ""
+    (tmp_path / "bodies.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(6, 4)\n")
+    monkeypatch.chdir(tmp_path)
+    assert run("head", "qda", "--data", rows, "-o", out, "--module", "bodies:make").exception is None
+    assert "Linear (module, digest" in run("inspect", out).output
+    for arguments, text in (
+        (["--delta", "0.1"], "are for --epsilon, which is missing"),
+        (["--fourier", "9", "--convolutions", "18"], "give one"),
+        (["--length", "2"], "--length: means nothing for these features"),
+        (["--fourier", "9", "--scale", "2"], "--scale: means nothing"),
+        (["--convolutions", "18"], "expected (channels, height, width)"),
+        (["--epsilon", "1"], "of all sites are needed with noise"),
+    ):
+        assert text in str(run("head", "ridge", "--data", rows, "-o", out, *arguments).exception)

@@ -17,6 +17,7 @@ from consilience.cli.describe import describe
 from consilience.cli.evaluate import evaluate
 from consilience.cli.fisher import fisher
 from consilience.cli.fuse import check, fuse
+from consilience.cli.head import head
 from consilience.cli.inspect import inspect
 from consilience.cli.merge import merge
 from consilience.cli.networks import barrier, symmetry
@@ -40,7 +41,7 @@ def cli() -> None:
 
 
 for _command in (
-    fuse, check, inspect, describe, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send, answer,
+    fuse, check, inspect, describe, head, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send, answer,
 ):  # fmt: skip
     cli.add_command(_command)
 

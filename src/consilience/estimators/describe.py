@@ -22,7 +22,7 @@ from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.hyper_parameters import encoded_parameters
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
 from consilience.estimators.site_rows import SiteRows, read_rows
-from consilience.estimators.statistics import Statistics
+from consilience.estimators.statistics import NOISE, Statistics
 from consilience.posteriors.adapters.base import sklearn_features
 from consilience.posteriors.posterior import Features
 from consilience.posteriors.scaling import final_model, is_pipeline, scaling_of
@@ -107,7 +107,8 @@ def describe(
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
     left, withheld = withhold(statistics, min_count)
-    for text in () if isinstance(model, Statistics) else left.approximations:
+    is_known = isinstance(model, Statistics) or NOISE in left.counts  # who adds noise knows it
+    for text in () if is_known else left.approximations:
         warn_caller(
             f"the sums of this {adapter_of_kind(left.kind).class_name} are approximate: {text}",
             ApproximateStatisticsWarning,

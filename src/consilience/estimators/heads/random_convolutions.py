@@ -233,7 +233,7 @@ def _filters(channels: int, side: int, draws: Array) -> Array:
     values, vectors = linalg.eigh(covariance)
     whitener = (vectors / np.sqrt(values + WHITENING_NOISE)) @ vectors.T
     patches = (draws @ root.T).reshape(len(draws), channels, side * side)
-    patches = (patches - patches.mean(axis=2, keepdims=True)).reshape(len(draws), -1)
+    patches = (patches - patches.mean(axis=2, keepdims=True)).reshape(draws.shape)
     filters = _normalised(_normalised(patches @ whitener) @ whitener)
     filters = _normalised(filters - filters.mean(axis=1, keepdims=True))
     deviation = np.linalg.norm(filters @ root, axis=1).mean() if len(filters) else 1.0
