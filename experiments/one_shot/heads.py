@@ -229,6 +229,17 @@ def run_networks(name: str, alpha: float, n_sites: int, seed: int) -> dict[str, 
     return {"scores": scores, "seconds": seconds, "bytes": n_bytes, "verdict": chosen}
 
 
+def run_bytes(name: str) -> dict[str, int]:
+    """Return the bytes of a second message, which depend on shapes alone."""
+    data = images(name)
+    x, y = scaled(data.x[:500]).numpy(), data.y[:500]
+    networks = [lenet(data.x.shape[1:], seed).eval() for seed in range(2)]
+    fusion = cs.fuse(networks, method="consensus", example=torch.zeros(1, *data.x.shape[1:]))
+    message = cs.federated.request("head", fusion)
+    answer = cs.federated.answer(message, (x, y), min_count=0, module=fusion.model)
+    return {"request": len(message.data), "answer": len(answer.data)}
+
+
 def remembered(part: str, key: str, work: Any) -> Any:
     """Return a result that is kept in the cache, run where it is missing."""
     path = CACHE / "results" / part / f"{key}.json"
@@ -253,7 +264,7 @@ def write() -> None:
         "features": COUNT,
         "chosen": "the library's defaults; no test label",
     }
-    for part in ("random", "body", "networks", "ridge", "layers", "noise"):
+    for part in ("random", "body", "networks", "ridge", "bytes", "layers", "noise"):
         folder = CACHE / "results" / part
         found[part] = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     (HERE / "heads.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
@@ -262,7 +273,7 @@ def write() -> None:
 def main() -> None:
     """Run what is missing, or write what there is."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=("random", "body", "networks", "ridge"), action="append")
+    parser.add_argument("--part", choices=("random", "body", "networks", "ridge", "bytes"), action="append")
     parser.add_argument("--set", choices=SETS, action="append")
     parser.add_argument("--sites", type=int, action="append")
     parser.add_argument("--seed", type=int, action="append")
@@ -275,10 +286,10 @@ def main() -> None:
     torch.set_num_threads(1)
     runs = {"random": run_random, "body": run_body, "networks": run_networks}
     sets, counts, seeds = tuple(given.set or SETS), tuple(given.sites or SITES), tuple(given.seed or SEEDS)
-    for part in given.part or ("ridge", *runs):
-        if part == "ridge":
+    for part in given.part or ("ridge", "bytes", *runs):
+        if part in ("ridge", "bytes"):
             for name in sets:
-                remembered(part, name, partial(run_ridge, name))
+                remembered(part, name, partial(run_ridge if part == "ridge" else run_bytes, name))
             continue
         for cell in cells(sets, counts, seeds):
             remembered(part, key_of(*cell), partial(runs[part], *cell))

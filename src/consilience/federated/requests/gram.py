@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 from scipy import linalg
 
-from consilience.checks import Array, symmetric_part
+from consilience.checks import Array
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
@@ -34,6 +34,8 @@ from consilience.federated.requests.network_state import (
     module_of_state,
     network_arrays,
     network_problems,
+    symmetric_matrix,
+    upper_triangle,
     weights_in_order,
 )
 from consilience.files.schemas import StrictModel, first_problem
@@ -138,7 +140,8 @@ class LayerGrams(RequestKind):
             if path not in moments.layers:
                 why = moments.skipped.get(path, "is not called, or no linear layer or convolution")
                 raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix")
-            arrays |= {f"mean.{path}": moments.layers[path].mean, f"covariance.{path}": moments.layers[path].covariance}
+            arrays[f"mean.{path}"] = moments.layers[path].mean
+            arrays[f"covariance.{path}"] = upper_triangle(moments.layers[path].covariance)
         return n, Content({"withheld": 0}, arrays)
 
     def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
@@ -154,17 +157,17 @@ class LayerGrams(RequestKind):
             return [Problem("answer", f"expected moments of the layers {', '.join(_open_layers(request))}")]
         for path in _open_layers(request):
             d = _rows_of(request.content.arrays, path).shape[1]
-            mean, covariance = arrays[f"mean.{path}"], arrays[f"covariance.{path}"]
-            if mean.shape != (d,) or covariance.shape != (d, d):
-                text = f"layer {path} has moments {mean.shape} and {covariance.shape}, expected {(d,)} and {(d, d)}"
+            mean, triangle = arrays[f"mean.{path}"], arrays[f"covariance.{path}"]
+            shapes = (d,), (d * (d + 1) // 2,)
+            if (mean.shape, triangle.shape) != shapes:
+                text = (
+                    f"layer {path} has moments {mean.shape} and {triangle.shape}, expected {shapes[0]} and {shapes[1]}"
+                )
                 return [Problem("answer", text)]
-            if not (np.all(np.abs(mean) <= _LARGEST) and np.all(np.abs(covariance) <= _LARGEST)):
+            if not (np.all(np.abs(mean) <= _LARGEST) and np.all(np.abs(triangle) <= _LARGEST)):
                 return [Problem("answer", f"layer {path} has moments that are NaN or infinite, or beyond {_LARGEST:g}")]
-            trace = float(np.trace(covariance))
-            is_symmetric = np.allclose(covariance, covariance.T, rtol=0.0, atol=_SCATTER_ROUNDING * max(trace, 0.0))
-            if not is_symmetric or np.linalg.eigvalsh(symmetric_part(covariance))[0] < -_SCATTER_ROUNDING * max(
-                trace, 0.0
-            ):
+            covariance = symmetric_matrix(triangle, d)
+            if np.linalg.eigvalsh(covariance)[0] < -_SCATTER_ROUNDING * max(float(np.trace(covariance)), 0.0):
                 return [Problem("answer", f"layer {path} has a covariance that is not positive semidefinite")]
         return []
 
@@ -243,7 +246,7 @@ def _gram(arrays: Mapping[str, Array], path: str) -> Array:
     """Return the second moments of what a layer reads, a one appended (d + 1, d + 1)."""
     mean = np.append(arrays[f"mean.{path}"], 1.0)
     gram = np.outer(mean, mean)
-    gram[:-1, :-1] += symmetric_part(arrays[f"covariance.{path}"])
+    gram[:-1, :-1] += symmetric_matrix(arrays[f"covariance.{path}"], len(mean) - 1)
     return gram
 
 

@@ -33,6 +33,8 @@ from consilience.federated.requests.network_state import (
     module_of_state,
     network_arrays,
     network_problems,
+    symmetric_matrix,
+    upper_triangle,
     weights_in_order,
 )
 from consilience.files.schemas import StrictModel, first_problem
@@ -119,7 +121,7 @@ class ExactHead(RequestKind):
                 "answer with more rows, or take a lower --min-count",
             )
         counts_kept, sums, record = sums_of_features(features, numbers, n_classes)
-        arrays = {"counts": counts_kept, "sums": sums, "mean": record.mean, "scatter": record.scatter}
+        arrays = {"counts": counts_kept, "sums": sums, "mean": record.mean, "scatter": upper_triangle(record.scatter)}
         return len(features), Content({"withheld": int(thin.sum())}, arrays)
 
     def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
@@ -131,7 +133,7 @@ class ExactHead(RequestKind):
             return [Problem("answer", f"is no answer to a head request: {location or 'the whole'}: {reason}")]
         arrays = answer.content.arrays
         n_classes, h = _head_shape(request)
-        shapes = {"counts": (n_classes,), "sums": (n_classes, h), "mean": (h,), "scatter": (h, h)}
+        shapes = {"counts": (n_classes,), "sums": (n_classes, h), "mean": (h,), "scatter": (h * (h + 1) // 2,)}
         if set(arrays) != set(shapes):
             return [Problem("answer", f"expected the arrays {', '.join(sorted(shapes))}; found {', '.join(arrays)}")]
         for name, shape in shapes.items():
@@ -155,10 +157,8 @@ class ExactHead(RequestKind):
         if np.any(np.abs(sums[counts == 0]) > 0):
             return [Problem("answer", "it has sums of a class without rows")]
         moments = _moments(arrays)
-        lowest = np.linalg.eigvalsh(moments.within)[0] if h else 0.0
-        if not np.allclose(arrays["scatter"], arrays["scatter"].T) or lowest < -_SCATTER_ROUNDING * max(
-            float(np.trace(arrays["scatter"])), np.finfo(np.float64).tiny
-        ):
+        trace = float(np.trace(moments.scatter))
+        if np.linalg.eigvalsh(moments.within)[0] < -_SCATTER_ROUNDING * max(trace, np.finfo(np.float64).tiny):
             return [Problem("answer", "its scatter within classes is not positive semidefinite: no rows have it")]
         return []
 
@@ -294,7 +294,7 @@ def _head_shape(request: Request) -> tuple[int, int]:
 
 def _record(arrays: Mapping[str, Array]) -> CentredMoments:
     n = np.array(float(arrays["counts"].sum()))
-    return CentredMoments(n, n, np.array(0.0), arrays["mean"], arrays["scatter"])
+    return CentredMoments(n, n, np.array(0.0), arrays["mean"], symmetric_matrix(arrays["scatter"], len(arrays["mean"])))
 
 
 def _moments(arrays: Mapping[str, Array]) -> FeatureMoments:

@@ -102,6 +102,20 @@ def _is_tied(state: Mapping[str, Any], name: str, own: Mapping[str, Array]) -> b
     return any(other in own and values.data_ptr() == pointer for other, values in state.items() if other != name)
 
 
+def upper_triangle(matrix: Array) -> Array:
+    """Return the entries of a symmetric matrix (d, d) on and above its diagonal, row by row (d (d + 1) / 2,)."""
+    return matrix[np.triu_indices(len(matrix))]
+
+
+def symmetric_matrix(triangle: Array, d: int) -> Array:
+    """Return the symmetric matrix (d, d) of its upper triangle."""
+    matrix = np.zeros((d, d))
+    rows, columns = np.triu_indices(d)
+    matrix[rows, columns] = triangle
+    matrix[columns, rows] = triangle
+    return matrix
+
+
 def weights_in_order(network: Any) -> Iterator[tuple[str, bool]]:
     """Yield the layers by the path of their weight, in the order of computation, with whether each is an output.
 
