@@ -147,7 +147,7 @@ class FittedHead:
 
 
 class LinearHead(FittedHead):
-    """A head whose scores are linear in the features: coef_ (C, d) and intercept_ (C,)."""
+    """A head whose scores are linear in the features: ``coef_`` (C, d) and ``intercept_`` (C,)."""
 
     has_probabilities: ClassVar[bool] = False
 
