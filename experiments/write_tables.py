@@ -22,6 +22,7 @@ from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
 from network_battery.kronecker_tables import TABLES as KRONECKER
 from network_battery.tables import TABLES as NETWORK_BATTERY
+from one_shot.heads_tables import TABLES as ONE_SHOT_HEADS
 from scale_tables import SCALE
 from scores.tables import TABLES as SCORES
 from spahm.tables import TABLES as POINTS
@@ -47,6 +48,7 @@ PAGES = (
     "docs/experiments_points.md",
     "docs/experiments_recurrent.md",
     "docs/federated.md",
+    "docs/heads.md",
     "docs/fisher.md",
     "docs/networks_default.md",
     "docs/number.md",
@@ -359,6 +361,7 @@ TABLES = {
     **NETWORKS,
     **KRONECKER,
     **NETWORK_BATTERY,
+    **ONE_SHOT_HEADS,
     **RECURRENT,
     **FISHER,
     **BNN,

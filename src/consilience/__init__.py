@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from consilience import engines, families, learners, renamed_modules
+from consilience import engines, families, features, learners, renamed_modules
 from consilience.api.describe import describe
 from consilience.api.evaluate import evaluate
 from consilience.api.files import load, save
@@ -163,6 +163,7 @@ __all__ = [
     "engines",
     "evaluate",
     "families",
+    "features",
     "federated",
     "fisher",
     "fuse",

@@ -112,6 +112,12 @@ SPECIMENS = Specimens(
         "statsmodels.Poisson": (),
         "statsmodels.MNLogit": (),
         "statsmodels.PHReg": (),
+        # Heads have features before them, and laws of their own, in test_heads.py.
+        "consilience.RidgeHead": (),
+        "consilience.LDAHead": (),
+        "consilience.QDAHead": (),
+        "consilience.GaussianNBHead": (),
+        "consilience.BayesianHead": (),
         "sklearn.LinearRegression": _cases(
             Case(LinearRegression, regression_rows),
             Case(LinearRegression, regression_rows, weighted=True, label="weights"),

@@ -7,6 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 import consilience as cs
 from consilience.federated import REQUEST_KINDS
+from tests.federated.network_sites import networks
 from tests.federated.rounds import mixture, rows
 from tests.specimens import Specimens
 
@@ -29,5 +30,8 @@ def regressions():
     return cs.fuse({site: cs.describe(LogisticRegression(tol=1e-8).fit(*own), own) for site, own in data.items()}), data
 
 
-SPECIMENS = Specimens("SPECIMENS in tests/federated/request_kinds_zoo.py", {"em": mixtures, "refine": regressions})
+SPECIMENS = Specimens(
+    "SPECIMENS in tests/federated/request_kinds_zoo.py",
+    {"em": mixtures, "refine": regressions, "head": networks, "gram": networks},
+)
 """What gives a fused model and the data of every site, by kind."""

@@ -6,6 +6,7 @@ import pytest
 import consilience as cs
 from consilience.errors import InputError
 from consilience.federated import REQUEST_KINDS
+from consilience.federated.requests.table import request_kind
 from tests.federated.request_kinds_zoo import NAMES, SPECIMENS
 
 kinds = pytest.mark.parametrize("kind", NAMES)
@@ -15,7 +16,8 @@ def exchanged(kind, rounds=2):
     """Return the fusion, the first request and the answers to it."""
     fusion, data = SPECIMENS[kind]()
     request = cs.federated.request(kind, fusion, rounds=rounds)
-    return fusion, request, {site: cs.federated.answer(request, own) for site, own in data.items()}
+    module = fusion.model if request_kind(kind).needs_module else None
+    return fusion, request, {site: cs.federated.answer(request, own, module=module) for site, own in data.items()}
 
 
 def test_every_kind_says_what_it_is_for():

@@ -17,6 +17,7 @@ from consilience.cli.describe import describe
 from consilience.cli.evaluate import evaluate
 from consilience.cli.fisher import fisher
 from consilience.cli.fuse import check, fuse
+from consilience.cli.head import head
 from consilience.cli.inspect import inspect
 from consilience.cli.merge import merge
 from consilience.cli.networks import barrier, symmetry
@@ -40,7 +41,7 @@ def cli() -> None:
 
 
 for _command in (
-    fuse, check, inspect, describe, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send, answer,
+    fuse, check, inspect, describe, head, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send, answer,
 ):  # fmt: skip
     cli.add_command(_command)
 
@@ -77,6 +78,8 @@ def _print_estimator(adapter: EstimatorAdapter) -> None:
     """Print an estimator, what its fusion is, and what a site gives for it."""
     data = "X" if adapter.needs == "nothing" else "(X, y)"
     needs = "the fitted object" if adapter.lacks is None else f"cs.describe(model, data={data}) at the site"
+    if adapter.sent_as is not None:
+        needs = f"{adapter.sent_as} at the site"
     if adapter.disclosure() is not None:
         needs += ", and min_count=0 everywhere: extremes are single observations"
     library = adapter.kind.partition(".")[0]

@@ -49,7 +49,7 @@ from consilience.posteriors.thin_components import MIN_COUNT
 @click.option(
     "--then",
     metavar="KIND[:N]",
-    help="Requests that follow, and that sites answer with `consilience answer`, such as em:3.",
+    help="Requests that follow, and that sites answer with `consilience answer`, such as em:3 or head.",
 )
 @click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
 @click.option("--work", type=click.Path(path_type=Path), help="The server's own folder.  [default: OUTPUT.work]")

@@ -16,6 +16,7 @@ from consilience.checks import Array, Labels
 from consilience.estimators.class_labels import ClassLabels, union
 from consilience.estimators.statistics import (
     INFORMATION,
+    OF_ALL,
     ROWS,
     UNWEIGHTED,
     WITHOUT_UNWEIGHTED,
@@ -43,7 +44,8 @@ def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Sta
     names = sorted({name for site in sites for name in site.moments})
     moments = {
         name: merge_moments(
-            _placed(_record(site, name), places, classes) for site, places in zip(sites, positions, strict=True)
+            _placed(_record(site, name), None if name in OF_ALL else places, classes)
+            for site, places in zip(sites, positions, strict=True)
         )
         for name in names
     }
@@ -51,12 +53,13 @@ def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Sta
         name: _padded_sum(
             [
                 site.counts[name]
-                if places is None or classes is None
+                if places is None or classes is None or name in OF_ALL
                 else placed_counts(name, site.counts[name], places, len(classes))
                 for site, places in zip(sites, positions, strict=True)
+                if name in site.counts
             ]
         )
-        for name in first.counts
+        for name in sorted({name for site in sites for name in site.counts})
     }
     maxima = {name: np.max([site.maxima[name] for site in sites], axis=0) for name in first.maxima}
     approximations = tuple(dict.fromkeys(text for site in sites for text in site.approximations))

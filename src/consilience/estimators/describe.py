@@ -22,7 +22,7 @@ from consilience.estimators.adapters.table import REFUSED, adapter_for, adapter_
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
 from consilience.estimators.site_rows import SiteRows, read_rows
-from consilience.estimators.statistics import Statistics
+from consilience.estimators.statistics import NOISE, Statistics
 from consilience.posteriors.adapters.base import sklearn_features
 from consilience.posteriors.posterior import Features
 from consilience.posteriors.scaling import final_model, is_pipeline, scaling_of
@@ -107,7 +107,8 @@ def describe(
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
     left, withheld = withhold(statistics, min_count)
-    for text in () if isinstance(model, Statistics) else left.approximations:
+    is_known = isinstance(model, Statistics) or NOISE in left.counts  # who adds noise knows it
+    for text in () if is_known else left.approximations:
         warn_caller(
             f"the sums of this {adapter_of_kind(left.kind).class_name} are approximate: {text}",
             ApproximateStatisticsWarning,
@@ -123,6 +124,13 @@ def describe_all(
     """Return the statistics of a fitted estimator with all of its classes; see ``describe``."""
     if is_pipeline(model):
         return _describe_pipeline(model, data, n_observations, sample_weight)
+    known = adapter_for(model)
+    kept = None if known is None else known.kept_statistics(model)
+    if kept is not None:
+        if data is not None or sample_weight is not None:
+            raise OptionError("data, sample_weight", f"are for estimators without sums; a {kept.kind} has its own")
+        _require_same_number(kept, n_observations)
+        return kept
     adapter, parameters = _known(model)
     names = adapter.features_of(model)
     if data is None:
@@ -366,13 +374,9 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         )
         for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
-    if isinstance(adapter, LaplaceAdapter):
-        raise InputError(
-            [
-                *problems,
-                Problem("", f"a {adapter.class_name} is told with all of its classes", "fit without that class"),
-            ]
-        )
+    if isinstance(adapter, LaplaceAdapter) or (problems and adapter.pools_classes):
+        remedy = f"fit with min_count={min_count:g}" if adapter.pools_classes else "fit without that class"
+        raise InputError([*problems, Problem("", f"a {adapter.class_name} is told with all of its classes", remedy)])
     left = replace(leaving.some_classes(np.flatnonzero(is_kept)), n_withheld=leaving.n_withheld + len(problems))
     return adapter.trimmed(left), problems
 

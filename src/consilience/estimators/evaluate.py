@@ -16,18 +16,20 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
-from consilience.errors import ConsilienceError, InputError, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, OptionError, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import adapter_for
 from consilience.estimators.describe import is_estimator, n_columns_of
 from consilience.estimators.evaluation import EstimatorEvaluation
 from consilience.estimators.files import read_statistics
 from consilience.estimators.fusion import EstimatorFusion
+from consilience.estimators.heads.model import FittedHead
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.site_rows import SiteRows, read_rows
 from consilience.estimators.statistics import Statistics
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
+from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.posteriors.evaluate import MIN_OBSERVATIONS
 from consilience.posteriors.evaluation import Score
 from consilience.posteriors.observations import ExpectedColumns, read_observations
@@ -40,8 +42,10 @@ RowScore = tuple[str, str, bool, Array, ScoreKind]
 """Name of a score, its unit, whether larger is better, its value of every row (n,), and what it is."""
 
 
-def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels: Any) -> EstimatorEvaluation:
-    """Compare two estimators; see ``consilience.evaluate``.
+def evaluate_estimators(
+    fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any = None
+) -> EstimatorEvaluation:
+    """Compare two estimators; see ``consilience.evaluate``. A module is what computes the features of heads.
 
     Raises
     ------
@@ -61,6 +65,11 @@ def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels:
         raise UnsupportedError(
             f"a {adapters[0].class_name}", "has no score of single rows here", "compare what its predict gives"
         )
+    if isinstance(models[0], FittedHead) or isinstance(models[1], FittedHead):
+        models, data = _on_features(models, (fused, local), data, labels, module)
+        labels = None
+    elif module is not None:
+        raise OptionError("module", "is for networks and heads on their features, and these models are none")
     rows = _rows(models, adapters[0], data, labels)
     of_fused, of_own = (_scores(adapters[0], model, rows) for model in models)
     of_fused, of_own = of_fused[: len(of_own)], of_own[: len(of_fused)]
@@ -101,7 +110,26 @@ def _fitted(one: NamedInput) -> Any:
         ) from error
     if not is_estimator(one.model):
         raise InputError(one.label, f"is a {type(one.model).__name__}, expected an estimator")
-    return one.model
+    return one.model.model if hasattr(one.model, "error_curve") else one.model
+
+
+def _on_features(
+    models: list[Any], inputs: tuple[NamedInput, NamedInput], data: Any, labels: Any, module: Any
+) -> tuple[list[Any], Any]:
+    """Return heads as classifiers of features, and the features with the classes of the data."""
+    if models[0].features_record_ != models[1].features_record_:
+        raise InputError(inputs[1].label, f"is on other features than {inputs[0].label}", "compare heads on the same")
+    if module is not None:
+        models = [model.with_features(module) for model in models]
+    features, own_labels = models[0].labelled_features(data if labels is None else (_inputs(data), labels))
+    if isinstance(own_labels, str | Path):
+        own_labels = np.asarray(read_class_labels(Path(own_labels), "data", len(features), "labels"))
+    return [model.on_features() for model in models], (np.asarray(features, dtype=np.float64), own_labels)
+
+
+def _inputs(data: Any) -> Any:
+    """Return inputs of features: those in a file, or as they are given."""
+    return read_labelled_arrays(Path(data)).inputs if isinstance(data, str | Path) else data
 
 
 def _adapter(model: Any) -> EstimatorAdapter:
@@ -168,7 +196,8 @@ def _classification_scores(model: Any, rows: SiteRows) -> list[RowScore]:
     scores: list[RowScore] = [("accuracy", "percentage points", True, correct, ScoreKind.AGREEMENT)]
     names = [str(label) for label in model.classes_.tolist()]
     position_of = {name: position for position, name in enumerate(names)}
-    if hasattr(model, "predict_log_proba") and all(str(label) in position_of for label in rows.y.tolist()):
+    has_probabilities = hasattr(model, "predict_log_proba") and getattr(model, "has_probabilities", True)
+    if has_probabilities and all(str(label) in position_of for label in rows.y.tolist()):
         log_probabilities = np.asarray(model.predict_log_proba(X))
         own = log_probabilities[np.arange(rows.n), [position_of[str(label)] for label in rows.y.tolist()]]
         if np.all(np.isfinite(own)):

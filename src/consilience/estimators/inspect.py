@@ -7,8 +7,10 @@ from typing import Any
 
 from consilience.core.inspection import Row, listed, provenance_rows
 from consilience.core.kind import Inspection
+from consilience.estimators.adapters.heads import FEATURES
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.files import StatisticsHeader, read_header
+from consilience.estimators.heads.feature_maps import parsed_record
 from consilience.files.safetensors_file import SafetensorsFile
 
 
@@ -22,8 +24,11 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
         ("estimator", f"{header.estimator} (scikit-learn {header.versions.get('scikit-learn')})"),
-        ("parameters", listed([f"{name}={value!r}" for name, value in header.parameters.items()])),
+        ("parameters", listed([f"{name}={value!r}" for name, value in header.parameters.items() if name != FEATURES])),
     ]
+    if FEATURES in header.parameters:
+        stated = parsed_record(header.parameters[FEATURES])
+        rows.append(("features", f"{stated['name']} ({stated['kind']}, digest {stated['digest'][:12]})"))
     if header.last_step is not None:
         steps = [f"{step.name}: {step.estimator}" for step in header.steps]
         rows.append(("pipeline", listed([*steps, header.last_step])))
@@ -65,8 +70,16 @@ def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:
     rows.append(
         ("differences", "two files that differ by one person give that person's row; by one site, its sums: send one")
     )
+    if "moments.total.scatter" in tensors:
+        rows.append(
+            ("products", "how features vary together over all classes; of fewer rows than features, their space")
+        )
+    if "counts.sums" in tensors:
+        rows.append(("sums by class", "the mean features of each class: of one row, that row"))
     adapter = adapter_of_kind(header.estimator)
     unit = "classes" if adapter.needs == "classes" else "sites"
     kept = f"{unit} of fewer than {header.min_count:g} rows are withheld" if header.min_count else "nothing is withheld"
-    rows.append(("protection", f"{kept}; no noise is added, so no formal privacy is given"))
+    has_noise = "counts.noise" in tensors
+    noise = "; ".join(header.approximations) if has_noise else "no noise is added, so no formal privacy is given"
+    rows.append(("protection", f"{kept}; {noise}"))
     return rows

@@ -62,11 +62,9 @@ class Estimators(Kind):
         self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any
     ) -> EstimatorEvaluation:
         """Compare two estimators on rows, by the score of their class."""
-        if module is not None:
-            raise OptionError("module", "is for networks, and these models are none")
         from consilience.estimators.evaluate import evaluate_estimators  # here, so that fusing starts without it
 
-        return evaluate_estimators(fused, local, data, labels)
+        return evaluate_estimators(fused, local, data, labels, module)
 
     def summary(self, fusion: Any) -> str:
         """Return what the command says of a fusion."""

@@ -25,7 +25,7 @@ from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.inputs import disagreements, statistics_of
 from consilience.estimators.rebuild import rebuild
-from consilience.estimators.statistics import ROWS, SIGNED, UNWEIGHTED, WITHOUT_UNWEIGHTED, Statistics
+from consilience.estimators.statistics import OF_ALL, ROWS, SIGNED, UNWEIGHTED, WITHOUT_UNWEIGHTED, Statistics
 from consilience.estimators.verdict import judge
 from consilience.families.centred_moments import MAX_REMOVAL_ERROR
 from consilience.posteriors.thin_components import MIN_COUNT
@@ -137,9 +137,13 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
         positions = part.classes.positions_in(whole.classes)
         part = replace(
             part,
-            moments={name: record.placed(positions, len(whole.classes)) for name, record in part.moments.items()},
+            moments={
+                name: record if name in OF_ALL else record.placed(positions, len(whole.classes))
+                for name, record in part.moments.items()
+            },
             counts={
-                name: placed_counts(name, values, positions, len(whole.classes)) for name, values in part.counts.items()
+                name: values if name in OF_ALL else placed_counts(name, values, positions, len(whole.classes))
+                for name, values in part.counts.items()
             },
         )
     if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):
@@ -148,7 +152,10 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
         name: record.remove(part.moments[ROWS if name == UNWEIGHTED and name not in part.moments else name])
         for name, record in whole.moments.items()
     }
-    counts = {name: _less(name, values, part.counts[name]) for name, values in whole.counts.items()}
+    counts = {
+        name: _less(name, values, part.counts[name]) if name in part.counts else values
+        for name, values in whole.counts.items()
+    }
     n_withheld = max(whole.n_withheld - part.n_withheld, 0)
     left = replace(whole, moments=moments, counts=counts, n_withheld=n_withheld)
     if left.classes is None:

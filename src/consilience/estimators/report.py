@@ -23,7 +23,7 @@ from consilience.estimators.laplace_product import site_estimate
 from consilience.estimators.meta_analysis.analysis import meta_analysis
 from consilience.estimators.meta_analysis.report import MAX_PLOTS, MAX_SITES, forest_plot
 from consilience.estimators.rebuild import rebuild
-from consilience.estimators.statistics import Statistics
+from consilience.estimators.statistics import NOISE, Statistics
 from consilience.files.atomic import write_bytes
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -271,7 +271,9 @@ def _what_it_tells(content: EstimatorContent) -> Section:
         else f"The mean row {of}; of images, a picture.",
         "Two fusions that differ by one person give that person's row; by one site, that site's sums.",
         *_products(content.statistics),
-        "No noise is added, so no formal privacy is given.",
+        content.statistics.approximations[0]
+        if NOISE in content.statistics.counts
+        else "No noise is added, so no formal privacy is given.",
     ]
     return Section("people", "What it tells about people", [Items(tells)])
 

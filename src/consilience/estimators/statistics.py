@@ -41,7 +41,15 @@ PEARSON, WEIGHT = "pearson", "weight"
 """Names of the sum of squared Pearson residuals, and of the sum of weights."""
 DEGREES = "degrees"
 """Name of the sum of degrees of freedom of residuals, by which a sum of squares of sites' own fits is a dispersion."""
-SIGNED = (INFORMATION, SHIFT)
+SUMS = "sums"
+"""Name of the sums of columns by class."""
+TOTAL = "total"
+"""Name of the moments of the rows of all classes together, which have no axis of classes."""
+NOISE = "noise"
+"""Name of the variance of what was added to each sum for privacy, a single number."""
+OF_ALL = (TOTAL, NOISE)
+"""Moments and counts of a classifier that have no axis of classes."""
+SIGNED = (INFORMATION, SHIFT, SUMS)
 """Counts that may be negative."""
 
 _NEGATIVE_VARIANCE = 1e-10
@@ -222,9 +230,13 @@ class Statistics:
             self,
             parameters=by_class,
             classes=ClassLabels(values, self.classes.are_objects),
-            moments={name: record.at(positions) for name, record in self.moments.items()},
+            moments={name: record if name in OF_ALL else record.at(positions) for name, record in self.moments.items()},
             counts={
-                name: array[positions][:, :, positions] if name == INFORMATION else array[positions]
+                name: array
+                if name in OF_ALL
+                else array[positions][:, :, positions]
+                if name == INFORMATION
+                else array[positions]
                 for name, array in self.counts.items()
             },
         )
@@ -244,9 +256,7 @@ class Statistics:
                 continue
             if np.any((record.n == 0) != (record.weight == 0)):
                 problems.append(Problem("", f"moments {name!r} have weights without rows, or rows without weight"))
-            lowest = record.scatter if record.is_diagonal else np.linalg.eigvalsh(record.scatter)
-            trace = record.variances.sum(axis=-1)
-            if np.any(lowest.min(axis=-1, initial=0.0) < -_NEGATIVE_VARIANCE * np.maximum(trace, 0.0)):
+            if NOISE not in self.counts and _has_negative_variance(record):
                 problems.append(Problem("", f"moments {name!r} have a scatter with negative variances"))
         problems += [
             Problem("", f"counts {name!r} have negative values")
@@ -260,8 +270,8 @@ class Statistics:
     def _contradictions(self) -> list[Problem]:
         """Return where arrays do not have one entry for each class, or count the same rows differently."""
         count = len(self.classes or ())
-        leading = {f"moments {name!r}": record.shape for name, record in self.moments.items()}
-        leading |= {f"counts {name!r}": values.shape for name, values in self.counts.items()}
+        leading = {f"moments {name!r}": record.shape for name, record in self.moments.items() if name not in OF_ALL}
+        leading |= {f"counts {name!r}": values.shape for name, values in self.counts.items() if name not in OF_ALL}
         problems = [
             Problem("", f"{name} have shape {list(shape)}, expected one entry for each of {count} classes")
             for name, shape in leading.items()
@@ -271,12 +281,29 @@ class Statistics:
             one, other = self.rows.n, self.moments[UNWEIGHTED].n
             if np.any(np.abs(one - other) > _COUNT_ROUNDING * np.maximum(one, other)):
                 problems.append(Problem("", "counts of the same rows contradict each other"))
+        if not problems and TOTAL in self.moments:
+            by_class, of_all = float(self.row_counts.sum()), float(self.moments[TOTAL].n)
+            if abs(by_class - of_all) > _COUNT_ROUNDING * max(by_class, of_all):
+                problems.append(Problem("", f"has {by_class:g} rows by class and {of_all:g} rows of all classes"))
         return problems
 
 
 def is_by_class(name: str, value: Any) -> bool:
     """Return whether a hyper-parameter has a value for every class."""
     return name in PRIORS and isinstance(value, list)
+
+
+def _has_negative_variance(record: CentredMoments) -> bool:
+    """Return whether a scatter has an eigenvalue below what rounding leaves."""
+    lowest_allowed = -_NEGATIVE_VARIANCE * np.maximum(record.variances.sum(axis=-1), 0.0)  # (...)
+    if record.is_diagonal:
+        return bool(np.any(record.scatter.min(axis=-1, initial=0.0) < lowest_allowed))
+    raised = record.scatter - lowest_allowed[..., None, None] * np.eye(record.n_columns)
+    try:  # a tenth of the time of eigenvalues; zero matrices have no factor
+        np.linalg.cholesky(raised)
+    except np.linalg.LinAlgError:
+        return bool(np.any(np.linalg.eigvalsh(record.scatter).min(axis=-1, initial=0.0) < lowest_allowed))
+    return False
 
 
 def _bad(values: Array) -> bool:

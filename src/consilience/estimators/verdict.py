@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from consilience.core.verdict import Verdict
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.laplace_product import MAX_PRIOR_SHARE
-from consilience.estimators.statistics import WITHOUT_UNWEIGHTED, Statistics
+from consilience.estimators.statistics import NOISE, WITHOUT_UNWEIGHTED, Statistics
 
 SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
 """A p-value of Q below the one, or I^2 above the other, says that sites differ, as in a meta-analysis."""
@@ -39,6 +41,8 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
         rows += f", without {withheld:,} {'class' if withheld == 1 else 'classes'} of too few rows at their sites"
     if isinstance(adapter, LaplaceAdapter):
         return _judge_product(adapter, rows, statistics, details)
+    if NOISE in statistics.counts:
+        return _judge_noise(name, rows, statistics)
     if statistics.approximations:
         return Verdict(
             "approximate",
@@ -59,6 +63,19 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
         None if withheld else True,
         remedy="min_count=0 at the sites and here keeps small classes" if withheld else None,
     )
+
+
+def _judge_noise(name: str, rows: str, statistics: Statistics) -> Verdict:
+    """Return the verdict on sums with noise: how large it is beside what a class has."""
+    deviation = float(np.sqrt(statistics.counts[NOISE]))
+    smallest = float(statistics.row_counts.min())
+    text = (
+        f"private: near the {name} that fit gives on some {rows.removeprefix('the ')}. {statistics.approximations[0]}:"
+        f" its deviation is {deviation:.3g} on each sum, and the smallest class has {smallest:,.0f} rows."
+    )
+    is_large = deviation * np.sqrt(statistics.n_columns) > smallest
+    remedy = "take fewer features, a larger epsilon, or add the sums of sites before noise" if is_large else None
+    return Verdict("private", text, None, remedy=remedy)
 
 
 def _judge_product(laplace: LaplaceAdapter, rows: str, statistics: Statistics, details: Mapping[str, Any]) -> Verdict:

@@ -74,7 +74,8 @@ class CentredMoments:
         total = float(n) if weights is None else float(weights.sum())
         mean: Array = (np.full(n, 1.0) if weights is None else weights) @ rows.astype(np.float64, copy=False) / total
         remainder, scatter = np.zeros(p), np.zeros(p if diagonal else (p, p))
-        step = max(1, BLOCK_BYTES // (8 * max(p, 1)))
+        # Of many columns as many rows at least, so that adding up products costs little beside making them.
+        step = max(BLOCK_BYTES // (8 * max(p, 1)), 1 if diagonal else p, 1)
         for start in range(0, n, step):
             block = rows[start : start + step] - mean  # (b, p)
             if weights is not None:

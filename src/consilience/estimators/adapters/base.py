@@ -65,6 +65,10 @@ class EstimatorAdapter(ABC):
     """Values of hyper-parameters with which a model may be too far from what its sums give for being compared."""
     has_score: ClassVar[bool] = True
     """Whether predictions are compared with targets by their squared error, where it is fitted to targets."""
+    sent_as: ClassVar[str | None] = None
+    """What a site writes to make it; None for fitted estimators, which are described."""
+    pools_classes: ClassVar[bool] = False
+    """Whether some sums are of all classes together, so that no class can be taken out of them."""
     compared: ClassVar[tuple[str, ...]] = ()
     """Fitted attributes by which a model is compared with what its sums give; what it predicts, where there are
     none."""
@@ -114,6 +118,11 @@ class EstimatorAdapter(ABC):
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
         """Return the shapes of counts and maxima, and the leading ones of moments, by what messages call them."""
         return {f"moments {ROWS!r}": () if statistics.classes is None else (len(statistics.classes),)}
+
+    def kept_statistics(self, model: Any) -> Statistics | None:
+        """Return the statistics that an object keeps whole; None where they are made of what it keeps, or of data."""
+        del model
+        return None
 
     @abstractmethod
     def sums_of_rows(

@@ -9,6 +9,13 @@ from consilience.estimators.adapters.discriminant import (
     LinearDiscriminantAnalysisAdapter,
     QuadraticDiscriminantAnalysisAdapter,
 )
+from consilience.estimators.adapters.heads import (
+    BayesianHeadAdapter,
+    GaussianNBHeadAdapter,
+    LDAHeadAdapter,
+    QDAHeadAdapter,
+    RidgeHeadAdapter,
+)
 from consilience.estimators.adapters.laplace import (
     GammaRegressorAdapter,
     LogisticRegressionAdapter,
@@ -80,6 +87,11 @@ ESTIMATORS: tuple[EstimatorAdapter, ...] = (
     DiscretePoissonAdapter(),
     MNLogitAdapter(),
     PHRegAdapter(),
+    RidgeHeadAdapter(),
+    LDAHeadAdapter(),
+    QDAHeadAdapter(),
+    GaussianNBHeadAdapter(),
+    BayesianHeadAdapter(),
 )
 """Every estimator that is fused by its sums; a new one is one file and one line here."""
 

@@ -45,10 +45,13 @@ class Content:
         JSON values.
     arrays : mapping of str to ndarray
         Numbers, float64.
+    private : object, optional
+        What the server needs to reduce answers, and no message has. Default: nothing.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
+    private: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))

@@ -234,6 +234,7 @@ def exchange(
     rounds: int = 1,
     min_count: float = MIN_COUNT,
     allow_differencing: bool = False,
+    module: Any = None,
 ) -> Any:
     """Return the fused model after some rounds of requests, all sites in one memory: for experiments.
 
@@ -245,6 +246,8 @@ def exchange(
         The rows of every site.
     min_count : float
         As for `answer`. Default: 5.
+    module : object, optional
+        As for `answer`. Default: the fused module, for kinds that need one.
 
     Returns
     -------
@@ -258,10 +261,12 @@ def exchange(
         As `request`, `answer` and `reduce`.
     """
     message: Request | None = request(kind, fusion, rounds=rounds, allow_differencing=allow_differencing)
+    if module is None and request_kind(kind).needs_module:
+        module = fusion.model
     done: list[Round] = []
     standing: Mapping[str, StandingAnswer] = {}
     while message is not None:
-        answers = {site: answer(message, rows, min_count=min_count) for site, rows in data.items()}
+        answers = {site: answer(message, rows, min_count=min_count, module=module) for site, rows in data.items()}
         done.append(reduce(message, answers, standing))
         message, standing = done[-1].next_request, done[-1].reduction.standing
     return finish(fusion, done)

@@ -8,9 +8,11 @@ from consilience.errors import OptionError
 from consilience.federated.requests.base import RequestKind
 from consilience.federated.requests.em import ExpectationMaximization
 from consilience.federated.requests.files import MAX_ROUNDS
+from consilience.federated.requests.gram import LayerGrams
+from consilience.federated.requests.head import ExactHead
 from consilience.federated.requests.refine import Refinement
 
-REQUEST_KINDS: tuple[RequestKind, ...] = (ExpectationMaximization(), Refinement())
+REQUEST_KINDS: tuple[RequestKind, ...] = (ExpectationMaximization(), Refinement(), ExactHead(), LayerGrams())
 """Every kind of request."""
 
 

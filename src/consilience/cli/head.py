@@ -1,0 +1,91 @@
+"""The command ``head``: a site's sums of features by class, from its rows, in a file to send."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from consilience.errors import OptionError
+from consilience.files.atomic import refuse_unwritable
+from consilience.posteriors.thin_components import MIN_COUNT
+
+KINDS = ("ridge", "lda", "qda", "gaussian_nb", "bayesian")
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(KINDS))
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Rows of this site: .npz with x and y.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the sums.")
+@click.option("--classes", metavar="N|A,B,...", help="Number or labels of all sites' classes.  [default: those in y]")
+@click.option(
+    "--module", metavar="PKG.MOD:CALLABLE", help="The frozen torch module of the features. Importing it runs its code."
+)
+@click.option("--convolutions", metavar="COUNT", type=int, help="Features: so many random convolutions of images.")
+@click.option("--fourier", metavar="COUNT", type=int, help="Features: so many random Fourier features.")
+@click.option("--length", type=float, help="Length scale of the kernel, for --fourier.  [default: 1]")
+@click.option("--scale", type=float, help="Deviation of pixels in [0, 1], for --convolutions.  [default: 0.3081]")
+@click.option("--seed", type=click.IntRange(0), help="Of random features, the same at all sites.  [default: 0]")
+@click.option("--min-count", default=MIN_COUNT, show_default=True, help="Classes of fewer rows are left out.")
+@click.option("--epsilon", type=float, help="Add noise for (epsilon, delta) differential privacy of each row.")
+@click.option("--delta", type=float, help="With --epsilon.  [default: 1e-5]")
+@click.option("--norm-bound", type=float, help="With --epsilon: public bound of the norm of features.  [default: 1]")
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+def head(
+    kind: Any,
+    data: Path,
+    output: Path,
+    classes: str | None,
+    module: str | None,
+    convolutions: int | None,
+    fourier: int | None,
+    min_count: float,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Take the sums of a KIND of head on shared features of this site's rows; no row leaves.
+
+    All sites give the same KIND and features. `consilience fuse` adds the files up to the head of all rows. Without
+    --module, --convolutions or --fourier the rows are features already.
+    """
+    from consilience import api, features, learners  # here, so that other commands start without them
+    from consilience.files.labelled_arrays import read_labelled_arrays
+
+    refuse_unwritable(output)
+    arrays = read_labelled_arrays(data)
+    if arrays.labels is None:
+        raise OptionError(f"--data {data}", "has no array y", "write a .npz with x and y")
+    options = {name: value for name, value in given.items() if value is not None}
+    noise_options = {name: options.pop(name) for name in ("delta", "norm_bound") if name in options}
+    epsilon = options.pop("epsilon", None)
+    if epsilon is None and noise_options:
+        raise OptionError("--delta, --norm-bound", "are for --epsilon, which is missing")
+    noise = None if epsilon is None else learners.GaussianMechanism(epsilon, **noise_options)
+    kinds = {"module": module, "convolutions": convolutions, "fourier": fourier}
+    asked = [name for name, value in kinds.items() if value is not None]
+    if len(asked) > 1:
+        raise OptionError(", ".join(f"--{name}" for name in asked), "are several kinds of features; give one")
+    allowed = {"convolutions": {"scale", "seed"}, "fourier": {"length", "seed"}}.get(asked[0] if asked else "", set())
+    if unused := sorted(set(options) - allowed):
+        raise OptionError(", ".join(f"--{name}" for name in unused), "means nothing for these features; leave it out")
+    computed: Any = None
+    if module is not None:
+        from consilience.cli.modules import import_module
+
+        computed = import_module(module, "--module")
+    elif convolutions is not None:
+        shape = arrays.inputs.shape[1:]
+        computed = features.random_convolutions((1, *shape) if len(shape) == 2 else shape, convolutions, **options)
+    elif fourier is not None:
+        n_columns = int(arrays.inputs[0].size) if len(arrays.inputs) else 1
+        computed = features.random_fourier(n_columns, fourier, **options)
+    labels: Any = None
+    if classes is not None:
+        labels = int(classes) if classes.isdecimal() else classes.split(",")
+    fitted = learners.Head(kind, features=computed).fit(
+        arrays.inputs, arrays.labels, classes=labels, min_count=min_count, noise=noise
+    )
+    api.save(fitted, output, min_count=min_count)
+    if not quiet:
+        click.echo(f"wrote {output}: {fitted}, {output.stat().st_size:,} bytes")

@@ -1,0 +1,134 @@
+"""Sums of a site's features by class: what its message is made of, and the linear systems that all sites' sums give.
+
+With phi (n, d) the features and y the classes: n_c rows of each class, B_c = sum of the rows of class c, and the record
+of all rows, (n, m, S) with S = sum (phi - m)(phi - m)^T. The scatter within classes follows,
+
+    W = S - sum_c n_c (m_c - m)(m_c - m)^T,      m_c = B_c / n_c,
+
+so that one message serves ridge regression on indicators of classes, discriminant analysis and Bayesian regression.
+Sums of squares and products are d (d + 1) / 2 numbers however many classes there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array, Labels, symmetric_part
+from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statistics
+from consilience.families.centred_moments import CentredMoments
+
+_BLOCK_ROWS = 1_024
+"""Rows that are summed by class at a time. Chosen by hand: they and their indicators stay in a processor's cache."""
+
+
+def sums_of_features(features: Array, numbers: Labels, n_classes: int) -> tuple[Array, Array, CentredMoments]:
+    """Return counts (C,) and sums of features (C, d) by class, and the record of all rows.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n, d)
+        Features in single or double precision; sums are taken in double precision.
+    numbers : ndarray of int of shape (n,)
+        The class of each row.
+    n_classes : int
+        Number C of classes.
+    """
+    counts = np.bincount(numbers, minlength=n_classes).astype(np.float64)
+    sums = np.zeros((n_classes, features.shape[1]))
+    for start in range(0, len(features), _BLOCK_ROWS):
+        of_block = numbers[start : start + _BLOCK_ROWS]
+        indicators = np.zeros((n_classes, len(of_block)))
+        indicators[of_block, np.arange(len(of_block))] = 1.0
+        sums += indicators @ features[start : start + _BLOCK_ROWS].astype(np.float64, copy=False)
+    return counts, sums, CentredMoments.of_rows(features)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMoments:
+    """Moments of features by class, as heads are solved from them.
+
+    Parameters
+    ----------
+    n_by_class : ndarray of shape (C,)
+        Rows of each class.
+    means : ndarray of shape (C, d)
+        Mean features of each class; that of all rows for a class without rows.
+    mean : ndarray of shape (d,)
+        Of all rows.
+    scatter : ndarray of shape (d, d)
+        Of all rows about their mean.
+    noise_variance : float
+        Variance of what was added to each sum for privacy, over all sites; 0 without.
+    """
+
+    n_by_class: Array
+    means: Array
+    mean: Array
+    scatter: Array
+    noise_variance: float = 0.0
+
+    @classmethod
+    def of(cls, statistics: Statistics) -> FeatureMoments:
+        """Return the moments in statistics of a head."""
+        total = statistics.moments[TOTAL]
+        counts, sums = statistics.counts[ROWS], statistics.counts[SUMS]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = np.where(counts[:, None] > 0, sums / counts[:, None], total.mean)
+        noise = statistics.counts.get(NOISE)
+        return cls(counts, means, total.mean, total.scatter, 0.0 if noise is None else float(noise))
+
+    @property
+    def n(self) -> float:
+        """Number of rows."""
+        return float(self.n_by_class.sum())
+
+    @property
+    def between(self) -> Array:
+        """Weighted deviations of class means from the mean (C, d): sqrt(n_c) (m_c - m)."""
+        return np.sqrt(self.n_by_class)[:, None] * (self.means - self.mean)
+
+    @property
+    def within(self) -> Array:
+        """W (d, d), the scatter within classes."""
+        return symmetric_part(self.scatter - self.between.T @ self.between)
+
+    @property
+    def cross(self) -> Array:
+        """Products of centred features and indicators of classes (d, C): n_c (m_c - m)."""
+        return (self.n_by_class[:, None] * (self.means - self.mean)).T
+
+    @property
+    def shares(self) -> Array:
+        """Part of the rows that each class has (C,)."""
+        return self.n_by_class / self.n
+
+    @property
+    def noise_ridge(self) -> float:
+        """Ridge of the size of the noise, 2 s sqrt(d / 2): the norm of a symmetric matrix of that noise."""
+        return 2.0 * float(np.sqrt(self.noise_variance * len(self.mean) / 2.0))
+
+    def squared_error(self, coefficients: Array, intercepts: Any) -> float:
+        """Return the mean squared error of indicators of classes, summed over classes, of a linear head.
+
+        Parameters
+        ----------
+        coefficients : ndarray of shape (C, d)
+            Rows W_c.
+        intercepts : ndarray of shape (C,)
+            b_c.
+        """
+        shares = self.shares
+        offset = shares - (coefficients @ self.mean + intercepts)  # (C,) mean residual
+        fitted = np.einsum("cd,de,ce->c", coefficients, self.scatter, coefficients)
+        agreement = np.einsum("cd,dc->c", coefficients, self.cross)
+        centred = self.n * shares * (1.0 - shares) - 2.0 * agreement + fitted  # (C,)
+        return float((centred / self.n + offset**2).sum())
+
+
+def clipped(matrix: Array) -> Array:
+    """Return the positive semidefinite matrix nearest to a symmetric one, as of scatters with noise."""
+    values, vectors = np.linalg.eigh(symmetric_part(matrix))
+    return symmetric_part((vectors * np.maximum(values, 0.0)) @ vectors.T)
