@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from consilience.api.kinds import KINDS, POSTERIORS
@@ -9,7 +10,7 @@ from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
 from consilience.estimators.statistics import Statistics
 from consilience.networks.network import Network
-from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.posterior import Features, Posterior, as_features
 
 
 def describe(
@@ -20,7 +21,7 @@ def describe(
     classes: Any = None,
     example: Any = None,
     sample_weight: Any = None,
-    features: Features | None = None,
+    features: Features | Sequence[str] | Mapping[str, str] | None = None,
     min_count: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
@@ -60,8 +61,9 @@ def describe(
     sample_weight : array_like of shape (n,), optional
         Of a statistical model: weight of every row of `data` in the fit, where the model does not record the number of
         observations, or of which sums are taken. Default: 1.
-    features : Features, optional
-        Of a statistical model: what the columns mean. Default: what the model itself records.
+    features : sequence of str, mapping of str to str, or Features, optional
+        Of a statistical model: what the columns mean: their names, their units by name, or `Features`. Default: what
+        the model itself records, such as the names of a DataFrame that it was fitted to.
     min_count : float, optional
         Components of fewer effective observations, and classes of fewer observations, are withheld, and a
         `WithheldWarning` names them; 0 withholds nothing. Default: 5.
@@ -109,7 +111,7 @@ def describe(
     n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
-        "features": features, "min_count": min_count, "class_prior": class_prior, "layers": layers,
+        "features": as_features(features), "min_count": min_count, "class_prior": class_prior, "layers": layers,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)

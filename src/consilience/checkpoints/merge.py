@@ -17,6 +17,8 @@ from consilience.checkpoints.recipe import TensorRule, as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
 from consilience.core.progress import Progress, shown
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError
 from consilience.files.sizes import as_bytes
 from consilience.networks.api import symmetry as traced_symmetry
@@ -28,8 +30,8 @@ SHARD_BYTES = 5 * 10**9
 interrupted merge can lose, since files are finished one after another."""
 
 
-@dataclass(frozen=True, eq=False)
-class Merge:
+@dataclass(frozen=True, eq=False, repr=False)
+class Merge(Displayed):
     """A merge of checkpoints, done or planned.
 
     Parameters
@@ -54,6 +56,22 @@ class Merge:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     resumed: int = 0
+
+    def _headline(self) -> str:
+        state = "written" if self.digests else "planned"
+        files = format_count(len(self.plan.shards), "file")
+        return f"{format_count(self.plan.tensors, 'tensor')} in {files} {state}, {self.bytes:,} bytes"
+
+    def _facts(self) -> dict[str, object | None]:
+        record = self.provenance
+        models = [str(one["name"]) for one in record.get("inputs", ()) if one.get("role") == "model"]
+        return {
+            "method": record.get("recipe", {}).get("method"),
+            "models": names_in_line(models),
+            "output": self.output,
+            "notes": "; ".join(self.notes) or None,
+            "finished before": format_count(self.resumed, "file") if self.resumed else None,
+        }
 
     @property
     def bytes(self) -> int:

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from consilience.drawing.blocks import Block, Facts, Paragraph, markup, sentences
+from consilience.drawing.display import MAX_NAMES, Displayed
+from consilience.drawing.words import shorten
+
 
 class HarmWarning(UserWarning):
     """A fused model is taken up that is known to be worse than the best of the models that went in.
@@ -15,8 +19,8 @@ class HarmWarning(UserWarning):
     """
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(Displayed):
     """The judgement on a fusion, computed from parameters and statistics alone.
 
     Parameters
@@ -45,6 +49,30 @@ class Verdict:
     criterion: str | None = None
     loss: float | None = None
     remedy: str | None = None
+
+    def _headline(self) -> str:
+        return self.code
+
+    def _facts(self) -> dict[str, object | None]:
+        ranked = sorted(self.candidates.items(), key=lambda entry: entry[1])
+        scores = ", ".join(f"{shorten(name, 24)} {score:.4g}" for name, score in ranked[:MAX_NAMES])
+        more = f" and {len(ranked) - MAX_NAMES} more" if len(ranked) > MAX_NAMES else ""
+        return {
+            "": self.text,
+            "to do": self.remedy,
+            "harmless": {True: "yes", False: "no", None: "not known"}[self.harmless],
+            "candidates": f"{scores}{more} ({self.criterion})" if scores else None,
+        }
+
+    def paragraph(self) -> Paragraph:
+        """Return the verdict as reports and notebooks show it: in amber where there is something to act on."""
+        remedy = f"To do: {shorten(self.remedy, 400)}." if self.remedy else ""
+        said = sentences(markup("<strong>{}</strong>", shorten(self.text, 600)), remedy)
+        return Paragraph(said, "status act" if self.harmless is False or self.remedy else "status")
+
+    def _blocks(self) -> list[Block | None]:
+        facts = {name.capitalize(): text for name, text in self._facts().items() if name and name != "to do"}
+        return [self.paragraph(), Facts(facts)]
 
     def __str__(self) -> str:
         return self.text

@@ -15,6 +15,7 @@ from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.estimators.files import write_statistics
 from consilience.estimators.statistics import Statistics
+from consilience.estimators.summary import notes_of, summary
 from consilience.matching.result import Matching
 
 
@@ -37,7 +38,7 @@ class EstimatorInput:
     sha256: str | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EstimatorFusion(Fusion):
     """Statistics of the rows of all sites, and the estimator that they give.
 
@@ -71,6 +72,8 @@ class EstimatorFusion(Fusion):
 
         def __getattr__(self, name: str) -> Any:
             """Say where to look for what fusions of other kinds have, and fitted models."""
+            if name.startswith("_"):  # copying and unpickling ask before there is a model
+                raise AttributeError(name)
             where = "the sums are in .statistics" if name in ("posterior", "network") else None
             if hasattr(type(self._model), name):
                 where = f"its fitted model does: fusion.model.{name}"
@@ -90,6 +93,18 @@ class EstimatorFusion(Fusion):
     def n_components(self) -> int:
         """Number of classes; 1 for estimators without."""
         return self.statistics.n_components
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of single sites, a sentence each: classes that few know, what was left out and why."""
+        return tuple(notes_of(self))
+
+    def summary(self) -> str:
+        """Return as text the verdict, how many rows of how many sites were summed, and what to know of the sites."""
+        return summary(self)
+
+    def _outcome(self) -> str:
+        return f"{self.statistics.kind} on {self.statistics.n_observations:,.0f} rows"
 
     @property
     def record(self) -> dict[str, Any]:

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.drawing.display import MAX_NAMES, Displayed
+from consilience.drawing.words import format_count, printable
 from consilience.errors import OptionError
 
+MAX_LABELS = 20
+"""Labels of a model that a line of text holds; more are counted. Chosen by hand for a terminal."""
 
-@dataclass(frozen=True, eq=False)
-class Matching:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Matching(Displayed):
     """Which fused component each local component became.
 
     Parameters
@@ -39,6 +44,25 @@ class Matching:
     confidence: Array | None = None
     signs: Array | None = None
     names: tuple[str, ...] = ()
+
+    def _headline(self) -> str:
+        n_sites = len(self.names) or (int(self.owner.max()) + 1 if self.owner.size else 0)
+        here = f"{format_count(len(self.labels), 'component')} of {format_count(n_sites, 'model')}"
+        dropped = int(np.sum(self.labels < 0))
+        return f"{here} -> {self.n_components:,}" + (f", {dropped:,} dropped" if dropped else "")
+
+    def _facts(self) -> dict[str, object | None]:
+        rows = {printable(name): self.of_site(site) for site, name in enumerate(self.names[:MAX_NAMES])}
+        facts: dict[str, object | None] = {
+            name: ", ".join(str(label) if label >= 0 else "dropped" for label in labels[:MAX_LABELS].tolist())
+            + (f" and {len(labels) - MAX_LABELS:,} more" if len(labels) > MAX_LABELS else "")
+            for name, labels in rows.items()
+        }
+        if len(self.names) > MAX_NAMES:
+            facts["further models"] = f"{len(self.names) - MAX_NAMES:,}"
+        shared = int(np.sum(self.members > 1))
+        facts["shared"] = f"{shared:,} of {self.n_components:,} come from more than one component"
+        return facts
 
     @property
     def members(self) -> Labels:

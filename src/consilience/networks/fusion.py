@@ -14,6 +14,7 @@ from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
+from consilience.drawing.words import format_count
 from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.networks.choice.sites import Sites
@@ -54,7 +55,7 @@ class NetworkInput:
     description: Description | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NetworkFusion(Fusion):
     """A fused network and how it came about.
 
@@ -153,6 +154,22 @@ class NetworkFusion(Fusion):
         mean: Literal["logits", "probabilities"] = "logits" if sites.is_regression else "probabilities"
         one_output = self.details.get("one_output")
         return ModuleEnsemble(modules, sites.weights, mean, names=sites.names, one_output=one_output).eval()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of the networks, a sentence each, as the method and the tracing say it."""
+        return tuple(map(str, self.details.get("notes", ())))
+
+    def summary(self) -> str:
+        """Return as text the verdict, widths, the quality of matches by group, and what is still open."""
+        from consilience.networks.summary import network_summary  # here, since it imports this file
+
+        return network_summary(self)
+
+    def _outcome(self) -> str:
+        if self.keeps_models:
+            return "their ensemble"
+        return f"{format_count(self.n_components, 'unit')} in {format_count(len(self.groups), 'group')}"
 
     @property
     def groups(self) -> dict[str, int]:

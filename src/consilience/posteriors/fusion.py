@@ -20,6 +20,7 @@ from consilience.posteriors.files import write_posterior
 from consilience.posteriors.intervals import Intervals, intervals_of
 from consilience.posteriors.methods.ensemble import NO_FILE
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.summary import notes_of, summary
 
 
 @dataclass(frozen=True, eq=False, slots=True)  # there may be very many
@@ -44,7 +45,7 @@ class FusionInput:
     sha256: str | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PosteriorFusion(Fusion):
     """A fused posterior and how it was computed.
 
@@ -107,6 +108,15 @@ class PosteriorFusion(Fusion):
         It is computed from parameters alone; see ``consilience.posteriors.verdict``.
         """
         return super().verdict if self._judge is None else self._judge(self.posterior, self.details, self.status)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of single models, a sentence each: what was left out and why, and who is far apart."""
+        return tuple(notes_of(self.details))
+
+    def summary(self) -> str:
+        """Return as text the verdict, how many components became how many, and what to know of the models."""
+        return summary(self)
 
     def intervals(self, level: float = 0.9) -> Intervals:
         """Return credible intervals of the components' means, a row for each component and feature.

@@ -16,7 +16,8 @@ from scipy.special import chdtrc, ndtri, stdtrit
 
 from consilience.checks import Array, is_number
 from consilience.core.verdict import Verdict
-from consilience.drawing.words import format_count, printable
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count, printable, shorten
 from consilience.errors import OptionError
 from consilience.estimators.meta_analysis.between_sites import (
     Method,
@@ -103,7 +104,7 @@ class Effects:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MetaAnalysis:
+class MetaAnalysis(Displayed):
     """Estimates of several sites pooled with fixed and with random effects.
 
     Parameters
@@ -169,13 +170,24 @@ class MetaAnalysis:
         """I^2 of each coefficient (p,)."""
         return np.array([one.i2 for one in self.of_coefficients])
 
-    def __repr__(self) -> str:
-        """Return sites, coefficients, method and heterogeneity in one line."""
+    def _headline(self) -> str:
         test, coefficients = self.heterogeneity, format_count(len(self.coefficients), "coefficient")
         return (
-            f"MetaAnalysis({len(self.sites)} sites, {coefficients}, method={self.method!r},"
-            f" Q={test.q:.4g} on {test.degrees_of_freedom}, I2={test.i2:.3g})"
+            f"{len(self.sites)} sites, {coefficients}, {self.method}, Q = {test.q:.4g} on {test.degrees_of_freedom},"
+            f" I2 = {100 * test.i2:.0f} %"
         )
+
+    def _facts(self) -> dict[str, object | None]:
+        effects = [
+            f"{shorten(name, 24)} {self.random.mean[c]:.4g} ({_range(self.random.intervals[c])})"
+            for c, name in enumerate(self.coefficients)
+        ]
+        return {
+            "": self.verdict.text,
+            "to do": self.verdict.remedy,
+            "random effects": names_in_line(effects, 70),
+            "sites": names_in_line(self.sites),
+        }
 
     def summary(self) -> str:
         """Return the verdict and a table of coefficients: random and fixed effects, tau^2, I^2 and prediction."""
@@ -261,7 +273,11 @@ def meta_analysis(
     --------
     >>> analysis = meta_analysis({"lund": (0.10, 0.01), "oslo": (0.30, 0.01), "riga": (0.35, 0.02)}, method="dl")
     >>> analysis
-    MetaAnalysis(3 sites, 1 coefficient, method='dersimonian_laird', Q=2.9 on 2, I2=0.31)
+    MetaAnalysis: 3 sites, 1 coefficient, dersimonian_laird, Q = 2.9 on 2, I2 = 31 %
+      no sign that coefficients differ between sites (Q = 2.9 on 2 degrees of freedom, p = 0.23, I2 =
+        31 %). With 3 sites tau2 is hardly estimable: read its intervals as rough.
+      random effects: effect 0.235 (-0.09393 to 0.564)
+      sites: lund, oslo, riga
     >>> analysis.random.mean.round(3), analysis.tau2.round(4)
     (array([0.235]), array([0.0056]))
     """
