@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +13,8 @@ from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Facts
 from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
 from consilience.drawing.words import format_count
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ _ELSEWHERE = {
 }
 
 
-class Fusion(Displayed, ABC):
+class Fusion(Displayed, Plotted, Tabular, ABC):
     """A fused model and how it came about: a PosteriorFusion, an EstimatorFusion or a NetworkFusion.
 
     Parameters
@@ -134,6 +137,20 @@ class Fusion(Displayed, ABC):
             "to do": verdict.remedy,
             "note": f"{notes[0]}{more}" if notes else None,
             "models": names_in_line(self.site_names),
+        }
+
+    def _charts(self) -> Mapping[str, Chart | str]:
+        verdict = self.verdict
+        scores = partial(
+            draw_scores,
+            scores=verdict.candidates,
+            chosen=self.details.get("chosen", verdict._chosen),
+            criterion=verdict.criterion,
+        )
+        history = self.history
+        return {
+            "candidates": scores if verdict.candidates else "nothing was compared",
+            "history": partial(draw_history, history=history) if len(history) > 1 else "it was found in one step",
         }
 
     def _blocks(self) -> Sequence[Block | None]:

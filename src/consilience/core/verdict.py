@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from consilience.drawing.blocks import Block, Facts, Paragraph, markup, sentences
 from consilience.drawing.display import MAX_NAMES, Displayed
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_scores
 from consilience.drawing.words import shorten
 
 
@@ -19,8 +22,12 @@ class HarmWarning(UserWarning):
     """
 
 
+FUSED = "fused"
+"""What the candidates of a verdict call the fused model."""
+
+
 @dataclass(frozen=True, repr=False)
-class Verdict(Displayed):
+class Verdict(Displayed, Plotted, Tabular):
     """The judgement on a fusion, computed from parameters and statistics alone.
 
     Parameters
@@ -63,6 +70,20 @@ class Verdict(Displayed):
             "harmless": {True: "yes", False: "no", None: "not known"}[self.harmless],
             "candidates": f"{scores}{more} ({self.criterion})" if scores else None,
         }
+
+    def _charts(self) -> dict[str, Chart | str]:
+        draw = partial(draw_scores, scores=self.candidates, chosen=self._chosen, criterion=self.criterion)
+        return {"candidates": draw if self.candidates else "nothing was compared"}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each candidate, the best first: its name and its score."""
+        ranked = sorted(self.candidates.items(), key=lambda entry: entry[1])
+        return {"candidate": [name for name, _ in ranked], "score": [score for _, score in ranked]}
+
+    @property
+    def _chosen(self) -> str | None:
+        """The candidate that is the fused model; None where the verdict does not say."""
+        return FUSED if FUSED in self.candidates else None
 
     def paragraph(self) -> Paragraph:
         """Return the verdict as reports and notebooks show it: in amber where there is something to act on."""

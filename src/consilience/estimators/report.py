@@ -7,26 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from consilience.core.provenance import read_inputs_of
 from consilience.drawing.blocks import Block, Column, Facts, Items, Paragraph, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.coefficients import LEVEL, coefficients_of, column_names, inference_of
 from consilience.estimators.files import read_statistics
-from consilience.estimators.inference import LinearInference, linear_inference
-from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import Statistics
 from consilience.files.atomic import write_bytes
 from consilience.files.safetensors_file import SafetensorsFile
 
 MAX_COEFFICIENTS = 200
 """Coefficients that the page shows at most; more are counted. Bounds its size; chosen by hand."""
-
-LEVEL = 0.9
-"""Probability of the intervals on the page."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,39 +130,20 @@ def _who_knows_which_class(content: EstimatorContent) -> Section | None:
     return Section("classes", "Who knows which class", [Table("Classes", list(known), columns, "site", caption)])
 
 
-def _inference(statistics: Statistics) -> LinearInference | None:
-    try:
-        return linear_inference(statistics)
-    except InputError:  # of another estimator, or of too few rows
-        return None
-
-
 def _coefficients(content: EstimatorContent) -> Section | None:
     """Return the coefficients of the fused estimator, those of least squares with intervals."""
-    statistics = content.statistics
-    if statistics.last_step is not None or adapter_of_kind(statistics.kind).needs == "nothing":
+    fused = coefficients_of(content.statistics)
+    if fused is None:
         return None
-    model = rebuild(statistics)
-    if not hasattr(model, "coef_"):
-        return None
-    coefficients = np.atleast_2d(model.coef_)  # (q, d)
-    names = statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
-    outputs = [""] if len(coefficients) == 1 else [f" → {number}" for number in range(len(coefficients))]
-    if statistics.classes is not None and len(coefficients) == len(statistics.classes):
-        outputs = [f" → {name}" for name in statistics.classes.names]
-    fused = _inference(statistics)
-    intervals = None if fused is None else fused.intervals(LEVEL)
-    entries = [
-        (f"{name}{output}", coefficients[q, c], None if intervals is None else intervals[c])
-        for q, output in enumerate(outputs)
-        for c, name in enumerate(names)
-    ]
+    has_intervals = fused.intervals is not None
+    ends = fused.values[:, None] if fused.intervals is None else fused.intervals
+    entries = list(zip(fused.names, fused.values.tolist(), ends, strict=True))
     columns = [
         text_column("Coefficient", lambda row: row[0]),
-        Column("Fused", lambda row: float(row[1])),
-        *([_interval_column(f"{100 * LEVEL:.0f} % interval")] if intervals is not None else []),
+        Column("Fused", lambda row: row[1]),
+        *([_interval_column(f"{100 * LEVEL:.0f} % interval")] if has_intervals else []),
     ]
-    caption = "" if intervals is None else "Intervals are those of least squares on the rows of all sites together."
+    caption = "Intervals are those of least squares on the rows of all sites together." if has_intervals else ""
     blocks: list[Block] = [Table("Coefficients", entries[:MAX_COEFFICIENTS], columns, "coefficient", caption)]
     if len(entries) > MAX_COEFFICIENTS:
         blocks.append(Paragraph(f"{len(entries) - MAX_COEFFICIENTS:,} more coefficients are not shown."))
@@ -181,15 +156,14 @@ def _interval_column(title: str) -> Column:
 
 def _how_sites_differ(content: EstimatorContent) -> Section | None:
     """Return the coefficients of each site's own least squares with intervals, beside the fused ones."""
-    fused = _inference(content.statistics)
+    fused = inference_of(content.statistics)
     if fused is None:
         return None
-    inferences = ((name, _inference(site)) for name, site in content.sites)
+    inferences = ((name, inference_of(site)) for name, site in content.sites)
     own = [("all sites", fused), *((name, one) for name, one in inferences if one is not None)]
     if len(own) < 2:
         return None
-    statistics = content.statistics
-    names = statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
+    names = column_names(content.statistics)
     entries = [
         (f"{column}, {site}", one.coefficients[c], one.intervals(LEVEL)[c])
         for c, column in enumerate(names[: MAX_COEFFICIENTS // len(own) + 1])

@@ -14,6 +14,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.paired import PairedDifference, paired_difference
 from consilience.drawing.display import Displayed
+from consilience.drawing.frames import Tabular
 from consilience.drawing.words import format_count
 from consilience.errors import InputError
 from consilience.posteriors.evaluation import (
@@ -21,6 +22,7 @@ from consilience.posteriors.evaluation import (
     better_model,
     difference_to_json,
     finite_json,
+    score_columns,
     score_facts,
     score_lines,
     verdict_sentence,
@@ -57,7 +59,7 @@ class ClassScore:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NetworkEvaluation(Displayed):
+class NetworkEvaluation(Displayed, Tabular):
     """How a fused network and a site's own compare on the site's labelled data.
 
     Parameters
@@ -86,6 +88,10 @@ class NetworkEvaluation(Displayed):
 
     def _facts(self) -> dict[str, object | None]:
         return {"": self.verdict, **score_facts(self.scores)}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each score of both models."""
+        return score_columns(self.scores)
 
     def summary(self) -> str:
         """Return the comparison as text: the verdict, both networks' scores, by class, and its limits."""

@@ -12,6 +12,7 @@ import numpy as np
 from consilience.checks import Labels
 from consilience.core.paired import LEVEL, PairedDifference
 from consilience.drawing.display import MAX_NAMES, Displayed
+from consilience.drawing.frames import Tabular
 from consilience.drawing.words import format_count
 from consilience.posteriors.scores import ScoreKind
 
@@ -44,7 +45,7 @@ class Score:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation(Displayed):
+class Evaluation(Displayed, Tabular):
     """How a fused model and a site's own compare on the site's data.
 
     Parameters
@@ -82,6 +83,10 @@ class Evaluation(Displayed):
     def _facts(self) -> dict[str, object | None]:
         unseen = ", ".join(map(str, self.unseen.tolist()[:MAX_NAMES])) or "none"
         return {"": self.verdict, **score_facts(self.scores), "fused components never seen here": unseen}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each score of both models."""
+        return score_columns(self.scores)
 
     def summary(self) -> str:
         """Return the comparison as text: the verdict, both models' scores, and its limits."""
@@ -165,6 +170,11 @@ def verdict_sentence(difference: PairedDifference, unit: str, observations: str,
         return f"your own model is better here, by {size}"
     sign = "-" if difference.mean < 0 else ""
     return f"no difference can be told: fused minus own is {sign}{size}"
+
+
+def score_columns(scores: Sequence[Score]) -> dict[str, list[Any]]:
+    """Return a row for each score: its name, its unit, and what both models have."""
+    return {name: [getattr(score, name) for score in scores] for name in ("name", "unit", "fused", "own")}
 
 
 def score_facts(scores: Sequence[Score]) -> dict[str, object | None]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -26,8 +27,10 @@ from numpy.typing import NDArray
 from consilience.checks import Array, Labels, is_number
 from consilience.drawing.blocks import Block, Column, Table, text_column
 from consilience.drawing.display import Displayed
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_intervals
 from consilience.drawing.words import shorten
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.errors import InputError, OptionError
 from consilience.families.random_effects import RandomEffectsFamily
 from consilience.posteriors.hierarchical_average import LEVEL, quantile_ratio
 from consilience.posteriors.posterior import Posterior
@@ -76,7 +79,7 @@ class Interval:
 
 
 @dataclass(frozen=True, repr=False)
-class Intervals(Displayed):
+class Intervals(Displayed, Plotted, Tabular):
     """Intervals of all components and features: iterate over it, or make a data frame of it.
 
     Parameters
@@ -154,21 +157,17 @@ class Intervals(Displayed):
     def __str__(self) -> str:
         return self.summary()
 
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame with a row for each component and feature.
+    def _charts(self) -> dict[str, Chart | str]:
+        if not self.rows:
+            return {"forest": "there are no rows"}
+        names = [f"component {row.component}, {row.feature}" for row in self.rows]
+        means, ends = np.array([row.mean for row in self.rows]), np.array([(row.low, row.high) for row in self.rows])
+        title = f"Means with {100 * self.level:g} % intervals"
+        return {"forest": partial(draw_intervals, names=names, means=means, intervals=ends, title=title)}
 
-        Raises
-        ------
-        UnsupportedError
-            Without pandas.
-        """
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            text = "a data frame needs pandas, which is not installed: pip install pandas, or iterate over the rows"
-            raise UnsupportedError(text) from error
-        names = [column.name for column in fields(Interval)]
-        return pandas.DataFrame({name: [getattr(row, name) for row in self.rows] for name in names})
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each component and feature."""
+        return {column.name: [getattr(row, column.name) for row in self.rows] for column in fields(Interval)}
 
 
 def _range(row: Interval) -> str:

@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array, Labels
 from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted
 from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError
 from consilience.families.base import Family
@@ -222,7 +224,7 @@ def _first(names: Sequence[str], count: int = 5) -> str:
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)  # there may be very many
-class Posterior(Displayed):
+class Posterior(Displayed, Plotted, Tabular):
     """A mean-field posterior over the L components of one model: what a site sends, and what a fusion gives.
 
     Parameters
@@ -293,6 +295,17 @@ class Posterior(Displayed):
             "attached": names_in_line(tuple(self.attached)),
             "prior": "none, so that products are impossible" if self.prior is None else None,
         }
+
+    def _charts(self) -> dict[str, Chart | str]:
+        from consilience.posteriors.plots import components_chart  # here, since it imports this file
+
+        return {"components": components_chart(self, None, np.zeros(0, dtype=np.int64))}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each component: observations, share, mean and deviation of each feature."""
+        from consilience.posteriors.component_table import component_columns  # here, since it imports this file
+
+        return component_columns(self)
 
     @property
     def n_components(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,6 +18,8 @@ from scipy.special import chdtrc, ndtri, stdtrit
 from consilience.checks import Array, is_number
 from consilience.core.verdict import Verdict
 from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_intervals
 from consilience.drawing.words import format_count, printable, shorten
 from consilience.errors import OptionError
 from consilience.estimators.meta_analysis.between_sites import (
@@ -104,7 +107,7 @@ class Effects:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MetaAnalysis(Displayed):
+class MetaAnalysis(Displayed, Plotted, Tabular):
     """Estimates of several sites pooled with fixed and with random effects.
 
     Parameters
@@ -187,6 +190,45 @@ class MetaAnalysis(Displayed):
             "to do": self.verdict.remedy,
             "random effects": names_in_line(effects, 70),
             "sites": names_in_line(self.sites),
+        }
+
+    def _charts(self) -> dict[str, Chart | str]:
+        return {name: self._forest(number) for number, name in enumerate(self.coefficients)}
+
+    def _forest(self, number: int) -> Chart:
+        """Return what draws the forest of one coefficient: its sites, and the pooled effects below."""
+        known = np.flatnonzero(~np.isnan(self.estimates[:, number]))
+        means = self.estimates[known, number]
+        margins = float(ndtri(0.5 + self.level / 2.0)) * np.sqrt(self.covariances[known, number, number])
+        pooled = (self.random, self.fixed)
+        return partial(
+            draw_intervals,
+            names=["random effect", "fixed effect", *(self.sites[site] for site in known)],
+            means=np.append([effects.mean[number] for effects in pooled], means),
+            intervals=np.concatenate(
+                [
+                    [effects.intervals[number] for effects in pooled],
+                    np.stack([means - margins, means + margins], axis=1),
+                ]
+            ),
+            title=f"{self.coefficients[number]}, {100 * self.level:g} % intervals",
+            marked=[True, True, *(False for _ in known)],
+        )
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each coefficient: random and fixed effects with intervals, tau^2, I^2, prediction."""
+        return {
+            "coefficient": list(self.coefficients),
+            "random": self.random.mean.tolist(),
+            "random low": self.random.intervals[:, 0].tolist(),
+            "random high": self.random.intervals[:, 1].tolist(),
+            "tau2": self.tau2.tolist(),
+            "I2": self.i2.tolist(),
+            "prediction low": self.prediction[:, 0].tolist(),
+            "prediction high": self.prediction[:, 1].tolist(),
+            "fixed": self.fixed.mean.tolist(),
+            "fixed low": self.fixed.intervals[:, 0].tolist(),
+            "fixed high": self.fixed.intervals[:, 1].tolist(),
         }
 
     def summary(self) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from torch import nn
 from consilience.checks import Array, is_count
 from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_curve
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
@@ -42,7 +45,7 @@ Chosen by hand; nobody has measured other values.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Barrier(Displayed):
+class Barrier(Displayed, Plotted, Tabular):
     """Curves along the line between two networks, and their barriers.
 
     Heights are NaN where an end is infinite, and infinite where a network between finite ends is.
@@ -84,6 +87,18 @@ class Barrier(Displayed):
             name: f"{self.height(name):.4g} above the line between the ends ({curve[0]:.4g} and {curve[-1]:.4g})"
             for name, curve in self.values.items()
         }
+
+    def _charts(self) -> dict[str, Chart | str]:
+        return {
+            name: partial(draw_curve, t=self.t, curve=curve, name=name)
+            if np.isfinite(curve).any()
+            else "no value of it is finite"
+            for name, curve in self.values.items()
+        }
+
+    def to_columns(self) -> dict[str, list[float]]:
+        """Return a row for each place on the line: t, and the value of every curve."""
+        return {"t": self.t.tolist(), **{name: curve.tolist() for name, curve in self.values.items()}}
 
     def curve(self, name: str = "loss") -> Array:
         """Return E(t) at every place (n,), for the value of this name."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from consilience.checks import Array, is_count, is_number
 from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.plots import Chart, Plotted, draw_grid
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
 from consilience.networks.landscape.files import Arrays, Names, read_arrays, write_arrays
@@ -119,7 +121,7 @@ class Marker:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plane(Displayed):
+class Plane(Displayed, Plotted):
     """Values on a grid in the plane through three networks.
 
     Parameters
@@ -158,6 +160,15 @@ class Plane(Displayed):
     def _facts(self) -> dict[str, object | None]:
         ranges = {name: f"{np.min(grid):.4g} to {np.max(grid):.4g}" for name, grid in self.values.items()}
         return {**ranges, "marked": names_in_line([marker.name for marker in self.markers])}
+
+    def _charts(self) -> dict[str, Chart | str]:
+        markers = [(marker.name, marker.alpha, marker.beta) for marker in self.markers]
+        return {
+            name: partial(draw_grid, alphas=self.alphas, betas=self.betas, grid=grid, markers=markers)
+            if np.isfinite(grid).any()
+            else "no value of it is finite"
+            for name, grid in self.values.items()
+        }
 
     def save(self, path: str | Path) -> None:
         """Write the surfaces and markers to a file."""

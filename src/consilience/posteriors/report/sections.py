@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from consilience.core.verdict import FUSED
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Column,
@@ -39,7 +40,6 @@ from consilience.posteriors.report.shared_blocks import (
     site_name,
     strong,
 )
-from consilience.posteriors.verdict import FUSED
 
 _MAX_MEMBERS = 8
 """Sites of a component that are named. Chosen by eye."""
