@@ -155,7 +155,7 @@ def draw_components(
     fused: Sequence[tuple[int, tuple[float, float], tuple[float, float, float]]],
     local: Sequence[tuple[int, tuple[float, float], tuple[float, float, float]]],
 ) -> None:
-    """Draw components by number, centre and covariance (xx, xy, yy): an ellipse, or a bar on a line, holds half of each.
+    """Draw components of a number, centre and covariance (xx, xy, yy): an ellipse, or a bar, holds half of each.
 
     Parameters
     ----------
