@@ -146,8 +146,8 @@ def merge(
     threads : int, optional
         Number of threads that compute; the result is the same for any number. Default: one for each core, up to 4.
     progress : bool or callable
-        True shows a bar with an estimate in a terminal or a notebook; a callable is called with (bytes written, bytes in
-        all), or with the seconds that are left too where it takes three arguments. Default: False.
+        True shows a bar with an estimate in a terminal or a notebook; a callable is called with (bytes written, bytes
+        in all), or with the seconds that are left too where it takes three arguments. Default: False.
     **options
         Options of the method, such as ``density=0.2``.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from consilience.checks import Array
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
-from consilience.drawing.blocks import Block, Facts
+from consilience.drawing.blocks import Block, Facts, Paragraph
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.frames import Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
@@ -121,9 +121,17 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         return ()
 
     def _headline(self) -> str:
+        return f"{format_count(self._n_models, 'model')} -> {self._outcome()} (method {self.provenance.get('method')})"
+
+    @property
+    def _n_models(self) -> int:
+        """Number of models that went in."""
         of_shards = self.details.get("sites")
-        n_models = of_shards if isinstance(of_shards, int) else len(self.site_names)
-        return f"{format_count(n_models, 'model')} -> {self._outcome()} (method {self.provenance.get('method')})"
+        return of_shards if isinstance(of_shards, int) else len(self.site_names)
+
+    def _came_out(self) -> str:
+        """Return what came out, as a part of a sentence."""
+        return "all of them side by side" if self.keeps_models else f"one model of {self._outcome()}"
 
     def _outcome(self) -> str:
         """Return in few words what came out."""
@@ -156,7 +164,11 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     def _blocks(self) -> Sequence[Block | None]:
         verdict = self.verdict
         facts = {"Models": names_in_line(self.site_names), "What to know": "; ".join(self.notes) or None}
-        return [verdict.paragraph(), Facts(facts) if any(facts.values()) else None]
+        return [
+            Paragraph(verdict.in_short(self._n_models, self._came_out()), "short"),
+            verdict.paragraph(),
+            Facts(facts) if any(facts.values()) else None,
+        ]
 
     @property
     def record(self) -> dict[str, Any]:

@@ -26,6 +26,13 @@ FUSED = "fused"
 """What the candidates of a verdict call the fused model."""
 
 
+_IN_WORDS = {
+    "virtual loss": "how well each describes observations drawn from all models, not from people",
+    "bound on the virtual loss": "how far its topics are from those of all models, without any document",
+}
+"""Criteria in words of a reader who knows no information theory, by how their names begin."""
+
+
 @dataclass(frozen=True, repr=False)
 class Verdict(Displayed, Plotted, Tabular):
     """The judgement on a fusion, computed from parameters and statistics alone.
@@ -85,11 +92,52 @@ class Verdict(Displayed, Plotted, Tabular):
         """The candidate that is the fused model; None where the verdict does not say."""
         return FUSED if FUSED in self.candidates else None
 
+    def in_short(self, n_models: int, outcome: str) -> str:
+        """Return one sentence for a reader who fuses no models: what came out, whether it is better, what comes next.
+
+        Parameters
+        ----------
+        n_models : int
+            Number of models that went in.
+        outcome : str
+            What came out, such as "one model of 3 components".
+        """
+        criterion = self.criterion or ""
+        words = next((said for start, said in _IN_WORDS.items() if criterion.startswith(start)), criterion)
+        basis = f"judged by {words}" if words else "by how it was computed"
+        if self.harmless:
+            known = f"known to be no worse than any of them ({basis})"
+            following = "check it on data that no site has trained on"
+        elif self.harmless is False:
+            known = f"known to be worse than the best of them ({basis})"
+            following = "do not adopt it before the causes below are mended"
+        else:
+            known = "not known to be better than each of them"
+            following = "compare it with each site's own on that site's data before anybody adopts it"
+        if self.remedy:
+            following = "see to what is marked below before anybody adopts it"
+        went_in = f"{n_models:,} models went in" if n_models != 1 else "1 model went in"
+        return f"{went_in} and {outcome} came out, {known}; next, {following}."
+
     def paragraph(self) -> Paragraph:
         """Return the verdict as reports and notebooks show it: in amber where there is something to act on."""
         remedy = f"To do: {shorten(self.remedy, 400)}." if self.remedy else ""
         said = sentences(markup("<strong>{}</strong>", shorten(self.text, 600)), remedy)
         return Paragraph(said, "status act" if self.harmless is False or self.remedy else "status")
+
+    @classmethod
+    def read(cls, record: object) -> Verdict | None:
+        """Return the verdict in a provenance, which may be somebody else's; None where it has none or another form."""
+        if not isinstance(record, Mapping) or not isinstance(record.get("text"), str) or not record["text"]:
+            return None
+        harmless, criterion, remedy = (record.get(name) for name in ("harmless", "criterion", "remedy"))
+        return cls(
+            str(record.get("code", "")),
+            record["text"],
+            harmless if isinstance(harmless, bool) else None,
+            criterion=criterion if isinstance(criterion, str) and criterion else None,
+            remedy=remedy if isinstance(remedy, str) and remedy else None,
+        )
 
     def _blocks(self) -> list[Block | None]:
         facts = {name.capitalize(): text for name, text in self._facts().items() if name and name != "to do"}

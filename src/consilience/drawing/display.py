@@ -17,11 +17,12 @@ import textwrap
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
 from markupsafe import Markup
 
 from consilience.drawing.blocks import Block, Facts, Heading, markup, render_blocks
+from consilience.drawing.downloads import without_links
+from consilience.drawing.style_sheets import read_sheets, rules_of
 from consilience.drawing.words import printable, shorten
 
 MAX_LINES, MAX_WIDTH = 6, 100
@@ -90,7 +91,8 @@ def names_in_line(names: Sequence[str], limit: int = 24) -> str | None:
 def fragment(blocks: Sequence[Block | None]) -> str:
     """Return blocks as a part of somebody else's page, with styles that touch nothing beside them."""
     style = Markup(scoped_style())  # noqa: S704  (a file of ours)
-    return str(markup('<div class="consilience">\n<style>{}</style>\n{}\n</div>', style, render_blocks(blocks)))
+    body = without_links(render_blocks(blocks))
+    return str(markup('<div class="consilience">\n<style>{}</style>\n{}\n</div>', style, body))
 
 
 def _said(name: str, text: object) -> str:
@@ -128,37 +130,20 @@ _NOTEBOOK_THEMES = {
 @cache
 def scoped_style() -> str:
     """Return the style sheets of the reports with every rule below the class of a fragment."""
-    folder = Path(__file__).parent / "styles"
-    sheet = (folder / "report.css").read_text(encoding="utf-8") + (folder / "fragment.css").read_text(encoding="utf-8")
-    rules = list(_rules(re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)))
+    rules = list(rules_of(read_sheets("report.css", "fragment.css")))
     colours = {"light": next(body for head, body in rules if head == ":root")}
     dark = next(body for head, body in rules if "prefers-color-scheme: dark" in head)
-    colours["dark"] = next(body for head, body in _rules(dark) if head == ":root")
+    colours["dark"] = next(body for head, body in rules_of(dark) if head == ":root")
     lines = []
     for head, body in rules:
         if head.startswith("@media"):
-            inner = "".join(f"{_scoped(selector)}{{{text}}}" for selector, text in _rules(body) if selector[0] != "@")
+            inner = "".join(f"{_scoped(selector)}{{{text}}}" for selector, text in rules_of(body) if selector[0] != "@")
             lines.append(f"{head}{{{inner}}}")
         elif not head.startswith("@"):
             lines.append(f"{_scoped(head)}{{{body}}}")
     for theme, marks in _NOTEBOOK_THEMES.items():
         lines.append(f"{','.join(f'{mark} .consilience' for mark in marks)}{{{colours[theme]}color-scheme:{theme}}}")
     return "\n".join(lines)
-
-
-def _rules(sheet: str) -> Iterator[tuple[str, str]]:
-    """Yield the rules of a style sheet: what stands before the braces, and what is in them."""
-    depth, start, head = 0, 0, ""
-    for place, sign in enumerate(sheet):
-        if sign == "{":
-            if depth == 0:
-                head, start = sheet[start:place].strip(), place + 1
-            depth += 1
-        elif sign == "}":
-            depth -= 1
-            if depth == 0:
-                yield head, sheet[start:place].strip()
-                start = place + 1
 
 
 def _scoped(selectors: str) -> str:

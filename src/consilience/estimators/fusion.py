@@ -154,6 +154,9 @@ class EstimatorFusion(Fusion):
         """Return as text the verdict, how many rows of how many sites were summed, and what to know of the sites."""
         return summary(self)
 
+    def _came_out(self) -> str:
+        return f"one {self._outcome()}"
+
     def _outcome(self) -> str:
         return f"{self.statistics.kind} on {self.statistics.n_observations:,.0f} rows"
 

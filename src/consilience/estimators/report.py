@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.core.provenance import read_inputs_of
+from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Facts, Items, Paragraph, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
@@ -87,10 +88,13 @@ def render(content: EstimatorContent) -> str:
     is_fine = verdict.get("harmless") is True
     remedy = f" To do: {shorten(verdict['remedy'], 400)}." if verdict.get("remedy") else ""
     head = Paragraph(f"{shorten(str(verdict.get('text', '')), 600)}{remedy}", "status" if is_fine else "status act")
+    stated = Verdict.read(verdict)
+    outcome = f"one {statistics.kind} on {statistics.n_observations:,.0f} rows"
+    short = None if stated is None else Paragraph(stated.in_short(len(records), outcome), "short")
     return Page(
         "Fusion report",
         (f"{format_count(len(records), 'site')} with {statistics.n_observations:,.0f} rows", f"→ {statistics.kind}"),
-        [head],
+        [short, head],
         [
             _what_went_in(content),
             _who_knows_which_class(content),
