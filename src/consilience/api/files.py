@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS, load_file
 from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
@@ -14,7 +15,7 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.posteriors.posterior import Features, Posterior, as_features
+from consilience.posteriors.posterior import Features, Posterior
 
 if TYPE_CHECKING:
     from torch import nn
@@ -96,7 +97,7 @@ def save(
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)
-    kind.save(model, Path(path), features=as_features(features), symmetry=symmetry, stated=stated)
+    kind.save(model, Path(path), features=features_of(features, model, data), symmetry=symmetry, stated=stated)
 
 
 @overload

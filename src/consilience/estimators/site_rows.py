@@ -12,6 +12,7 @@ from scipy import sparse
 from consilience.checks import Array
 from consilience.errors import InputError, OptionError
 from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.files.tables import as_named_table, read_named_table
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 
 Needs = Literal["classes", "targets", "nothing"]
@@ -50,7 +51,8 @@ def read_rows(
     Parameters
     ----------
     data : tuple, array_like, DataFrame, str or Path
-        ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y.
+        ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y. X may be a table with
+        named columns, or the path of a .csv or .parquet file, and y the name of one of its columns.
     sample_weight : array_like of shape (n,), optional
         Weight of every row.
     n_columns, names
@@ -90,9 +92,15 @@ def read_rows(
 
 def _split(data: Any, needs: Needs) -> tuple[Any, Any, str]:
     """Return X, y and what to call X."""
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], str):
+        return _with_column(*data)
     if isinstance(data, str | Path):
         path = Path(data)
-        if needs == "nothing" and path.suffix.lower() == ".csv":
+        if path.suffix.lower() in (".csv", ".parquet"):
+            if needs != "nothing":
+                raise InputError(
+                    path, "which of its columns is y is not stated", f'give data=("{path.name}", "outcome")'
+                )
             return data, None, str(data)
         arrays = read_labelled_arrays(path)
         if needs != "nothing" and arrays.labels is None:
@@ -103,6 +111,19 @@ def _split(data: Any, needs: Needs) -> tuple[Any, Any, str]:
     if needs != "nothing":
         raise InputError("data", f"expected (X, y), found {type(data).__name__} without y", "give data=(X, y)")
     return data, None, "data"
+
+
+def _with_column(data: Any, name: str) -> tuple[Any, Any, str]:
+    """Return a table without the column of this name, that column, and what to call the table."""
+    called = str(data) if isinstance(data, str | Path) else "X"
+    table = read_named_table(Path(data)) if isinstance(data, str | Path) else as_named_table(data)
+    if table is None:
+        raise InputError(called, f"has no named columns, so none is {name!r}", "give y as an array")
+    if table.header.count(name) != 1:
+        names = ", ".join(table.header)[:200]
+        raise InputError(called, f"has {table.header.count(name)} columns {name!r}, expected one; found {names}")
+    place = table.header.index(name)
+    return table.without(place), table.take(place), called
 
 
 def _column(y: Any) -> Any:
