@@ -45,8 +45,9 @@ def svg_link(name: str, drawing: Markup) -> Markup:
 
 
 def without_links(page: Markup) -> Markup:
-    """Return HTML of ours without its links, for where a file in a link is of no use and only makes it large."""
-    return Markup(re.sub(r'<p class="downloads">.*?</p>\n?', "", str(page)))  # noqa: S704  (it was HTML of ours before)
+    """Return HTML of ours without the links that save and the buttons that sort, which are of no use in a notebook."""
+    kept = re.sub(r'<p class="downloads">.*?</p>\n?|<span class="sorts">.*?</span>', "", str(page))
+    return Markup(kept)  # noqa: S704  (it was HTML of ours before)
 
 
 def _inert(text: str) -> str:
