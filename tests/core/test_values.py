@@ -14,12 +14,14 @@ import joblib
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.utils import get_tags
 
 import consilience as cs
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.core.options import Options
 from consilience.drawing.display import MAX_LINES, MAX_WIDTH, scoped_style
-from tests.core.values_zoo import ALL_VALUES, SITES, VALUES, posterior_fusion
+from tests.api.kinds_zoo import estimator
+from tests.core.values_zoo import ALL_VALUES, SITES, VALUES, estimator_fusion, mixture, posterior_fusion
 from tests.networks import methods_zoo as network_methods
 from tests.posteriors import methods_zoo as posterior_methods
 
@@ -180,3 +182,10 @@ def test_a_fusion_asked_for_what_models_do_points_to_its_model(name, tmp_path):
         with pytest.raises(AttributeError, match=name) as caught:
             getattr(fusion, name)
         assert f"fusion.model.{name}" in str(caught.value) or key == "EstimatorFusion"
+
+
+def test_a_fused_model_keeps_the_habits_of_scikit_learn():
+    model = posterior_fusion().model
+    assert get_tags(model).estimator_type == get_tags(mixture(0)).estimator_type
+    assert list(clone(model).get_params()) == list(model.get_params())
+    assert list(estimator_fusion().model.get_params()) == list(estimator(0).get_params())

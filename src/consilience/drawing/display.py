@@ -119,6 +119,8 @@ def _first_lines(title: str, facts: Mapping[str, object | None]) -> Iterator[str
 # The style sheet of the reports is for whole pages. Each of its rules is put below one class, so that the report and
 # the notebook have one look and one source; what is said of the page itself is said of that element.
 
+_SCOPE = ".consilience" * 3
+"""Three times, so that these rules count for more than a notebook's own of all tables (``.jp-RenderedHTMLCommon``)."""
 _PAGE_SELECTORS = re.compile(r"^(:root|html|body|\*)$")
 _NOTEBOOK_THEMES = {
     "light": ('[data-jp-theme-light="true"]', "body.vscode-light"),
@@ -142,7 +144,7 @@ def scoped_style() -> str:
         elif not head.startswith("@"):
             lines.append(f"{_scoped(head)}{{{body}}}")
     for theme, marks in _NOTEBOOK_THEMES.items():
-        lines.append(f"{','.join(f'{mark} .consilience' for mark in marks)}{{{colours[theme]}color-scheme:{theme}}}")
+        lines.append(f"{','.join(f'{mark} {_SCOPE}' for mark in marks)}{{{colours[theme]}color-scheme:{theme}}}")
     return "\n".join(lines)
 
 
@@ -151,5 +153,5 @@ def _scoped(selectors: str) -> str:
     parts = []
     for selector in re.split(r",(?![^(]*\))", selectors):
         name = selector.strip()
-        parts.append(".consilience" if _PAGE_SELECTORS.match(name) and name != "*" else f".consilience {name}")
+        parts.append(_SCOPE if _PAGE_SELECTORS.match(name) and name != "*" else f"{_SCOPE} {name}")
     return ",".join(parts)
