@@ -94,7 +94,7 @@ def test_names_and_units_are_given_as_a_list_or_a_mapping(tmp_path):
     units = {"age": "years", "bmi": "kg/m2"}
     cs.save(model, tmp_path / "a.safetensors", features=units)
     assert cs.load(tmp_path / "a.safetensors").features.units == ("years", "kg/m2")
-    with pytest.raises(InputError, match=r"features: expected names of the columns.*found 'age'"):
+    with pytest.raises(InputError, match=r"features: expected names of the columns.*found str 'age'"):
         cs.describe(model, features="age")
 
 

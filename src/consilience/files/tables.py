@@ -59,6 +59,9 @@ def as_named_table(data: Any) -> NamedTable | None:
         return NamedTable(tuple(map(str, data.columns)), lambda number: data.iloc[:, number].to_numpy())
     if hasattr(data, "to_series") and hasattr(data, "columns"):  # polars
         return NamedTable(tuple(map(str, data.columns)), lambda number: data.to_series(number).to_numpy())
+    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # any other that selects columns by a list of names
+        names = tuple(data.columns)
+        return NamedTable(tuple(map(str, names)), lambda number: data[[names[number]]].to_numpy()[:, 0])
     if hasattr(data, "schema") and hasattr(data.schema, "names") and hasattr(data, "column"):  # Arrow
         names = tuple(map(str, data.schema.names))
         return NamedTable(names, lambda number: _arrow_values(data.column(number)))

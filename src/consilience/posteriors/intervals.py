@@ -173,7 +173,8 @@ class Intervals(Displayed, Plotted, Tabular):
 def _range(row: Interval) -> str:
     """Return the mean of a row, its ends and its unit."""
     unit = f" {shorten(row.unit, 12)}" if row.unit else ""
-    return f"{row.mean:.4g} ({row.low:.4g} to {row.high:.4g}){unit}"
+    doubt = ", optimistic: overlaps" if row.optimistic else ""
+    return f"{row.mean:.4g} ({row.low:.4g} to {row.high:.4g}){unit}{doubt}"
 
 
 _MEANINGS = {

@@ -65,7 +65,7 @@ class ModelEnsemble(Displayed):
         object.__setattr__(self, "weights", weights)
 
     def _headline(self) -> str:
-        return f"{len(self.members):,} {type(self.members[0]).__name__} side by side"
+        return f"{len(self.members):,} members of class {type(self.members[0]).__name__} side by side"
 
     def _facts(self) -> dict[str, object | None]:
         return {"weights": names_in_line([f"{weight:.3g}" for weight in self.weights.tolist()])}

@@ -213,10 +213,8 @@ def as_features(features: Any) -> Features | None:
         names = tuple(features)
         if names and all(isinstance(name, str) for name in names):
             return Features(names=names)
-    raise InputError(
-        "features",
-        f"expected names of the columns, a mapping of names to units, or consilience.Features, found {features!r:.60}",
-    )
+    expected = "names of the columns, a mapping of names to units, or consilience.Features"
+    raise InputError("features", f"expected {expected}, found {type(features).__name__} {features!r:.60}")
 
 
 def _first(names: Sequence[str], count: int = 5) -> str:
