@@ -1,5 +1,10 @@
 """Blocks of a page: what they render, and that texts in them stay texts."""
 
+import base64
+import csv
+import io
+import re
+
 from markupsafe import Markup
 
 from consilience.drawing.blocks import (
@@ -17,6 +22,7 @@ from consilience.drawing.blocks import (
     listed,
     markup,
     sentences,
+    sort_rules,
     text_column,
 )
 from consilience.drawing.html import Page
@@ -76,7 +82,7 @@ def test_numbers_are_written_as_their_column_says():
         Column("Value", lambda row: row[1], digits=1, total=9),
     ]
     words = PageRead(Table("Table", rows, columns, "row").render()).words
-    assert words == "Name Value a 1.2 b – c 3 All 9.0"
+    assert words == "Name Value a 1.2 b – c 3 All 9.0 CSV"
     assert format_value(10**400).startswith("1000")
     assert format_value("never left", 2) == "never left"
 
@@ -95,3 +101,47 @@ def test_the_policy_allows_the_styles_that_the_page_has_and_no_others():
     safe(plain)
     safe(network)
     assert plain.all("meta")[1] != network.all("meta")[1]
+
+
+def saved(page, suffix):
+    """Return the file in the link of a page."""
+    data = re.search(rf'download="[a-z0-9-]+\.{suffix}" href="data:[^;]*;base64,([^"]*)"', str(page)).group(1)
+    return base64.b64decode(data).decode()
+
+
+def sites_table(names, weights):
+    columns = [text_column("Site", lambda row: row[0]), Column("Weight", lambda row: row[1], digits=1)]
+    return Table("Sites", list(zip(names, weights, strict=True)), columns, "site")
+
+
+def test_a_table_is_saved_whole_with_full_numbers_and_without_formulas():
+    names = [*(f"site {n}" for n in range(99)), "=HYPERLINK(1)"]
+    rows = list(csv.reader(io.StringIO(saved(sites_table(names, [1 / 3] * 100).render(), "csv"))))
+    assert rows[0] == ["Site", "Weight"]
+    assert rows[1] == ["site 0", repr(1 / 3)]
+    assert rows[-1][0] == "'=HYPERLINK(1)"
+    assert len(rows) == 101
+
+
+def test_ranks_of_a_table_order_numbers_by_size_and_names_naturally_and_what_is_missing_last():
+    page = str(sites_table(["site 10", "site 9", "site 1"], [None, 10.0, 9.0]).render())
+    assert re.findall(r'<tr role="row" class="(a\d b\d)">', page) == ["a2 b2", "a1 b1", "a0 b0"]
+    rules = sort_rules(page)
+    assert "table:has(.by-b:checked) .b2{--rank:2}" in rules
+    assert sort_rules(str(markup('<tr role="row" class="{}">', "a1"))) == ["table:has(.by-a:checked) .a1{--rank:1}"]
+
+
+def test_every_sort_button_says_what_it_does_and_few_rows_have_none():
+    page = str(sites_table(["a", "b", "c"], [1.0, 2.0, 3.0]).render())
+    labels = re.findall(r'<input type="radio" [^>]*aria-label="([^"]*)"', page)
+    assert labels == [f"Sort by {name}, {way}" for name in ("Site", "Weight") for way in ("ascending", "descending")]
+    assert "<input" not in str(sites_table(["a", "b"], [1.0, 2.0]).render())
+
+
+def test_a_saved_figure_stands_alone_with_its_colours():
+    figure = Figure(markup('<svg viewBox="0 0 9 9"><rect class="box k0"></rect></svg>'), "Weights of 2 sites")
+    drawing = saved(figure.render(), "svg")
+    assert drawing.startswith('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><style>')
+    assert ".k0{color: #1f5fa8;}" in drawing
+    assert "var(" not in drawing
+    assert "diamond" not in drawing

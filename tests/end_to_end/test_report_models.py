@@ -129,7 +129,7 @@ def test_topics_show_words_sites_and_what_is_missing(kind, path):
     safe(page)
     readable(page)
     assert "24 words in all; model 0 lacks 4; model 1 lacks 4." in page.words
-    sources = re.findall(r'<td class="from">(.*?)</td>', page.source)
+    sources = re.findall(r'<td [^>]*class="from"[^>]*>(.*?)</td>', page.source)
     assert len(sources) == 3
     assert all(re.fullmatch(r"model 0 \(\d\), model 1 \(\d\), model 2 \(\d\)", source) for source in sources)
     assert re.search(r"w\d\d \d+\.\d, w\d\d \d+\.\d", page.words)

@@ -1,5 +1,6 @@
 """The report in other people's hands: hostile names, readers of all kinds, and a browser."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -93,3 +94,44 @@ def test_a_browser_shows_every_figure_and_fetches_nothing(fused, tmp_path, path,
     assert all(int(wide) > 150 and int(high) > 60 and int(left) >= 0 for wide, high, left in sizes)
     assert 'data-fetched="0"' in shown
     assert int(re.search(r'data-wide="(-?\d+)"', shown).group(1)) <= 0  # the page itself never scrolls sideways
+
+
+AXE = os.environ.get("CONSILIENCE_AXE")
+"""Path of axe.min.js of axe-core, which is no dependency of the tests: the package axe-core-python has it."""
+
+
+def probed(page, tmp_path, script, *flags):
+    """Open a page without its policy and with a script, and return what the script left in the document's dataset."""
+    probe = tmp_path / "probe.html"
+    probe.write_text(re.sub(r"<meta http-equiv[^>]*>", lambda _: f"<script>{script}</script>", page.source))
+    shown, _ = browse(probe, tmp_path, *flags)
+    return re.search(r'data-result="([^"]*)"', shown).group(1)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on PATH")
+def test_a_button_above_a_column_sorts_the_rows_and_no_script_does(fused, tmp_path, path):
+    page = report(fused, path)
+    script = (
+        "addEventListener('load', () => { const table = document.querySelector('#in table');"
+        "const order = () => [...table.querySelectorAll('tbody tr')].map(r => [r.getBoundingClientRect().top,"
+        "r.firstElementChild.textContent.trim()]).sort((a, b) => a[0] - b[0]).map(r => r[1]).join();"
+        "const before = order(); const press = s => { const b = table.querySelector(s); b.focus(); b.checked = true; };"
+        "press('.sort.down.by-a'); const down = order(); press('.sort.up.by-a');"
+        "document.body.dataset.result = [before, down, order()].join('|'); })"
+    )
+    before, down, up = probed(page, tmp_path, script, "--window-size=1200,1000").split("|")
+    assert down.split(",") == before.split(",")[::-1]
+    assert up == before
+
+
+@pytest.mark.skipif(CHROMIUM is None or AXE is None, reason="needs a browser and CONSILIENCE_AXE")
+@pytest.mark.parametrize("flags", [(), ("--force-dark-mode", "--blink-settings=preferredColorScheme=0")])
+@pytest.mark.parametrize("width", [400, 1200])
+def test_axe_finds_nothing_against_wcag_aa(fused, tmp_path, path, width, flags):
+    page = report(enriched(fused, heterogeneity={"mean": 1.0}, outliers=[{"name": "model 4", "why": "far"}]), path)
+    script = (
+        Path(AXE).read_text()
+        + ";addEventListener('load', () => axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa']}).then(found => {"
+        "document.body.dataset.result = JSON.stringify(found.violations.map(one => one.id)) || ''; }))"
+    )
+    assert probed(page, tmp_path, script, f"--window-size={width},1000", *flags) == "[]"

@@ -383,8 +383,8 @@ def test_intervals_are_a_table_by_component_and_feature():
     assert first.low < first.mean < first.high
     assert first.heterogeneity == fusion.details["hierarchical"]["heterogeneity"]["location"][0]
     assert first.optimistic is False
-    assert "a (kg)" in repr(table)
-    assert "90 % intervals, of the mean of the law" in repr(table)
+    assert "a (kg)" in str(table)
+    assert "90 % intervals, of the mean of the law" in str(table)
     _, low, high = fusion.posterior.family.mean_intervals(fusion.posterior.natural, 0.9)
     assert_allclose([[row.low, row.high] for row in table], np.stack([low, high], axis=2).reshape(-1, 2))
 
@@ -462,7 +462,7 @@ def test_overlapping_components_are_marked():
     marked = {row.component: row.optimistic for row in table}
     means = {row.component: row.mean for row in table if row.feature == "0"}
     assert all(marked[component] == (mean < 10) for component, mean in means.items())
-    assert "optimistic: overlaps" in repr(table)
+    assert "optimistic: overlaps" in str(table)
 
 
 def test_pair_errors_of_like_gaussians_are_bounded_by_their_distance():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS
 from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
@@ -20,7 +22,7 @@ def describe(
     classes: Any = None,
     example: Any = None,
     sample_weight: Any = None,
-    features: Features | None = None,
+    features: Features | Sequence[str] | Mapping[str, str] | None = None,
     min_count: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
@@ -43,9 +45,11 @@ def describe(
         which is described in the units of the data before any scaling, or a Posterior. Or a torch module, a Network
         that was described before, or a BayesianNetwork with its module.
     data : optional
-        The data that the model was trained on. Of a statistical model: rows (n, D), a DataFrame, or the path of a .csv,
-        .npy or .npz file; they are counted, and leave nothing else in the posterior. Of an estimator that is fused by
-        its sums: ``(X, y)``, or X where there is no y, or a .npz with x and y; sums are taken of them. Of a network:
+        The data that the model was trained on. Of a statistical model: rows (n, D), a table with named columns (pandas,
+        polars, Arrow), or the path of a .csv, .parquet, .npy or .npz file; they are counted, and leave nothing else in
+        the posterior. Of an estimator that is fused by its sums: ``(X, y)``, or X where there is no y, or a .npz with x
+        and y; X may be a table or the path of a .csv or .parquet file, and y the name of one of its columns; sums are
+        taken of them. Of a network:
         ``(X, y)`` with labels (n,) or without, ``X`` (n, ...), the path of a .npz or .npy file, or a loader of batches
         ``(x, y)`` or ``x``, which is read once. Default: not counted.
     n_observations : float, optional
@@ -60,8 +64,9 @@ def describe(
     sample_weight : array_like of shape (n,), optional
         Of a statistical model: weight of every row of `data` in the fit, where the model does not record the number of
         observations, or of which sums are taken. Default: 1.
-    features : Features, optional
-        Of a statistical model: what the columns mean. Default: what the model itself records.
+    features : sequence of str, mapping of str to str, or Features, optional
+        Of a statistical model: what the columns mean: their names, their units by name, or `Features`. Default: what
+        the model itself records, such as the names of a DataFrame that it was fitted to, or those of a table in `data`.
     min_count : float, optional
         Components of fewer effective observations, and classes of fewer observations, are withheld, and a
         `WithheldWarning` names them; 0 withholds nothing. Default: 5.
@@ -109,7 +114,8 @@ def describe(
     n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
-        "features": features, "min_count": min_count, "class_prior": class_prior, "layers": layers,
+        "features": features_of(features, model, data), "min_count": min_count, "class_prior": class_prior,
+        "layers": layers,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)

@@ -44,8 +44,9 @@ def evaluate(
         The site's own model, of the same kind and with the same columns: the same choices.
     data
         Rows (n, D); for topic models counts (n, V) of the words of the site's own model, dense or sparse; or a table
-        with named columns; or the path of a .csv, .npy or .npz file. Named columns are matched by name when the models
-        know names; others are ignored. For networks what they take (n, ...), also as array x of a .npz.
+        with named columns (pandas, polars, Arrow); or the path of a .csv, .parquet, .npy or .npz file. Named columns
+        are matched by name when the models know names; others are ignored. For networks what they take (n, ...), also
+        as array x of a .npz.
     labels
         The class of every row (n,), where known; or the name of a column of `data`; or the path of a file with one
         class a line. Networks need numbers of classes from 0, also as array y of the .npz.

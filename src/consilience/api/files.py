@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS, load_file
 from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
@@ -28,7 +30,7 @@ def save(
     sample_weight: Any = None,
     classes: Any = None,
     example: Any = None,
-    features: Features | None = None,
+    features: Features | Sequence[str] | Mapping[str, str] | None = None,
     symmetry: Symmetry | None = None,
     min_count: float | None = None,
     layers: bool | None = None,
@@ -65,8 +67,8 @@ def save(
         Of a network that is described: its classes, in the order of its outputs.
     example : tensor, tuple or dict, optional
         Of a network that is described: an input that it takes.
-    features : Features, optional
-        What the columns mean. Default: what the model knows of them.
+    features : sequence of str, mapping of str to str, or Features, optional
+        What the columns mean: their names, their units by name, or `Features`. Default: what the model knows of them.
     symmetry : Symmetry, optional
         Of a torch module or a BayesianNetwork, so that its file alone can be fused: what ``consilience.symmetry``
         found. Default: a BayesianNetwork's own.
@@ -95,7 +97,7 @@ def save(
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)
-    kind.save(model, Path(path), features=features, symmetry=symmetry, stated=stated)
+    kind.save(model, Path(path), features=features_of(features, model, data), symmetry=symmetry, stated=stated)
 
 
 @overload

@@ -95,7 +95,8 @@ def fuse(
         Where the work on shards runs: None, here; an address of a Dask scheduler, a ``distributed.Client``, or a
         ``consilience.engines`` object.
     progress : bool or callable
-        True shows a bar on a terminal; a callable is called with (steps done, steps in all).
+        True shows a bar with an estimate in a terminal or a notebook; a callable is called with (steps done, steps in
+        all), or with the seconds that are left too where it takes three arguments.
     example : tensor, tuple of arguments, or dict of keyword arguments, optional
         Of networks: an input that the modules take, to find and to prove which axes move together. Default: one of the
         described shape, or the first of `inputs`.

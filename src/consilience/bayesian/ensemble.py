@@ -14,11 +14,13 @@ import numpy as np
 
 from consilience.bayesian.network import BayesianNetwork
 from consilience.checks import Array
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count
 from consilience.networks.descriptions.description import Description
 
 
-@dataclass(frozen=True, eq=False)
-class BayesianEnsemble:
+@dataclass(frozen=True, eq=False, repr=False)
+class BayesianEnsemble(Displayed):
     """Networks side by side, whose predictive probabilities are averaged.
 
     Parameters
@@ -38,6 +40,16 @@ class BayesianEnsemble:
     weights: Array
     class_counts: Array | None = None
     class_priors: tuple[str, ...] | None = None
+
+    def _headline(self) -> str:
+        return f"{format_count(len(self.members), 'Bayesian network')} side by side"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {
+            "members": names_in_line([member.name for member in self.members]),
+            "weights": names_in_line([f"{weight:.3g}" for weight in self.weights.tolist()]),
+            "combined": "by the counts of classes" if self.class_counts is not None else "by weight",
+        }
 
     def predict(
         self, inputs: Any, samples: int = 128, rng: int | np.random.Generator = 0, batch_size: int = 4096

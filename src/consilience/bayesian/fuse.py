@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from consilience.networks.fuse import ensemble_class_counts, with_described_coun
 from consilience.networks.fuse_aligned import NetworkArguments, network_provenance, split_arguments, target_units
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
+from consilience.networks.network import Network
 
 
 def prepare_bayesian(request: Request) -> Prepared:
@@ -112,6 +114,11 @@ def _example(models: BayesianNetworksWithSymmetry, arguments: NetworkArguments) 
     return next((bnn.example for bnn in models.bnns if bnn.example is not None), None)
 
 
+def _side_by_side(members: Any, weights: Array, class_counts: Array | None, priors: Any, _fused: Network) -> Any:
+    """Return all networks side by side; no lambda, so that a fusion can be pickled."""
+    return BayesianEnsemble(members, weights, class_counts, priors)
+
+
 def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts: Array | None) -> BayesianFusion:
     """Return the ensemble of all networks as a fusion; `weights` (J,) sum to 1, counts of classes are (J, C)."""
     members = models.bnns
@@ -131,6 +138,6 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts
             NetworkInput(described.name, network, float(weight), described.digest)
             for described, network, weight in zip(models.inputs, models.networks, weights, strict=True)
         ),
-        _rebuild=lambda _: BayesianEnsemble(members, weights, class_counts, priors),
+        _rebuild=partial(_side_by_side, members, weights, class_counts, priors),
         keeps_models=True,
     )

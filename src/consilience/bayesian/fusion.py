@@ -17,7 +17,7 @@ from consilience.networks.fusion import NetworkFusion
 from consilience.posteriors.methods.ensemble import NO_FILE
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BayesianFusion(NetworkFusion):
     """A fused Bayesian network and how it came about.
 
@@ -46,6 +46,12 @@ class BayesianFusion(NetworkFusion):
         weights = np.array([local.weight for local in self.inputs])
         sites = Sites(tuple(local.name for local in self.inputs), weights, descriptions)
         return BayesianEnsemble(tuple(members), weights, sites.observed_counts, class_priors(descriptions))
+
+    def summary(self) -> str:
+        """Return as text the verdict, how many sites have each unit, divergences, and what is still open."""
+        from consilience.bayesian.summary import bayesian_summary  # here, since it imports this file
+
+        return bayesian_summary(self)
 
     @property
     def needs_repair(self) -> bool:

@@ -12,6 +12,7 @@ are not differences between draws.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import AnyArray, Array, is_count, is_number
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.digest import network_digest
@@ -41,8 +44,8 @@ _MAX_NAMES = 3
 _REMEDY = "give a positive variance for every parameter (a tiny one for a parameter that is a point)"
 
 
-@dataclass(frozen=True, eq=False)
-class BayesianNetwork:
+@dataclass(frozen=True, eq=False, repr=False)
+class BayesianNetwork(Displayed):
     """A network whose weights are independent Gaussians.
 
     Parameters
@@ -113,6 +116,19 @@ class BayesianNetwork:
         problems += self._prior_problems()
         if problems:
             raise InputError(problems)
+
+    def _headline(self) -> str:
+        size = sum(math.prod(values.shape) for values in self.means.values())
+        return f"{shorten(self.name, 40)}, {size:,} weights in {format_count(len(self.means), 'array')}"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {
+            "module": "none, so that it cannot predict" if self.module is None else type(self.module).__name__,
+            "observations": None if self.n_observations is None else f"{self.n_observations:,.0f}",
+            "classes": names_in_line(self.classes or ()),
+            "prior": "none stated" if self.prior_variances is None else "stated",
+            "symmetry": None if self.symmetry is None else self.symmetry._headline(),
+        }
 
     def _name_problems(self) -> list[Problem]:
         if not self.means:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consilience.checks import Array, Labels
+from consilience.drawing.display import Displayed
+from consilience.drawing.words import format_count
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ class OutsideScores:
         return len(self.entropies)
 
 
-@dataclass(frozen=True, eq=False)
-class PredictiveScores:
+@dataclass(frozen=True, eq=False, repr=False)
+class PredictiveScores(Displayed):
     """Scores of predictive probabilities; see `predictive_scores`.
 
     Parameters
@@ -122,6 +124,20 @@ class PredictiveScores:
     reliability: tuple[ReliabilityBin, ...]
     class_entropies: tuple[ClassEntropy, ...]
     outside: OutsideScores | None
+
+    def _headline(self) -> str:
+        return format_count(self.observations, "observation")
+
+    def _facts(self) -> dict[str, object | None]:
+        outside = self.outside
+        return {
+            "accuracy": f"{self.accuracy:.4g}",
+            "log likelihood": f"{self.log_likelihood:.4g} nats an observation",
+            "calibration error": f"{self.calibration_error:.4g}",
+            "Brier score": f"{self.brier:.4g}",
+            "predictive entropy": f"{self.entropy:.4g} nats",
+            "outside": None if outside is None else f"entropy {outside.entropy:.4g} nats, AUROC {outside.auroc:.4g}",
+        }
 
     @property
     def observations(self) -> int:

@@ -16,8 +16,15 @@ import yaml
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import MergeInputs
 from consilience.core.provenance import library_versions
+from consilience.drawing.words import format_count
 
 FORMAT = "consilience-merge"
+
+NOT_COMPARED = (
+    "Weights alone do not say how well it answers, so it is not known to be better than each of them; next, compare "
+    "it with each on data of your own before anybody uses it."
+)
+"""The verdict on a merge, which nothing was computed for."""
 
 
 def merge_provenance(
@@ -93,6 +100,8 @@ def model_card(record: Mapping[str, Any]) -> str:
         "---",
         "",
         "# A merge of " + _enumerate_names([_code(name) for name in names]),
+        "",
+        f"{format_count(len(names), 'checkpoint')} went in and one came out. {NOT_COMPARED}",
         "",
         f"Made by [consilience](https://pypi.org/project/consilience/) {record['versions']['consilience']} with method "
         f"`{record['recipe']['method']}`.",

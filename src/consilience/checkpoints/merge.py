@@ -8,6 +8,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from consilience.checkpoints.card import NOT_COMPARED
 from consilience.checkpoints.methods.base import TensorMethod, make_tensor_method
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES
@@ -17,6 +18,8 @@ from consilience.checkpoints.recipe import TensorRule, as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
 from consilience.core.progress import Progress, shown
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError
 from consilience.files.sizes import as_bytes
 from consilience.networks.api import symmetry as traced_symmetry
@@ -28,8 +31,8 @@ SHARD_BYTES = 5 * 10**9
 interrupted merge can lose, since files are finished one after another."""
 
 
-@dataclass(frozen=True, eq=False)
-class Merge:
+@dataclass(frozen=True, eq=False, repr=False)
+class Merge(Displayed):
     """A merge of checkpoints, done or planned.
 
     Parameters
@@ -54,6 +57,23 @@ class Merge:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     resumed: int = 0
+
+    def _headline(self) -> str:
+        state = "written" if self.digests else "planned"
+        files = format_count(len(self.plan.shards), "file")
+        return f"{format_count(self.plan.tensors, 'tensor')} in {files} {state}, {self.bytes:,} bytes"
+
+    def _facts(self) -> dict[str, object | None]:
+        record = self.provenance
+        models = [str(one["name"]) for one in record.get("inputs", ()) if one.get("role") == "model"]
+        return {
+            "": NOT_COMPARED if self.digests else None,
+            "method": record.get("recipe", {}).get("method"),
+            "models": names_in_line(models),
+            "output": self.output,
+            "notes": "; ".join(self.notes) or None,
+            "finished before": format_count(self.resumed, "file") if self.resumed else None,
+        }
 
     @property
     def bytes(self) -> int:
@@ -128,7 +148,8 @@ def merge(
     threads : int, optional
         Number of threads that compute; the result is the same for any number. Default: one for each core, up to 4.
     progress : bool or callable
-        True shows a bar on a terminal; a callable is called with (bytes written, bytes in all). Default: False.
+        True shows a bar with an estimate in a terminal or a notebook; a callable is called with (bytes written, bytes
+        in all), or with the seconds that are left too where it takes three arguments. Default: False.
     **options
         Options of the method, such as ``density=0.2``.
 

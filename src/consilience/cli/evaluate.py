@@ -17,8 +17,8 @@ from consilience.cli.options import module_option
     "--data",
     required=True,
     type=click.Path(path_type=Path),
-    help="Rows that neither model was trained on: .csv, .npy, or .npz (one array, or of scipy.sparse.save_npz; x and y"
-    " for networks).",
+    help="Rows that neither model was trained on: .csv, .parquet, .npy, or .npz (one array, or of"
+    " scipy.sparse.save_npz; x and y for networks).",
 )
 @module_option()
 @click.option("--labels", metavar="COLUMN|FILE", help="Known classes: a column of the data, or a file, one a line.")

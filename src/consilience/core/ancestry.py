@@ -6,15 +6,15 @@ Inputs are known by digests of files and of contents.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Protocol
 
+from consilience.core.frozen import FrozenDict
 from consilience.errors import Problem
 
 MAX_SHARED = 5
 """Sites that a message names at most. Chosen by hand."""
 
-NO_ANCESTORS: Mapping[str, str] = MappingProxyType({})
+NO_ANCESTORS: Mapping[str, str] = FrozenDict({})
 """Of what was not fused from others."""
 
 

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from consilience.checks import Array
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
+from consilience.drawing.blocks import Block, Facts, Paragraph
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
+from consilience.drawing.words import format_count
 
 if TYPE_CHECKING:
     from consilience.networks.network import Network
     from consilience.posteriors.posterior import Posterior
+
+_OF_MODELS = (
+    "decision_function",
+    "fit",
+    "forward",
+    "kneighbors",
+    "predict",
+    "predict_log_proba",
+    "predict_proba",
+    "sample",
+    "score",
+    "score_samples",
+    "state_dict",
+    "transform",
+)
+"""Names that fitted models have: what somebody asks of a fusion who takes it for its model."""
 
 _ELSEWHERE = {
     "posterior": "what was fused are networks: see .network",
@@ -25,7 +47,7 @@ _ELSEWHERE = {
 }
 
 
-class Fusion(ABC):
+class Fusion(Displayed, Plotted, Tabular, ABC):
     """A fused model and how it came about: a PosteriorFusion, an EstimatorFusion or a NetworkFusion.
 
     Parameters
@@ -60,6 +82,8 @@ class Fusion(ABC):
         def __getattr__(self, name: str) -> Any:
             """Say where to look for what fusions of the other kind have."""
             because = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            if name in _OF_MODELS:
+                because = f": the fused model may have it, as fusion.model.{name}"
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{because}")
 
     @property
@@ -85,6 +109,66 @@ class Fusion(ABC):
             harmless=None,
             remedy="; ".join(remedies) or None,
         )
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """Names of the models that went in; empty where they have none, such as the sites of shards."""
+        return tuple(str(record["name"]) for record in self.provenance.get("inputs", ()))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of single models, a sentence each: what was left out and why, and who is far apart."""
+        return ()
+
+    def _headline(self) -> str:
+        return f"{format_count(self._n_models, 'model')} -> {self._outcome()} (method {self.provenance.get('method')})"
+
+    @property
+    def _n_models(self) -> int:
+        """Number of models that went in."""
+        of_shards = self.details.get("sites")
+        return of_shards if isinstance(of_shards, int) else len(self.site_names)
+
+    def _came_out(self) -> str:
+        """Return what came out, as a part of a sentence."""
+        return "all of them side by side" if self.keeps_models else f"one model of {self._outcome()}"
+
+    def _outcome(self) -> str:
+        """Return in few words what came out."""
+        return format_count(self.n_components, "component")
+
+    def _facts(self) -> dict[str, object | None]:
+        verdict, notes = self.verdict, self.notes
+        more = f" (and {len(notes) - 1} more: fusion.notes)" if len(notes) > 1 else ""
+        return {
+            "": verdict.text,
+            "to do": verdict.remedy,
+            "note": f"{notes[0]}{more}" if notes else None,
+            "models": names_in_line(self.site_names),
+        }
+
+    def _charts(self) -> Mapping[str, Chart | str]:
+        verdict = self.verdict
+        scores = partial(
+            draw_scores,
+            scores=verdict.candidates,
+            chosen=self.details.get("chosen", verdict._chosen),
+            criterion=verdict.criterion,
+        )
+        history = self.history
+        return {
+            "candidates": scores if verdict.candidates else "nothing was compared",
+            "history": partial(draw_history, history=history) if len(history) > 1 else "it was found in one step",
+        }
+
+    def _blocks(self) -> Sequence[Block | None]:
+        verdict = self.verdict
+        facts = {"Models": names_in_line(self.site_names), "What to know": "; ".join(self.notes) or None}
+        return [
+            Paragraph(verdict.in_short(self._n_models, self._came_out()), "short"),
+            verdict.paragraph(),
+            Facts(facts) if any(facts.values()) else None,
+        ]
 
     @property
     def record(self) -> dict[str, Any]:

@@ -3,21 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import wraps
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from consilience.core.deprecated import renamed_keyword
+from consilience.drawing.words import shorten
 from consilience.errors import OptionError
 
 Requirement = tuple[str, bool, str]
 """Name of an option, whether its value is valid, and what it must be."""
 
 
+MAX_VALUE, MAX_REPR = 40, 400
+"""Letters of one option, and of all of a method, in its repr: arrays may be given as options."""
+
+
 class Options:
     """What has a name and fields that are its options."""
 
     name: ClassVar[str]
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "__repr__" not in vars(cls):  # before ``dataclass`` makes one, which it leaves out where there is one
+            cls.__repr__ = Options.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """Return what makes it again: the class and the options that are not the default."""
+        stated = []
+        for option in fields(cast(Any, self)):
+            value = getattr(self, option.name)
+            default = option.default_factory() if option.default_factory is not MISSING else option.default
+            if value is not default and repr(value) != repr(default):
+                stated.append(f"{option.name}={shorten(repr(value), MAX_VALUE)}")
+        return shorten(f"{type(self).__name__}({', '.join(stated)})", MAX_REPR)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the options by name, as scikit-learn's tools ask for them.
+
+        Parameters
+        ----------
+        deep : bool, default True
+            Without a meaning here: no option is an estimator.
+        """
+        del deep
+        return {option.name: getattr(self, option.name) for option in fields(cast(Any, self))}
+
+    def set_params(self, **options: Any) -> Self:
+        """Return a method with these options changed; methods are frozen, so that this one stays what it is.
+
+        Raises
+        ------
+        OptionError
+            For an option that does not exist, or a value that is not valid.
+
+        Examples
+        --------
+        >>> import consilience as cs
+        >>> cs.KLFusion().set_params(regularization=0.3)
+        KLFusion(regularization=0.3)
+        """
+        return make_named_method([type(self)], self.name, {**self.get_params(), **options})
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be; the first that is not valid is refused, and none after it is asked for.

@@ -7,13 +7,16 @@ and so is a section without blocks, with its link.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from markupsafe import Markup, escape
 
-from consilience.drawing.words import format_count, format_fixed, format_number, printable, shorten
+from consilience.drawing.downloads import csv_link, svg_link
+from consilience.drawing.words import format_count, format_fixed, format_number, natural_key, printable, shorten
 
 MAX_ROWS = 60
 """Rows of a table beyond these are counted. Bounds the size of the page; chosen by hand."""
@@ -141,7 +144,7 @@ class Figure:
 
     def render(self) -> Markup:
         """Return it as HTML."""
-        return _figure(self.drawing, self.label, self.caption)
+        return _figure(self.drawing, self.label, self.caption, svg_link(self.label, self.drawing) if self.label else "")
 
 
 @dataclass(frozen=True)
@@ -217,20 +220,43 @@ class Table:
     def render(self) -> Markup:
         """Return it as HTML."""
         columns = [column for column in self.columns if column is not None]
+        values = [[column.value(item) for column in columns] for item in self.items[:MAX_SAVED_ROWS]]
+        shown = values[:MAX_ROWS]
+        can_sort = len(shown) >= MIN_SORTED_ROWS and len(columns) <= len(_LETTERS)
+        ranks = [_ranks([row[place] for row in shown]) for place in range(len(columns))] if can_sort else []
+        name = f"sort-{_slug(self.label)}"
         head = Markup("").join(
-            markup('<th scope="col"{}>{}</th>', _class(column.kind), column.title) for column in columns
+            markup(
+                '<th scope="col" role="columnheader"{}>{}{}</th>',
+                _class(column.kind),
+                _sort_button(name, place, column.title) if can_sort else "",
+                column.title,
+            )
+            for place, column in enumerate(columns)
         )
-        rows = [_row(columns, [column.value(item) for column in columns]) for item in self.items[:MAX_ROWS]]
+        rows = [_row(columns, row, [rank[place] for rank in ranks]) for place, row in enumerate(shown)]
         if len(self.items) > MAX_ROWS:
             more = format_count(len(self.items) - MAX_ROWS, self.noun)
-            rows.append(markup('<tr><td colspan="{}">and {} more</td></tr>', len(columns), more))
+            rows.append(
+                markup(
+                    '<tr class="last" role="row"><td colspan="{}" role="cell">and {} more</td></tr>', len(columns), more
+                )
+            )
         foot = Markup("")
         if any(column.total is not None for column in columns):
             totals = [Markup("") if column.total is None else column.total for column in columns]
-            foot = markup("\n<tfoot>{}</tfoot>", _row(columns, totals))
-        body = markup("<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>{}", head, Markup("\n").join(rows), foot)
-        table = markup('<table aria-label="{}"{}>\n{}\n</table>', self.label, _class(self.kind), body)
-        return _figure(table, self.label, self.caption)
+            foot = markup('\n<tfoot role="rowgroup">{}</tfoot>', _row(columns, totals))
+        body = markup(
+            '<thead role="rowgroup"><tr role="row">{}</tr></thead>\n<tbody role="rowgroup">\n{}\n</tbody>{}',
+            head,
+            Markup("\n").join(rows),
+            foot,
+        )
+        kind = " ".join(filter(None, [self.kind, f"columns-{len(columns)}"]))
+        table = markup('<table role="table" aria-label="{}"{}>\n{}\n</table>', self.label, _class(kind), body)
+        titles = [_plain(column.title) for column in columns]
+        saved = csv_link(self.label, titles, ([_plain(value) for value in row] for row in values))
+        return _figure(table, self.label, self.caption, saved)
 
 
 @dataclass(frozen=True)
@@ -278,20 +304,104 @@ def render_blocks(blocks: Iterable[Block | None]) -> Markup:
     return Markup("\n").join(block.render() for block in blocks if block is not None)
 
 
-def _row(columns: Sequence[Column], values: Sequence[object]) -> Markup:
-    """Return a row, whose first cell is its head."""
+def _row(columns: Sequence[Column], values: Sequence[object], ranks: Sequence[int] = ()) -> Markup:
+    """Return a row, whose first cell is its head; `ranks` are its places when sorted by each column."""
     cells = [column.shown(value) for column, value in zip(columns, values, strict=True)]
     others = [
-        markup("<td{}>{}</td>", _class(column.kind), cell) for column, cell in zip(columns[1:], cells[1:], strict=True)
+        markup('<td role="cell"{} data-label="{}">{}</td>', _class(column.kind), _plain(column.title), cell)
+        for column, cell in zip(columns[1:], cells[1:], strict=True)
     ]
-    return markup('<tr>\n<th scope="row">{}</th>\n{}\n</tr>', cells[0], Markup("\n").join(others))
+    places = " ".join(f"{_LETTERS[column]}{rank}" for column, rank in enumerate(ranks))
+    return markup(
+        '<tr role="row"{}>\n<th scope="row" role="rowheader">{}</th>\n{}\n</tr>',
+        _class(places),
+        cells[0],
+        Markup("\n").join(others),
+    )
 
 
-def _figure(content: Markup, label: str, caption: object) -> Markup:
+# Tables sort without a script. The head of each column holds radio buttons; while one is chosen, the table is laid out
+# as a grid and every row stands at its rank in that column, which a class of the row says ("c7": column c, rank 7).
+# `sort_rules` are the rules for the ranks that a page has.
+
+_LETTERS = "abcdefghijkl"
+MIN_SORTED_ROWS = 3
+"""Rows from which on a table can be sorted: fewer are seen at a glance. Chosen by hand."""
+MAX_SAVED_ROWS = 1000
+"""Rows that a saved table has at most. Bounds the size of the page; chosen by hand."""
+
+
+def sort_rules(page: str) -> list[str]:
+    """Return the rules that sort the tables of a page of ours."""
+    places = {
+        place for names in re.findall(r'<tr role="row" class="((?:[a-l]\d+ ?)+)">', page) for place in names.split()
+    }
+    rules = [
+        f"table:has(.by-{place[0]}:checked) .{place}{{--rank:{place[1:]}}}"
+        for place in sorted(places, key=lambda place: (place[0], int(place[1:])))
+    ]
+    widths = sorted({int(count) for count in re.findall(r'<table [^>]*class="[^"]*columns-(\d+)"', page)})
+    return rules + [
+        f"table.columns-{count}:has(.sort:checked){{grid-template-columns:repeat({count},auto)}}" for count in widths
+    ]
+
+
+def _sort_button(name: str, place: int, title: object) -> Markup:
+    """Return the buttons that sort by a column, ascending and descending; arrow keys go from one to the next."""
+    button = '<input type="radio" class="sort {} by-{}" name="{}" aria-label="Sort by {}, {}">'
+    said = _plain(title)
+    buttons = Markup("").join(
+        markup(button, way, _LETTERS[place], name, said, meaning)
+        for way, meaning in (("up", "ascending"), ("down", "descending"))
+    )
+    return markup('<span class="sorts">{}</span>', buttons)
+
+
+def _ranks(values: Sequence[object]) -> list[int]:
+    """Return the rank of each value: numbers by size, texts in their natural order, what is missing last."""
+
+    def key(place: int) -> tuple[int, float, Any]:
+        value = values[place]
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return 2, 0.0, natural_key("")
+        if isinstance(value, int | float):
+            return (
+                0,
+                float(value) if abs(value) < _MAX_INTEGER else (math.inf if value > 0 else -math.inf),
+                natural_key(""),
+            )
+        text = str(_plain(value))
+        try:
+            return 0, float(text), natural_key("")
+        except ValueError:
+            return 1, 0.0, natural_key(text[:200])
+
+    ranks = [0] * len(values)
+    for rank, place in enumerate(sorted(range(len(values)), key=key)):
+        ranks[place] = rank
+    return ranks
+
+
+def _plain(value: object) -> Any:
+    """Return a value as a saved table has it: HTML of ours as its text, nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, Markup):
+        return str(Markup(re.sub(r"<summary>.*?</summary>", "", str(value))).striptags())  # noqa: S704  (ours, made a text)
+    return value
+
+
+def _slug(label: str) -> str:
+    """Return a label as a name in addresses."""
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-") or "table"
+
+
+def _figure(content: Markup, label: str, caption: object, saved: object = "") -> Markup:
     scroll = '<div class="scroll" role="region" aria-label="{}" tabindex="0">\n{}\n</div>'
     shown = markup(scroll, label, content) if label else content
     said = markup("\n<figcaption>{}</figcaption>", caption) if caption else ""
-    return markup("<figure>\n{}{}\n</figure>", shown, said)
+    links = markup('\n<p class="downloads">{}</p>', saved) if saved else ""
+    return markup("<figure>\n{}{}{}\n</figure>", shown, said, links)
 
 
 def _class(kind: str) -> Markup:

@@ -6,12 +6,11 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from markupsafe import Markup
 
-from consilience.drawing.blocks import Block, Section, markup, render_blocks
+from consilience.drawing.blocks import Block, Section, markup, render_blocks, sort_rules
+from consilience.drawing.style_sheets import read_sheets
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -75,9 +74,10 @@ class Page:
 
     def render(self) -> str:
         """Return the page; the same blocks give the same text."""
-        style = _style_sheet(self.styles)
-        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         sections = [section for section in self.sections if section is not None and any(section.blocks)]
+        body = Markup("\n\n").join(section.render() for section in sections)
+        style = _style_sheet(self.styles, body)
+        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         link = '<li><a href="#{}">{}</a></li>'
         page = markup(
             _PAGE,
@@ -88,15 +88,13 @@ class Page:
             style=Markup(style),  # noqa: S704  (a file of ours)
             head=render_blocks(self.head),
             links=Markup("\n").join(markup(link, part.anchor, part.link or part.title) for part in sections),
-            sections=Markup("\n\n").join(section.render() for section in sections),
+            sections=body,
             foot=self.foot,
         )
         return str(page)
 
 
-@cache
-def _style_sheet(files: tuple[str, ...]) -> str:
+def _style_sheet(files: tuple[str, ...], sections: str) -> str:
     """Return the text of the style sheets as it stands in the page, which is what the policy's digest is of."""
-    folder = Path(__file__).parent / "styles"
-    lines = "\n".join((folder / file).read_text(encoding="utf-8") for file in files).splitlines()
+    lines = [*read_sheets(*files).splitlines(), *sort_rules(sections)]
     return "\n".join(line for line in lines if line.strip())

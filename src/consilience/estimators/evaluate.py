@@ -30,6 +30,7 @@ from consilience.estimators.statistics import Statistics
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.files.tables import as_named_table, read_named_table
 from consilience.posteriors.evaluate import MIN_OBSERVATIONS
 from consilience.posteriors.evaluation import Score
 from consilience.posteriors.observations import ExpectedColumns, read_observations
@@ -164,8 +165,11 @@ def _labelled(
             used = [n for n, name in enumerate(table.header) if name != labels and (columns is None or name in columns)]
             y = table.column(labels)
             return table.numbers(used), np.asarray(y, dtype=np.float64) if adapter.needs == "targets" else np.array(y)
-    if isinstance(labels, str) and hasattr(data, "columns") and labels in data.columns:
-        return data.drop(columns=labels), data[labels].to_numpy()
+    if isinstance(labels, str):
+        is_parquet = isinstance(data, str | Path) and Path(data).suffix.lower() == ".parquet"
+        named = read_named_table(Path(data)) if is_parquet else as_named_table(data)
+        if named is not None and labels in named.header:
+            return named, labels
     if isinstance(labels, str | Path):
         X = read_observations(data, None, ExpectedColumns(n_columns, columns, False)).values
         values = np.asarray(read_class_labels(Path(labels), "data", len(X), "labels"))

@@ -6,18 +6,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from consilience.core.paired import PairedDifference
+from consilience.drawing.display import Displayed
+from consilience.drawing.frames import Tabular
+from consilience.drawing.words import format_count
 from consilience.posteriors.evaluation import (
     Score,
     better_model,
     difference_to_json,
     finite_json,
+    score_columns,
+    score_facts,
     score_lines,
     verdict_sentence,
 )
 
 
-@dataclass(frozen=True, eq=False)
-class EstimatorEvaluation:
+@dataclass(frozen=True, eq=False, repr=False)
+class EstimatorEvaluation(Displayed, Tabular):
     """How a fused estimator and a site's own compare on the site's rows.
 
     Parameters
@@ -33,6 +38,20 @@ class EstimatorEvaluation:
     scores: tuple[Score, ...]
     difference: PairedDifference
     notes: tuple[str, ...]
+
+    def _headline(self) -> str:
+        return f"fused estimator and a site's own on {format_count(self.difference.n_observations, 'row')}"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {"": self.verdict, **score_facts(self.scores)}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each score of both models."""
+        return score_columns(self.scores)
+
+    def summary(self) -> str:
+        """Return the comparison as text: the verdict, both estimators' scores, and its limits."""
+        return str(self)
 
     @property
     def better(self) -> str | None:

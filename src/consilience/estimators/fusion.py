@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,16 @@ from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
+from consilience.drawing.plots import Chart, draw_intervals
+from consilience.estimators.coefficients import LEVEL, coefficients_of, column_names, inference_of
 from consilience.estimators.files import write_statistics
 from consilience.estimators.statistics import Statistics
+from consilience.estimators.summary import notes_of, summary
 from consilience.matching.result import Matching
 from consilience.posteriors.posterior import Features
+
+ALL_SITES = "all sites"
+"""What plots call the estimate from the sums of all sites."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +45,7 @@ class EstimatorInput:
     sha256: str | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EstimatorFusion(Fusion):
     """Statistics of the rows of all sites, and the estimator that they give.
 
@@ -72,6 +79,8 @@ class EstimatorFusion(Fusion):
 
         def __getattr__(self, name: str) -> Any:
             """Say where to look for what fusions of other kinds have, and fitted models."""
+            if name.startswith("_"):  # copying and unpickling ask before there is a model
+                raise AttributeError(name)
             where = "the sums are in .statistics" if name in ("posterior", "network") else None
             if hasattr(type(self._model), name):
                 where = f"its fitted model does: fusion.model.{name}"
@@ -96,6 +105,66 @@ class EstimatorFusion(Fusion):
     def features(self) -> Features:
         """What the columns mean."""
         return self.statistics.features
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of single sites, a sentence each: classes that few know, what was left out and why."""
+        return tuple(notes_of(self))
+
+    def _charts(self) -> Mapping[str, Chart | str]:
+        fused = coefficients_of(self.statistics)
+        title = (
+            "Coefficients"
+            if fused is None or fused.intervals is None
+            else f"Coefficients, {100 * LEVEL:.0f} % intervals"
+        )
+        classes = self.matching._charts()["matching"] if self.statistics.classes is not None else "it has no classes"
+        return {
+            "coefficients": f"a {self.statistics.kind} has no coefficients"
+            if fused is None
+            else partial(draw_intervals, names=fused.names, means=fused.values, intervals=fused.intervals, title=title),
+            "sites": self._sites_chart(),
+            "matching": classes,
+        }
+
+    def _sites_chart(self) -> Chart | str:
+        """Return what draws the coefficients of all sites together and of each alone, or why that cannot be."""
+        together = inference_of(self.statistics)
+        alone = [(site.name, inference_of(site.statistics)) for site in self.inputs]
+        known = [(name, inference) for name, inference in alone if inference is not None]
+        if together is None or not known:
+            return "only linear regressions have intervals of each site"
+        rows = [
+            (f"{column}, {name}", inference.coefficients[c], inference.intervals(LEVEL)[c], name == ALL_SITES)
+            for c, column in enumerate(column_names(self.statistics))
+            for name, inference in [(ALL_SITES, together), *known]
+        ]
+        names, means, ends, marked = zip(*rows, strict=True)
+        title = f"Coefficients by site, {100 * LEVEL:.0f} % intervals"
+        return partial(
+            draw_intervals, names=names, means=np.array(means), intervals=np.array(ends), title=title, marked=marked
+        )
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each coefficient, with its interval where there is one; else a row for each site."""
+        fused = coefficients_of(self.statistics)
+        if fused is None:
+            names = [site.name for site in self.inputs]
+            return {"site": names, "rows": [site.statistics.n_observations for site in self.inputs]}
+        columns: dict[str, list[Any]] = {"coefficient": list(fused.names), "fused": fused.values.tolist()}
+        if fused.intervals is not None:
+            columns |= {"low": fused.intervals[:, 0].tolist(), "high": fused.intervals[:, 1].tolist()}
+        return columns
+
+    def summary(self) -> str:
+        """Return as text the verdict, how many rows of how many sites were summed, and what to know of the sites."""
+        return summary(self)
+
+    def _came_out(self) -> str:
+        return f"one {self._outcome()}"
+
+    def _outcome(self) -> str:
+        return f"{self.statistics.kind} on {self.statistics.n_observations:,.0f} rows"
 
     @property
     def record(self) -> dict[str, Any]:

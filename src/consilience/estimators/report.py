@@ -10,28 +10,24 @@ from typing import Any
 import numpy as np
 
 from consilience.core.provenance import read_inputs_of
+from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Facts, Figure, Items, Paragraph, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
 from consilience.errors import FileFormatError, InputError
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.coefficients import LEVEL, coefficients_of, column_names, inference_of
 from consilience.estimators.files import read_statistics
-from consilience.estimators.fused_results import FusedResults
-from consilience.estimators.inference import LinearInference, linear_inference
 from consilience.estimators.laplace_product import site_estimate
 from consilience.estimators.meta_analysis.analysis import meta_analysis
 from consilience.estimators.meta_analysis.report import MAX_PLOTS, MAX_SITES, forest_plot
-from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import NOISE, Statistics
 from consilience.files.atomic import write_bytes
 from consilience.files.safetensors_file import SafetensorsFile
 
 MAX_COEFFICIENTS = 200
 """Coefficients that the page shows at most; more are counted. Bounds its size; chosen by hand."""
-
-LEVEL = 0.9
-"""Probability of the intervals on the page."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +94,13 @@ def render(content: EstimatorContent) -> str:
     is_fine = verdict.get("harmless") is True
     remedy = f" To do: {shorten(verdict['remedy'], 400)}." if verdict.get("remedy") else ""
     head = Paragraph(f"{shorten(str(verdict.get('text', '')), 600)}{remedy}", "status" if is_fine else "status act")
+    stated = Verdict.read(verdict)
+    outcome = f"one {statistics.kind} on {statistics.n_observations:,.0f} rows"
+    short = None if stated is None else Paragraph(stated.in_short(len(records), outcome), "short")
     return Page(
         "Fusion report",
         (f"{format_count(len(records), 'site')} with {statistics.n_observations:,.0f} rows", f"→ {statistics.kind}"),
-        [head],
+        [short, head],
         [
             _what_went_in(content),
             _who_knows_which_class(content),
@@ -142,58 +141,24 @@ def _who_knows_which_class(content: EstimatorContent) -> Section | None:
     return Section("classes", "Who knows which class", [Table("Classes", list(known), columns, "site", caption)])
 
 
-def _inference(statistics: Statistics) -> LinearInference | None:
-    try:
-        return linear_inference(statistics)
-    except InputError:  # of another estimator, or of too few rows
-        return None
-
-
 def _coefficients(content: EstimatorContent) -> Section | None:
     """Return the coefficients of the fused estimator, those of least squares with intervals."""
-    statistics = content.statistics
-    if statistics.last_step is not None or adapter_of_kind(statistics.kind).needs == "nothing":
+    fused = coefficients_of(content.statistics)
+    if fused is None:
         return None
-    model = rebuild(statistics)
-    if isinstance(model, FusedResults):
-        return _fused_results(model)
-    if not hasattr(model, "coef_"):
-        return None
-    coefficients = np.atleast_2d(model.coef_)  # (q, d)
-    names = statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
-    outputs = [""] if len(coefficients) == 1 else [f" → {number}" for number in range(len(coefficients))]
-    if statistics.classes is not None and len(coefficients) == len(statistics.classes):
-        outputs = [f" → {name}" for name in statistics.classes.names]
-    fused = _inference(statistics)
-    intervals = None if fused is None else fused.intervals(LEVEL)
-    entries = [
-        (f"{name}{output}", coefficients[q, c], None if intervals is None else intervals[c])
-        for q, output in enumerate(outputs)
-        for c, name in enumerate(names)
-    ]
+    has_intervals = fused.intervals is not None
+    ends = fused.values[:, None] if fused.intervals is None else fused.intervals
+    errors = fused.values if fused.errors is None else fused.errors
+    entries = list(zip(fused.names, fused.values.tolist(), ends, errors.tolist(), strict=True))
     columns = [
         text_column("Coefficient", lambda row: row[0]),
-        Column("Fused", lambda row: float(row[1])),
-        *([_interval_column(f"{100 * LEVEL:.0f} % interval")] if intervals is not None else []),
+        Column("Fused", lambda row: row[1]),
+        *([] if fused.errors is None else [Column("Standard error", lambda row: row[3])]),
+        *([_interval_column(f"{100 * LEVEL:.0f} % interval")] if has_intervals else []),
     ]
-    caption = "" if intervals is None else "Intervals are those of least squares on the rows of all sites together."
+    is_least_squares = has_intervals and fused.errors is None
+    caption = "Intervals are those of least squares on the rows of all sites together." if is_least_squares else ""
     blocks: list[Block] = [Table("Coefficients", entries[:MAX_COEFFICIENTS], columns, "coefficient", caption)]
-    if len(entries) > MAX_COEFFICIENTS:
-        blocks.append(Paragraph(f"{len(entries) - MAX_COEFFICIENTS:,} more coefficients are not shown."))
-    return Section("coefficients", "The coefficients", blocks)
-
-
-def _fused_results(model: FusedResults) -> Section:
-    """Return the coefficients of results with their standard errors and intervals."""
-    means, errors = (values if values.ndim == 1 else values.T.ravel() for values in (model.params, model.bse))
-    entries = list(zip(model.coefficient_names, means, model.conf_int(1.0 - LEVEL), errors, strict=True))
-    columns = [
-        text_column("Coefficient", lambda row: row[0]),
-        Column("Fused", lambda row: float(row[1])),
-        Column("Standard error", lambda row: float(row[3])),
-        _interval_column(f"{100 * LEVEL:.0f} % interval"),
-    ]
-    blocks: list[Block] = [Table("Coefficients", entries[:MAX_COEFFICIENTS], columns, "coefficient")]
     if len(entries) > MAX_COEFFICIENTS:
         blocks.append(Paragraph(f"{len(entries) - MAX_COEFFICIENTS:,} more coefficients are not shown."))
     return Section("coefficients", "The coefficients", blocks)
@@ -205,15 +170,14 @@ def _interval_column(title: str) -> Column:
 
 def _how_sites_differ(content: EstimatorContent) -> Section | None:
     """Return the coefficients of each site's own least squares with intervals, beside the fused ones."""
-    fused = _inference(content.statistics)
+    fused = inference_of(content.statistics)
     if fused is None:
         return None
-    inferences = ((name, _inference(site)) for name, site in content.sites)
+    inferences = ((name, inference_of(site)) for name, site in content.sites)
     own = [("all sites", fused), *((name, one) for name, one in inferences if one is not None)]
     if len(own) < 2:
         return None
-    statistics = content.statistics
-    names = statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
+    names = column_names(content.statistics)
     entries = [
         (f"{column}, {site}", one.coefficients[c], one.intervals(LEVEL)[c])
         for c, column in enumerate(names[: MAX_COEFFICIENTS // len(own) + 1])

@@ -13,6 +13,7 @@ from consilience.checks import Array
 from consilience.errors import InputError, OptionError
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.files.tables import as_named_table, read_named_table
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 
 Needs = Literal["classes", "targets", "nothing"]
@@ -51,8 +52,9 @@ def read_rows(
     Parameters
     ----------
     data : tuple, array_like, DataFrame, str or Path
-        ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y, or
-        of a .csv with one column beside those of the model.
+        ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y, or of a .csv with one
+        column beside those of the model. X may be a table with named columns, or the path of a .csv or .parquet file,
+        and y the name of one of its columns.
     sample_weight : array_like of shape (n,), optional
         Weight of every row.
     n_columns, names
@@ -154,10 +156,18 @@ def _numbers_or_texts(labels: Any, needs: Needs) -> Any:
 
 def _split(data: Any, needs: Needs, names: tuple[str, ...] | None) -> tuple[Any, Any, str]:
     """Return X, y and what to call X."""
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], str):
+        return _with_column(*data)
     if isinstance(data, str | Path):
         path = Path(data)
         if path.suffix.lower() == ".csv":
             return (data, None, str(data)) if needs == "nothing" else (*_read_table(path, names, needs), str(data))
+        if path.suffix.lower() == ".parquet":
+            if needs != "nothing":
+                raise InputError(
+                    path, "which of its columns is y is not stated", f'give data=("{path.name}", "outcome")'
+                )
+            return data, None, str(data)
         arrays = read_labelled_arrays(path)
         if needs != "nothing" and arrays.labels is None:
             raise InputError(path, "has no array y, which this model is fitted to", "write a .npz with x and y")
@@ -167,6 +177,19 @@ def _split(data: Any, needs: Needs, names: tuple[str, ...] | None) -> tuple[Any,
     if needs != "nothing":
         raise InputError("data", f"expected (X, y), found {type(data).__name__} without y", "give data=(X, y)")
     return data, None, "data"
+
+
+def _with_column(data: Any, name: str) -> tuple[Any, Any, str]:
+    """Return a table without the column of this name, that column, and what to call the table."""
+    called = str(data) if isinstance(data, str | Path) else "X"
+    table = read_named_table(Path(data)) if isinstance(data, str | Path) else as_named_table(data)
+    if table is None:
+        raise InputError(called, f"has no named columns, so none is {name!r}", "give y as an array")
+    if table.header.count(name) != 1:
+        names = ", ".join(table.header)[:200]
+        raise InputError(called, f"has {table.header.count(name)} columns {name!r}, expected one; found {names}")
+    place = table.header.index(name)
+    return table.without(place), table.take(place), called
 
 
 def _column(y: Any) -> Any:

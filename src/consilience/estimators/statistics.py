@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count
 from consilience.errors import Problem
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.hyper_parameters import PRIORS
@@ -83,8 +85,8 @@ class Step:
     parameters: Mapping[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics(Displayed):
     """Sums over the rows of one site, or of all sites, from which an estimator is rebuilt.
 
     Parameters
@@ -134,6 +136,18 @@ class Statistics:
     approximations: tuple[str, ...] = ()
     min_count: float = 0.0
     n_withheld: int = 0
+
+    def _headline(self) -> str:
+        return f"{self.kind}, {self.n_observations:,.0f} rows of {format_count(self.n_columns, 'column')}"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {
+            "columns": names_in_line(self.features.names or ()),
+            "units": names_in_line(self.features.units or ()),
+            "classes": None if self.classes is None else names_in_line(self.classes.names),
+            "steps before": names_in_line([step.name for step in self.steps]),
+            "withheld": f"{self.n_withheld} classes of fewer than {self.min_count:g} rows" if self.n_withheld else None,
+        }
 
     @property
     def rows(self) -> CentredMoments:

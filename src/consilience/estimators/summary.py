@@ -10,11 +10,17 @@ from consilience.drawing.words import printable
 
 def summary(fusion: Any) -> str:
     """Return the verdict, how many rows of how many sites were summed, and what was left out."""
-    details, verdict, statistics = fusion.details, fusion.verdict, fusion.statistics
-    lines = [verdict.text, *([f"to do: {verdict.remedy}"] if verdict.remedy else [])]
+    verdict, statistics = fusion.verdict, fusion.statistics
+    lines = [printable(verdict.text), *([f"to do: {printable(verdict.remedy)}"] if verdict.remedy else [])]
     sites = len(fusion.provenance["inputs"])
     classes = "" if statistics.classes is None else f" of {len(statistics.classes)} classes"
     lines.append(f"{sites} sites with {statistics.n_observations:,.0f} rows{classes} -> {statistics.kind}")
+    return "\n".join([*lines, *notes_of(fusion)])
+
+
+def notes_of(fusion: Any) -> list[str]:
+    """Return what should be known of single sites: classes that few know, what was left out and why, what differs."""
+    details, statistics, lines = fusion.details, fusion.statistics, []
     known = details.get("classes", {})
     if statistics.classes is not None:
         for name in statistics.classes.names:
@@ -30,4 +36,4 @@ def summary(fusion: Any) -> str:
             for one in withheld["components"][:MAX_LISTED]
         ]
     lines += [f"sites differ: {printable(line)}" for line in details.get("hyper_parameters", [])]
-    return "\n".join(lines)
+    return lines

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.drawing.blocks import Block, Column, Facts, Table, text_column
+from consilience.drawing.display import MAX_NAMES, Displayed
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_matching
+from consilience.drawing.words import format_count, printable
 from consilience.errors import OptionError
 
+MAX_LABELS = 20
+"""Labels of a model that a line of text holds; more are counted. Chosen by hand for a terminal."""
 
-@dataclass(frozen=True, eq=False)
-class Matching:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Matching(Displayed, Plotted, Tabular):
     """Which fused component each local component became.
 
     Parameters
@@ -39,6 +49,58 @@ class Matching:
     confidence: Array | None = None
     signs: Array | None = None
     names: tuple[str, ...] = ()
+
+    def _headline(self) -> str:
+        n_sites = len(self.names) or (int(self.owner.max()) + 1 if self.owner.size else 0)
+        here = f"{format_count(len(self.labels), 'component')} of {format_count(n_sites, 'model')}"
+        dropped = int(np.sum(self.labels < 0))
+        return f"{here} -> {self.n_components:,}" + (f", {dropped:,} dropped" if dropped else "")
+
+    def _facts(self) -> dict[str, object | None]:
+        rows = {printable(name): self.of_site(site) for site, name in enumerate(self.names[:MAX_NAMES])}
+        facts: dict[str, object | None] = {
+            name: ", ".join(str(label) if label >= 0 else "dropped" for label in labels[:MAX_LABELS].tolist())
+            + (f" and {len(labels) - MAX_LABELS:,} more" if len(labels) > MAX_LABELS else "")
+            for name, labels in rows.items()
+        }
+        if len(self.names) > MAX_NAMES:
+            facts["further models"] = f"{len(self.names) - MAX_NAMES:,}"
+        shared = int(np.sum(self.members > 1))
+        facts["shared"] = f"{shared:,} of {self.n_components:,} come from more than one component"
+        return facts
+
+    def _charts(self) -> dict[str, Chart | str]:
+        draw = partial(
+            draw_matching, labels=self.labels, owner=self.owner, n_components=self.n_components, names=self.names
+        )
+        return {"matching": draw if self.labels.size else "nothing was matched"}
+
+    def _blocks(self) -> list[Block | None]:
+        if len(self.names) > MAX_NAMES:
+            return [Facts(self._facts())]
+        columns = self.to_columns()
+        rows = list(zip(*columns.values(), strict=True))
+
+        def column(place: int, name: str) -> Column:
+            if name == "site":
+                return text_column(name.capitalize(), lambda row: row[place])
+            return Column(name.capitalize(), lambda row: row[place])
+
+        heads = [column(place, name) for place, name in enumerate(columns)]
+        return [Table("Matching", rows, heads, "component", self._facts()["shared"], "narrow")]
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each local component: its site, its number there, what it became, and how sure that is."""
+        numbers = np.arange(len(self.labels)) - np.searchsorted(self.owner, self.owner)
+        sites = self.owner.tolist()
+        columns: dict[str, list[Any]] = {
+            "site": [self.names[site] for site in sites] if self.names else sites,
+            "component": numbers.tolist(),
+            "fused": [label if label >= 0 else None for label in self.labels.tolist()],
+        }
+        if self.confidence is not None:
+            columns["confidence"] = self.confidence.tolist()
+        return columns
 
     @property
     def members(self) -> Labels:

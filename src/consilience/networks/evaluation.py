@@ -13,12 +13,17 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.core.paired import PairedDifference, paired_difference
+from consilience.drawing.display import Displayed
+from consilience.drawing.frames import Tabular
+from consilience.drawing.words import format_count
 from consilience.errors import InputError
 from consilience.posteriors.evaluation import (
     Score,
     better_model,
     difference_to_json,
     finite_json,
+    score_columns,
+    score_facts,
     score_lines,
     verdict_sentence,
 )
@@ -53,8 +58,8 @@ class ClassScore:
     own: float
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkEvaluation:
+@dataclass(frozen=True, eq=False, repr=False)
+class NetworkEvaluation(Displayed, Tabular):
     """How a fused network and a site's own compare on the site's labelled data.
 
     Parameters
@@ -77,6 +82,20 @@ class NetworkEvaluation:
     loss_difference: PairedDifference
     classes: tuple[ClassScore, ...]
     notes: tuple[str, ...]
+
+    def _headline(self) -> str:
+        return f"fused network and a site's own on {format_count(self.difference.n_observations, 'row')}"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {"": self.verdict, **score_facts(self.scores)}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each score of both models."""
+        return score_columns(self.scores)
+
+    def summary(self) -> str:
+        """Return the comparison as text: the verdict, both networks' scores, by class, and its limits."""
+        return str(self)
 
     @property
     def better(self) -> str | None:

@@ -44,6 +44,7 @@ from consilience.networks.methods.baselines import NetworkEnsembleMethod
 from consilience.networks.methods.distill import Distill
 from consilience.networks.methods.fisher.kronecker import KFAC, KroneckerMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
+from consilience.networks.network import Network
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
 from consilience.networks.torch_modules import make_template
@@ -293,13 +294,16 @@ def _keep_all(
             NetworkInput(network.name, member, float(weight), network.digest)
             for network, member, weight in zip(described, members, weights, strict=True)
         ),
-        _rebuild=lambda _: _ensemble(described, weights, method.resolved_mean, class_counts),
+        _rebuild=partial(_ensemble, described, weights, method.resolved_mean, class_counts),
         keeps_models=True,
     )
     return replace(fusion, provenance=network_provenance(fusion, method, seed))
 
 
-def _ensemble(described: Sequence[DescribedNetwork], weights: Array, mean: Any, class_counts: Array | None) -> Any:
+def _ensemble(
+    described: Sequence[DescribedNetwork], weights: Array, mean: Any, class_counts: Array | None, _fused: Network
+) -> Any:
+    """Return all modules side by side; no lambda, so that a fusion can be pickled."""
     from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
 
     modules: list[Any] = copy.deepcopy([network.module for network in described])

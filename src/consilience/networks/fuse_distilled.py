@@ -18,6 +18,7 @@ import copy
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -247,10 +248,6 @@ def _other_architecture(
     )
     network = Network({key: v for key, v in arrays.items() if key not in aliases}, symmetry, "target")
 
-    def rebuild(of: Network) -> nn.Module:
-        # The ensemble asks for the models, everything else for the fused network.
-        return module_with(module, of.arrays, symmetry).eval() if of.symmetry is symmetry else models.module(of)
-
     fusion = NetworkFusion(
         network=network,
         matching={},
@@ -264,10 +261,17 @@ def _other_architecture(
             NetworkInput(of.name, local, float(weight), of.digest, None, of.description)
             for of, local, weight in zip(models.inputs, models.networks, sites.weights, strict=True)
         ),
-        _rebuild=rebuild,
+        _rebuild=partial(_rebuild, module, symmetry, models),
         repaired="not needed: it is no average",
     )
     return Candidate("target", Effort.MATCHED, module, fusion)
+
+
+def _rebuild(module: nn.Module, symmetry: Symmetry, models: NetworksWithSymmetry, network: Network) -> nn.Module:
+    """Return the module of a network: of the target's architecture, or of the models', which the ensemble asks for."""
+    if network.symmetry is symmetry:
+        return module_with(module, network.arrays, symmetry).eval()
+    return models.module(network)
 
 
 def _answer_shape(module: nn.Module, rows: object) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,9 @@ from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
+from consilience.drawing.blocks import Block, Column, Table, text_column
+from consilience.drawing.plots import Chart, draw_bars
+from consilience.drawing.words import format_count
 from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.networks.choice.sites import Sites
@@ -54,7 +57,7 @@ class NetworkInput:
     description: Description | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NetworkFusion(Fusion):
     """A fused network and how it came about.
 
@@ -153,6 +156,63 @@ class NetworkFusion(Fusion):
         mean: Literal["logits", "probabilities"] = "logits" if sites.is_regression else "probabilities"
         one_output = self.details.get("one_output")
         return ModuleEnsemble(modules, sites.weights, mean, names=sites.names, one_output=one_output).eval()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of the networks, a sentence each, as the method and the tracing say it."""
+        return tuple(map(str, self.details.get("notes", ())))
+
+    def _charts(self) -> Mapping[str, Chart | str]:
+        return {"matching": self._quality_chart(), **super()._charts()}
+
+    def _quality_chart(self) -> Chart | str:
+        """Return what draws how far aligned models are from their average, before and after; or why nothing was."""
+        if self.keeps_models or not self.matching or not self.inputs:
+            return "no units were matched"
+        quality = self.quality
+        columns = {
+            "as numbered": [float("nan") if one.before is None else one.before for one in quality.values()],
+            "matched": [one.distance for one in quality.values()],
+        }
+        what = "squared distance from the average, relative"
+        return partial(draw_bars, names=list(quality), pairs=columns, title="Matching of units by group", what=what)
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each group: its units, how many are shared, and how far models are from the average."""
+        if self.keeps_models or not self.matching or not self.inputs:
+            names = [local.name for local in self.inputs]
+            return {"model": names, "weight": [local.weight for local in self.inputs]}
+        quality = self.quality
+        return {
+            "group": list(quality),
+            **{
+                name: [getattr(one, name) for one in quality.values()]
+                for name in ("units", "shared", "before", "distance")
+            },
+        }
+
+    def _blocks(self) -> list[Block | None]:
+        columns = self.to_columns()
+        rows = list(zip(*columns.values(), strict=True))
+
+        def column(place: int, name: str) -> Column:
+            if place == 0:
+                return text_column(name.capitalize(), lambda row: row[0])
+            return Column(name.capitalize(), lambda row: row[place])
+
+        heads = [column(place, name) for place, name in enumerate(columns)]
+        return [*super()._blocks(), Table("Groups of units", rows, heads, "row", kind="narrow")]
+
+    def summary(self) -> str:
+        """Return as text the verdict, widths, the quality of matches by group, and what is still open."""
+        from consilience.networks.summary import network_summary  # here, since it imports this file
+
+        return network_summary(self)
+
+    def _outcome(self) -> str:
+        if self.keeps_models:
+            return "their ensemble"
+        return f"{format_count(self.n_components, 'unit')} in {format_count(len(self.groups), 'group')}"
 
     @property
     def groups(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ keep the precision of their files; methods compute with `Network.working`, in at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,8 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array, Labels
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Transport, move, permutation
@@ -32,8 +35,8 @@ _HALVES = ("float16", "bfloat16")
 _FLOATS = (*_HALVES, "float32", "float64")
 
 
-@dataclass(frozen=True, eq=False)
-class Network:
+@dataclass(frozen=True, eq=False, repr=False)
+class Network(Displayed):
     """Named arrays and which of their axes move together.
 
     Parameters
@@ -95,6 +98,19 @@ class Network:
         if problems:
             raise InputError(problems)
         object.__setattr__(self, "arrays", arrays)
+
+    def _headline(self) -> str:
+        size = sum(math.prod(values.shape) for values in self.arrays.values())
+        return f"{shorten(self.name, 40)}, {format_count(len(self.arrays), 'array')}, {size:,} numbers"
+
+    def _facts(self) -> dict[str, object | None]:
+        units = [f"{name} {count:,}" for name, count in self.units.items()]
+        return {
+            "units by group": names_in_line(units, 40) or "no group, so that nothing can be matched",
+            "symmetry": "proved" if self.symmetry.proved else "unproved",
+            "description": None if self.description is None else self.description._headline(),
+            "module": None if self.module is None else type(self.module).__name__,
+        }
 
     @property
     def is_untraced(self) -> bool:

@@ -46,14 +46,15 @@ def network_summary(
         Whether the distances between the units of a group, given by name, mean something.
     """
     method = fusion.provenance["method"]
-    groups = fusion.groups
+    groups = {} if fusion.keeps_models else fusion.groups
     outer_groups = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
     local_units = [sum(local.network.units[name] for name in outer_groups) for local in fusion.inputs]
     units = str(local_units[0]) if len(set(local_units)) == 1 else f"{min(local_units)} to {max(local_units)}"
     verdict = fusion.judgement
     lines = [] if verdict is None else [*_chosen(verdict)]
     if not groups:
-        lines.append(f"{len(fusion.inputs)} {what}, units as they are numbered (method {method})")
+        order = "side by side" if fusion.keeps_models else "units as they are numbered"
+        lines.append(f"{len(fusion.inputs)} {what}, {order} (method {method})")
     else:
         lines += [
             f"{len(fusion.inputs)} {what} with {units} units each in {format_count(len(groups), 'group')}"
@@ -63,11 +64,11 @@ def network_summary(
     if fusion.history.size and math.isfinite(fusion.objective):
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
     lines += more
-    if fusion.details["proved"]:
+    if fusion.details.get("proved"):
         lines.append("symmetry: proved")
     if "aligned" in fusion.details:
         lines.append(_merging(fusion.details))
-    lines += [f"note: {printable(note)}" for note in fusion.details["notes"][:MAX_GROUPS]]
+    lines += [f"note: {printable(note)}" for note in fusion.notes[:MAX_GROUPS]]
     lines += _repairs(fusion)
     return "\n".join(lines)
 

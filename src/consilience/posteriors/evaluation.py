@@ -11,6 +11,9 @@ import numpy as np
 
 from consilience.checks import Labels
 from consilience.core.paired import LEVEL, PairedDifference
+from consilience.drawing.display import MAX_NAMES, Displayed
+from consilience.drawing.frames import Tabular
+from consilience.drawing.words import format_count
 from consilience.posteriors.scores import ScoreKind
 
 
@@ -41,8 +44,8 @@ class Score:
     kind: ScoreKind | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Displayed, Tabular):
     """How a fused model and a site's own compare on the site's data.
 
     Parameters
@@ -73,6 +76,21 @@ class Evaluation:
     usage_unit: str
     skipped: int
     notes: tuple[str, ...]
+
+    def _headline(self) -> str:
+        return f"fused model and a site's own on {format_count(self.difference.n_observations, 'observation')}"
+
+    def _facts(self) -> dict[str, object | None]:
+        unseen = ", ".join(map(str, self.unseen.tolist()[:MAX_NAMES])) or "none"
+        return {"": self.verdict, **score_facts(self.scores), "fused components never seen here": unseen}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each score of both models."""
+        return score_columns(self.scores)
+
+    def summary(self) -> str:
+        """Return the comparison as text: the verdict, both models' scores, and its limits."""
+        return str(self)
 
     @property
     def unseen(self) -> Labels:
@@ -152,6 +170,19 @@ def verdict_sentence(difference: PairedDifference, unit: str, observations: str,
         return f"your own model is better here, by {size}"
     sign = "-" if difference.mean < 0 else ""
     return f"no difference can be told: fused minus own is {sign}{size}"
+
+
+def score_columns(scores: Sequence[Score]) -> dict[str, list[Any]]:
+    """Return a row for each score: its name, its unit, and what both models have."""
+    return {name: [getattr(score, name) for score in scores] for name in ("name", "unit", "fused", "own")}
+
+
+def score_facts(scores: Sequence[Score]) -> dict[str, object | None]:
+    """Return both models' scores by the score's name, as values show them."""
+    return {
+        f"{score.name}{f', {score.unit}' if score.unit else ''}": f"fused {score.fused:.4f}, your own {score.own:.4f}"
+        for score in scores
+    }
 
 
 def score_lines(scores: Sequence[Score], *more: tuple[str, str, str, str]) -> list[str]:

@@ -281,9 +281,13 @@ def _rebuilder(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]
     """Return the function that makes a model of the fused posterior, or puts all models side by side."""
     if not method.keeps_models:
         return rebuild
-    return lambda _: ensemble_of(
-        [rebuild(without_pipeline(posterior)) for posterior in ensemble.posteriors], ensemble.site_weights
-    )
+    return partial(_side_by_side, ensemble)
+
+
+def _side_by_side(ensemble: Ensemble, _fused: Posterior) -> Any:
+    """Return all models of an ensemble side by side; no lambda, so that a fusion can be pickled."""
+    members = [rebuild(without_pipeline(posterior)) for posterior in ensemble.posteriors]
+    return ensemble_of(members, ensemble.site_weights)
 
 
 def _input_record(described: DescribedInput, weight: float, matching: Matching, site: int) -> dict[str, Any]:

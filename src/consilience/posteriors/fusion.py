@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +14,16 @@ from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
+from consilience.drawing.blocks import Block
+from consilience.drawing.plots import Chart
 from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.posteriors.files import write_posterior
 from consilience.posteriors.intervals import Intervals, intervals_of
 from consilience.posteriors.methods.ensemble import NO_FILE
+from consilience.posteriors.plots import components_chart, forest_chart, number_chart
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.summary import notes_of, summary
 
 
 @dataclass(frozen=True, eq=False, slots=True)  # there may be very many
@@ -44,7 +48,7 @@ class FusionInput:
     sha256: str | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PosteriorFusion(Fusion):
     """A fused posterior and how it was computed.
 
@@ -107,6 +111,40 @@ class PosteriorFusion(Fusion):
         It is computed from parameters alone; see ``consilience.posteriors.verdict``.
         """
         return super().verdict if self._judge is None else self._judge(self.posterior, self.details, self.status)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of single models, a sentence each: what was left out and why, and who is far apart."""
+        return tuple(notes_of(self.details))
+
+    def _charts(self) -> Mapping[str, Chart | str]:
+        local = [site.posterior.natural for site in self.inputs]
+        labels = self.matching.labels
+        is_known = bool(local) and sum(map(len, local)) == len(labels)
+        return {
+            "components": components_chart(self.posterior, np.concatenate(local) if is_known else None, labels),
+            **self.matching._charts(),
+            "number": number_chart(self.details, self.n_components),
+            "forest": forest_chart(self),
+            **super()._charts(),
+        }
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each fused component: observations, share, mean and deviation of each feature, sites."""
+        labels, owner = self.matching.labels, self.matching.owner
+        pairs = np.unique(np.stack([labels[labels >= 0], owner[labels >= 0]]), axis=1)
+        n_sites = np.bincount(pairs[0], minlength=self.n_components)
+        columns = self.posterior.to_columns()
+        return {"component": columns.pop("component"), "sites": n_sites.tolist(), **columns}
+
+    def _blocks(self) -> Sequence[Block | None]:
+        from consilience.posteriors.report.notebook import notebook_blocks  # here, so that fusing needs no pages
+
+        return [*super()._blocks(), *notebook_blocks(self)]
+
+    def summary(self) -> str:
+        """Return as text the verdict, how many components became how many, and what to know of the models."""
+        return summary(self)
 
     def intervals(self, level: float = 0.9) -> Intervals:
         """Return credible intervals of the components' means, a row for each component and feature.

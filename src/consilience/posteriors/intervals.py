@@ -17,13 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_number
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.drawing.blocks import Block, Column, Table, text_column
+from consilience.drawing.display import Displayed
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_intervals
+from consilience.drawing.words import shorten
+from consilience.errors import InputError, OptionError
 from consilience.families.random_effects import RandomEffectsFamily
 from consilience.posteriors.hierarchical_average import LEVEL, quantile_ratio
 from consilience.posteriors.posterior import Posterior
@@ -72,7 +79,7 @@ class Interval:
 
 
 @dataclass(frozen=True, repr=False)
-class Intervals:
+class Intervals(Displayed, Plotted, Tabular):
     """Intervals of all components and features: iterate over it, or make a data frame of it.
 
     Parameters
@@ -102,7 +109,26 @@ class Intervals:
     def __getitem__(self, index: int) -> Interval:
         return self.rows[index]
 
-    def __repr__(self) -> str:
+    def _headline(self) -> str:
+        return f"{100 * self.level:g} %{f', {self.meaning}' if self.meaning else ''}"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {
+            f"component {row.component}, {shorten(row.feature, 30)}": _range(row) for row in self.rows[:_SHOWN_ROWS]
+        }
+
+    def _blocks(self) -> list[Block | None]:
+        columns = [
+            Column("Component", lambda row: row.component),
+            text_column("Feature", lambda row: f"{row.feature} ({row.unit})" if row.unit else row.feature),
+            *(Column(name.capitalize(), attrgetter(name)) for name in ("mean", "low", "high")),
+            Column("Sites", attrgetter("n_sites")),
+            Column("Heterogeneity", attrgetter("heterogeneity")),
+        ]
+        return [Table("Intervals", self.rows, columns, "row", self.meaning)]
+
+    def summary(self) -> str:
+        """Return the rows as a table of text, the first of them where there are many."""
         title = f"{100 * self.level:g} % intervals{f', {self.meaning}' if self.meaning else ''}"
         shown = self.rows[:_SHOWN_ROWS]
         header = ["component", "feature", "mean", "low", "high", "sites", "heterogeneity", ""]
@@ -128,21 +154,27 @@ class Intervals:
         more = [f"... {len(self.rows) - len(shown)} more rows"] if len(self.rows) > len(shown) else []
         return "\n".join([title, *text, *more])
 
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame with a row for each component and feature.
+    def __str__(self) -> str:
+        return self.summary()
 
-        Raises
-        ------
-        UnsupportedError
-            Without pandas.
-        """
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            text = "a data frame needs pandas, which is not installed: pip install pandas, or iterate over the rows"
-            raise UnsupportedError(text) from error
-        names = [column.name for column in fields(Interval)]
-        return pandas.DataFrame({name: [getattr(row, name) for row in self.rows] for name in names})
+    def _charts(self) -> dict[str, Chart | str]:
+        if not self.rows:
+            return {"forest": "there are no rows"}
+        names = [f"component {row.component}, {row.feature}" for row in self.rows]
+        means, ends = np.array([row.mean for row in self.rows]), np.array([(row.low, row.high) for row in self.rows])
+        title = f"Means with {100 * self.level:g} % intervals"
+        return {"forest": partial(draw_intervals, names=names, means=means, intervals=ends, title=title)}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each component and feature."""
+        return {column.name: [getattr(row, column.name) for row in self.rows] for column in fields(Interval)}
+
+
+def _range(row: Interval) -> str:
+    """Return the mean of a row, its ends and its unit."""
+    unit = f" {shorten(row.unit, 12)}" if row.unit else ""
+    doubt = ", optimistic: overlaps" if row.optimistic else ""
+    return f"{row.mean:.4g} ({row.low:.4g} to {row.high:.4g}){unit}{doubt}"
 
 
 _MEANINGS = {

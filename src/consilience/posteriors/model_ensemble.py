@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, softmax
 
 from consilience.checks import Array, Labels, as_weights
+from consilience.drawing.display import Displayed, names_in_line
 from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.sklearn.bayesian_mixture import BayesianGaussianMixtureAdapter
@@ -31,8 +32,8 @@ _MIXTURE_ADAPTERS: tuple[Adapter, ...] = (BayesianGaussianMixtureAdapter(), Gaus
 """Adapters of the models whose densities are mixtures."""
 
 
-@dataclass(frozen=True, eq=False)
-class ModelEnsemble:
+@dataclass(frozen=True, eq=False, repr=False)
+class ModelEnsemble(Displayed):
     """Models side by side; subclasses say how they predict together.
 
     Parameters
@@ -63,6 +64,12 @@ class ModelEnsemble:
         object.__setattr__(self, "members", tuple(self.members[j] for j in weighted))
         object.__setattr__(self, "weights", weights)
 
+    def _headline(self) -> str:
+        return f"{len(self.members):,} members of class {type(self.members[0]).__name__} side by side"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {"weights": names_in_line([f"{weight:.3g}" for weight in self.weights.tolist()])}
+
     def __getattr__(self, name: str) -> NoReturn:
         """Raise AttributeError with the reason why there is no such method; defined attributes never come here."""
         members = self.__dict__.get("members", ())  # copying and unpickling ask for attributes before there are any
@@ -81,7 +88,7 @@ class ModelEnsemble:
         return mean
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MixtureEnsemble(ModelEnsemble):
     """scikit-learn's mixtures, as the mixture of them: component k of member j weighs w_j times what it does there.
 
@@ -120,7 +127,7 @@ class MixtureEnsemble(ModelEnsemble):
         return self.predict_proba(X).argmax(axis=1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RegressionEnsemble(ModelEnsemble):
     """Sparse Gaussian processes, as the mixture of what they predict.
 

@@ -18,6 +18,7 @@ from consilience.errors import FileFormatError, InputError
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.npy import read_array
+from consilience.files.tables import NamedTable, as_named_table, read_parquet
 from consilience.posteriors.topics.document_completion import as_counts
 
 
@@ -67,7 +68,8 @@ def read_observations(
     Parameters
     ----------
     data : array_like, sparse matrix, DataFrame, str or Path
-        An array, a SciPy sparse matrix, a table with named ``columns`` (pandas), or the path of a .csv, .npy or .npz.
+        An array, a SciPy sparse matrix, a table with named columns (pandas, polars, Arrow), or the path of a .csv,
+        .parquet, .npy or .npz.
     labels : array_like, str, Path or None
         The class of every row, the name of a column of `data`, the path of a file with one class a line, or None.
     columns : ExpectedColumns
@@ -100,8 +102,10 @@ def _read_file(path: str | Path, labels: Any, columns: ExpectedColumns) -> tuple
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
         return read_array(path), None
+    if suffix == ".parquet":
+        return _of_table(str(path), read_parquet(path), labels, columns)
     if suffix != ".csv":
-        raise FileFormatError(path, "expected a file named .csv, .npy or .npz")
+        raise FileFormatError(path, "expected a file named .csv, .parquet, .npy or .npz")
     table = read_csv(path, columns.names)
     label_column = str(labels) if isinstance(labels, str | Path) else None
     row_classes = None if label_column is None else table.column(label_column)
@@ -115,12 +119,15 @@ def _read_file(path: str | Path, labels: Any, columns: ExpectedColumns) -> tuple
 
 def _read_table(name: str, data: Any, labels: Any, columns: ExpectedColumns) -> tuple[Any, Sequence[Any] | None]:
     """Return the values of an array or of a table with named columns, and of its column of labels."""
-    if not (hasattr(data, "columns") and hasattr(data, "to_numpy")):
-        return data, None
-    header = tuple(str(column) for column in data.columns)
-    label_column = labels if isinstance(labels, str) and labels in header else None
-    data_columns = [data.columns[number] for number in _column_numbers(name, header, columns, label_column)]
-    return data[data_columns].to_numpy(), None if label_column is None else data[label_column].to_numpy()
+    table = as_named_table(data)
+    return (data, None) if table is None else _of_table(name, table, labels, columns)
+
+
+def _of_table(name: str, table: NamedTable, labels: Any, columns: ExpectedColumns) -> tuple[Any, Sequence[Any] | None]:
+    """Return the columns of a table that the models expect, and its column of labels when it has one of that name."""
+    label_column = labels if isinstance(labels, str) and labels in table.header else None
+    values = table.columns(_column_numbers(name, table.header, columns, label_column))
+    return values, None if label_column is None else table.take(table.header.index(label_column))
 
 
 def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, label: str | None) -> list[int]:

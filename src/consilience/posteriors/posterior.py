@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels
+from consilience.core.frozen import FrozenDict
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted
+from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError
 from consilience.families.base import Family
 
@@ -36,8 +40,8 @@ def _frozen(values: ArrayLike) -> Array:
     return array
 
 
-@dataclass(frozen=True, eq=False)
-class Attached:
+@dataclass(frozen=True, eq=False, repr=False)
+class Attached(Displayed):
     """A named array that is carried through the matching: transition counts, a bias, a hyper-parameter.
 
     Parameters
@@ -64,6 +68,9 @@ class Attached:
         object.__setattr__(self, "axes", tuple(self.axes))
         if self.precision is not None:
             object.__setattr__(self, "precision", _frozen(self.precision))
+
+    def _headline(self) -> str:
+        return f"shape {self.values.shape}, axes {', '.join(self.axes) or 'none'}, rule {self.rule}"
 
     def problems(self, n_components: int) -> list[str]:
         """Return what is wrong with it in a model of `n_components`."""
@@ -107,8 +114,8 @@ class Attached:
         return replace(self, values=arrays[0], precision=arrays[1])
 
 
-@dataclass(frozen=True)
-class Features:
+@dataclass(frozen=True, repr=False)
+class Features(Displayed):
     """What the data columns mean, so that models of different columns are not fused by mistake.
 
     Parameters
@@ -138,7 +145,18 @@ class Features:
                 object.__setattr__(self, name, tuple(str(value) for value in values))
         if self.scaling is not None:
             scaling = {str(key): tuple(float(v) for v in values) for key, values in self.scaling.items()}
-            object.__setattr__(self, "scaling", MappingProxyType(scaling))
+            object.__setattr__(self, "scaling", FrozenDict(scaling))
+
+    def _headline(self) -> str:
+        return "unnamed" if self.names is None else format_count(len(self.names), "column")
+
+    def _facts(self) -> dict[str, object | None]:
+        return {
+            "names": names_in_line(self.names or ()),
+            "units": names_in_line(self.units or ()),
+            "classes": names_in_line(self.classes or ()),
+            "scaling": names_in_line(tuple(self.scaling or ())),
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the given fields as JSON values."""
@@ -174,12 +192,37 @@ class Features:
         return texts
 
 
+def as_features(features: Any) -> Features | None:
+    """Return what columns mean: `Features` as they are, or made of names, or of units by name; None for None.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+
+    Examples
+    --------
+    >>> as_features({"age": "years", "bmi": "kg/m2"}).units
+    ('years', 'kg/m2')
+    """
+    if features is None or isinstance(features, Features):
+        return features
+    if isinstance(features, Mapping) and all(isinstance(unit, str) for unit in features.values()):
+        return Features(names=tuple(features), units=tuple(features.values()))
+    if isinstance(features, Iterable) and not isinstance(features, str | bytes | Mapping):
+        names = tuple(features)
+        if names and all(isinstance(name, str) for name in names):
+            return Features(names=names)
+    expected = "names of the columns, a mapping of names to units, or consilience.Features"
+    raise InputError("features", f"expected {expected}, found {type(features).__name__} {features!r:.60}")
+
+
 def _first(names: Sequence[str], count: int = 5) -> str:
     return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
 
 
-@dataclass(frozen=True, eq=False, slots=True)  # there may be very many
-class Posterior:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)  # there may be very many
+class Posterior(Displayed, Plotted, Tabular):
     """A mean-field posterior over the L components of one model: what a site sends, and what a fusion gives.
 
     Parameters
@@ -229,11 +272,38 @@ class Posterior:
             values = getattr(self, name)
             if values is not None:
                 object.__setattr__(self, name, _frozen(values))
-        object.__setattr__(self, "attached", MappingProxyType(dict(self.attached)))
-        object.__setattr__(self, "source", MappingProxyType(dict(self.source)))
+        object.__setattr__(self, "attached", FrozenDict(dict(self.attached)))
+        object.__setattr__(self, "source", FrozenDict(dict(self.source)))
         problems = self._problems()
         if problems:
             raise InputError(problems)
+
+    def _headline(self) -> str:
+        kind = self.source.get("kind")
+        of = f" of a {shorten(str(kind), 40)}" if kind else ""
+        return f"{format_count(self.n_components, 'component')}, {self.family!r}{of}"
+
+    def _facts(self) -> dict[str, object | None]:
+        stated = self.counts
+        counts = None if stated is None else f"{stated.sum():,.0f}, at least {stated.min():,.1f} a component"
+        return {
+            "observations": counts,
+            "columns": names_in_line(self.features.names or ()),
+            "units": names_in_line(self.features.units or ()),
+            "attached": names_in_line(tuple(self.attached)),
+            "prior": "none, so that products are impossible" if self.prior is None else None,
+        }
+
+    def _charts(self) -> dict[str, Chart | str]:
+        from consilience.posteriors.plots import components_chart  # here, since it imports this file
+
+        return {"components": components_chart(self, None, np.zeros(0, dtype=np.int64))}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each component: observations, share, mean and deviation of each feature."""
+        from consilience.posteriors.component_table import component_columns  # here, since it imports this file
+
+        return component_columns(self)
 
     @property
     def n_components(self) -> int:
@@ -308,7 +378,7 @@ class Posterior:
         }
         attached = self.attached  # shared where there is nothing to put in order
         if attached:
-            attached = MappingProxyType({name: array.take(order) for name, array in attached.items()})
+            attached = FrozenDict({name: array.take(order) for name, array in attached.items()})
         for name, value in {"natural": natural, "attached": attached, **columns}.items():
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)

@@ -1,4 +1,4 @@
-"""What the command says of a fusion of posteriors."""
+"""What the command, the prompt and the cell say of a fusion of posteriors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def summary(fusion: Fusion) -> str:
     """Return the verdict, how many components became how many, and what should be known of the models."""
     inputs, verdict = fusion.provenance["inputs"], fusion.verdict
     lines = [
-        verdict.text,
-        *([f"to do: {verdict.remedy}"] if verdict.remedy else []),
+        printable(verdict.text),
+        *([f"to do: {printable(verdict.remedy)}"] if verdict.remedy else []),
         f"{fusion.details.get('sites', len(inputs))} models"
         f" with {sum(record['components'] for record in inputs)} components"
         f" -> {fusion.n_components} components (method {fusion.provenance['method']})",
@@ -27,22 +27,28 @@ def summary(fusion: Fusion) -> str:
     lines += _average(fusion.details.get("average", {}))
     if "regularization" in fusion.details:
         lines.append(f"regularization {fusion.details['regularization']:.4g}")
-    if fusion.details.get("left_out"):
-        lines.append(f"{fusion.details['left_out']} components with too few observations were left out")
-    lines += [
-        f"{printable(name)}: components {', '.join(map(str, numbers))} have no usable parameters, and were left out"
-        for name, numbers in fusion.details.get("unusable", {}).items()
-    ]
-    lines += _withheld(fusion.details.get("withheld"))
-    lines += [f"{printable(record['name'])}: {record['why']}" for record in fusion.details.get("outliers", [])]
-    lines += _minority(fusion.details)
-    if "vocabulary" in fusion.details:
-        lines += _vocabulary(fusion.details["vocabulary"])
+    lines += notes_of(fusion.details)
     if "kmeans_gain" in fusion.details:
         lines.append(f"matched by k-means, which loses {fusion.details['kmeans_gain']:.3g} nats per observation less")
     if fusion.details.get("violations"):
         lines.append(f"{fusion.details['violations']} components share a cluster with another one of their own model")
     return "\n".join(lines)
+
+
+def notes_of(details: Mapping[str, Any]) -> list[str]:
+    """Return what should be known of single models: what was left out and why, who is far apart, who lacks words."""
+    lines = [f"{printable(record['name'])}: {record['why']}" for record in details.get("outliers", [])]
+    if details.get("left_out"):
+        lines.append(f"{details['left_out']} components with too few observations were left out")
+    lines += [
+        f"{printable(name)}: components {', '.join(map(str, numbers))} have no usable parameters, and were left out"
+        for name, numbers in details.get("unusable", {}).items()
+    ]
+    lines += _withheld(details.get("withheld"))
+    lines += _minority(details)
+    if "vocabulary" in details:
+        lines += _vocabulary(details["vocabulary"])
+    return lines
 
 
 def _average(average: Mapping[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.core.status import Status
-from consilience.core.verdict import Verdict
+from consilience.core.verdict import FUSED, Verdict
 from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.likelihoods import observation_weights, virtual_loss_of
@@ -68,8 +68,6 @@ N_FURTHER_DRAWS, MAX_FURTHER_ROWS = 20_000, 1000
 MAX_NAMED_SITES = 3
 """Outliers that the sentence names."""
 
-FUSED = "fused"
-"""What the candidates call the fused model."""
 HARM_IS_UNKNOWN = "whether the fused model is no worse than the best of the models is not known"
 
 

@@ -214,7 +214,7 @@ FILES |= {
     "save, an unknown class": lambda at: cs.save(5, "a.safetensors"),
     "save, not fitted": lambda at: cs.save(KMeans(2), "a.safetensors"),
     "save, negative samples": lambda at: cs.save(gaussian_mixture(), "a.safetensors", n_observations=-4),
-    "save, features that are none": lambda at: cs.save(mixture(), "a.safetensors", features=["x", "y"]),
+    "save, features that are none": lambda at: cs.save(mixture(), "a.safetensors", features=[1, 2]),
     "save, too many feature names": lambda at: cs.save(mixture(), "a.safetensors", features=named("x", "y", "z")),
     "save, a fusion that is an ensemble": lambda at: cs.fuse(pair(), method="ensemble").save("a.safetensors"),
     "fusion, saved where there is no folder": lambda at: cs.fuse(pair(), method="average").save("no/a.safetensors"),

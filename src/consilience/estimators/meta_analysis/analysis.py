@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,7 +17,10 @@ from scipy.special import chdtrc, ndtri, stdtrit
 
 from consilience.checks import Array, is_number
 from consilience.core.verdict import Verdict
-from consilience.drawing.words import format_count, printable
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_intervals
+from consilience.drawing.words import format_count, printable, shorten
 from consilience.errors import OptionError
 from consilience.estimators.meta_analysis.between_sites import (
     Method,
@@ -103,7 +107,7 @@ class Effects:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MetaAnalysis:
+class MetaAnalysis(Displayed, Plotted, Tabular):
     """Estimates of several sites pooled with fixed and with random effects.
 
     Parameters
@@ -169,13 +173,63 @@ class MetaAnalysis:
         """I^2 of each coefficient (p,)."""
         return np.array([one.i2 for one in self.of_coefficients])
 
-    def __repr__(self) -> str:
-        """Return sites, coefficients, method and heterogeneity in one line."""
+    def _headline(self) -> str:
         test, coefficients = self.heterogeneity, format_count(len(self.coefficients), "coefficient")
         return (
-            f"MetaAnalysis({len(self.sites)} sites, {coefficients}, method={self.method!r},"
-            f" Q={test.q:.4g} on {test.degrees_of_freedom}, I2={test.i2:.3g})"
+            f"{len(self.sites)} sites, {coefficients}, {self.method}, Q = {test.q:.4g} on {test.degrees_of_freedom},"
+            f" I2 = {100 * test.i2:.0f} %"
         )
+
+    def _facts(self) -> dict[str, object | None]:
+        effects = [
+            f"{shorten(name, 24)} {self.random.mean[c]:.4g} ({_range(self.random.intervals[c])})"
+            for c, name in enumerate(self.coefficients)
+        ]
+        return {
+            "": self.verdict.text,
+            "to do": self.verdict.remedy,
+            "random effects": names_in_line(effects, 70),
+            "sites": names_in_line(self.sites),
+        }
+
+    def _charts(self) -> dict[str, Chart | str]:
+        return {name: self._forest(number) for number, name in enumerate(self.coefficients)}
+
+    def _forest(self, number: int) -> Chart:
+        """Return what draws the forest of one coefficient: its sites, and the pooled effects below."""
+        known = np.flatnonzero(~np.isnan(self.estimates[:, number]))
+        means = self.estimates[known, number]
+        margins = float(ndtri(0.5 + self.level / 2.0)) * np.sqrt(self.covariances[known, number, number])
+        pooled = (self.random, self.fixed)
+        return partial(
+            draw_intervals,
+            names=["random effect", "fixed effect", *(self.sites[site] for site in known)],
+            means=np.append([effects.mean[number] for effects in pooled], means),
+            intervals=np.concatenate(
+                [
+                    [effects.intervals[number] for effects in pooled],
+                    np.stack([means - margins, means + margins], axis=1),
+                ]
+            ),
+            title=f"{self.coefficients[number]}, {100 * self.level:g} % intervals",
+            marked=[True, True, *(False for _ in known)],
+        )
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each coefficient: random and fixed effects with intervals, tau^2, I^2, prediction."""
+        return {
+            "coefficient": list(self.coefficients),
+            "random": self.random.mean.tolist(),
+            "random low": self.random.intervals[:, 0].tolist(),
+            "random high": self.random.intervals[:, 1].tolist(),
+            "tau2": self.tau2.tolist(),
+            "I2": self.i2.tolist(),
+            "prediction low": self.prediction[:, 0].tolist(),
+            "prediction high": self.prediction[:, 1].tolist(),
+            "fixed": self.fixed.mean.tolist(),
+            "fixed low": self.fixed.intervals[:, 0].tolist(),
+            "fixed high": self.fixed.intervals[:, 1].tolist(),
+        }
 
     def summary(self) -> str:
         """Return the verdict and a table of coefficients: random and fixed effects, tau^2, I^2 and prediction."""
@@ -261,7 +315,11 @@ def meta_analysis(
     --------
     >>> analysis = meta_analysis({"lund": (0.10, 0.01), "oslo": (0.30, 0.01), "riga": (0.35, 0.02)}, method="dl")
     >>> analysis
-    MetaAnalysis(3 sites, 1 coefficient, method='dersimonian_laird', Q=2.9 on 2, I2=0.31)
+    MetaAnalysis: 3 sites, 1 coefficient, dersimonian_laird, Q = 2.9 on 2, I2 = 31 %
+      no sign that coefficients differ between sites (Q = 2.9 on 2 degrees of freedom, p = 0.23, I2 =
+        31 %). With 3 sites tau2 is hardly estimable: read its intervals as rough.
+      random effects: effect 0.235 (-0.09393 to 0.564)
+      sites: lund, oslo, riga
     >>> analysis.random.mean.round(3), analysis.tau2.round(4)
     (array([0.235]), array([0.0056]))
     """

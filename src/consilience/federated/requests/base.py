@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.frozen import FrozenDict
 from consilience.core.fusion import Fusion
 from consilience.errors import Problem
 from consilience.posteriors.posterior import Features
@@ -32,7 +32,7 @@ def _frozen(arrays: Mapping[str, Any]) -> Mapping[str, Array]:
     copies = {name: np.array(values, dtype=np.float64, order="C") for name, values in sorted(arrays.items())}
     for values in copies.values():
         values.setflags(write=False)
-    return MappingProxyType(copies)
+    return FrozenDict(copies)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Content:
     private: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
+        object.__setattr__(self, "fields", FrozenDict(dict(self.fields)))
         object.__setattr__(self, "arrays", _frozen(self.arrays))
 
 

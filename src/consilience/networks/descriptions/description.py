@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 
 from consilience.checks import Array
+from consilience.drawing.display import Displayed, names_in_line
 from consilience.errors import InputError, Problem
 from consilience.networks.fisher.kronecker import KroneckerFactors
 
@@ -129,8 +130,8 @@ class TokenCounts:
     n_rare: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class Description:
+@dataclass(frozen=True, eq=False, repr=False)
+class Description(Displayed):
     """What a site says of its network.
 
     Parameters
@@ -223,6 +224,28 @@ class Description:
     def __post_init__(self) -> None:
         if problems := self._problems():
             raise InputError(problems)
+
+    def _headline(self) -> str:
+        return f"{self.n_observations:,.0f} observations"
+
+    def _facts(self) -> dict[str, object | None]:
+        counts = self.class_counts
+        classes = self.classes or (() if counts is None else tuple(map(str, range(len(counts)))))
+        named = [] if counts is None else [f"{name} {count:,.0f}" for name, count in zip(classes, counts, strict=False)]
+        parts = {
+            "moments of inputs": self.inputs is not None,
+            "moments by class": bool(self.class_moments),
+            "statistics of channels": bool(self.channels),
+            "statistics of layers": bool(self.layers),
+            "counts of tokens": self.tokens is not None or bool(self.class_tokens),
+        }
+        return {
+            "inputs": None if self.input_shape is None else f"{self.input_kind} of shape {self.input_shape}",
+            "rows by class": names_in_line(named, 40),
+            "says": ", ".join(name for name, is_said in parts.items() if is_said) or "nothing more",
+            "withheld": names_in_line(self.withheld),
+            "own error": None if self.own_error is None else f"{self.own_error:.4g}",
+        }
 
     def _problems(self) -> list[Problem]:
         """Return what contradicts itself, a line each."""

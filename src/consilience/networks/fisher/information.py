@@ -27,6 +27,8 @@ from typing import Any, Literal, get_args
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count
 from consilience.errors import InputError, Problem
 from consilience.networks.fisher.kronecker import (
     KroneckerFactors,
@@ -48,8 +50,8 @@ _MAX_NAMES_SHOWN = 3
 """Parameters that a message names; further ones are counted. Chosen by hand, for the length of a line."""
 
 
-@dataclass(frozen=True, eq=False)
-class FisherInformation:
+@dataclass(frozen=True, eq=False, repr=False)
+class FisherInformation(Displayed):
     """The Fisher information of a network's trained parameters, summed over a site's observations.
 
     Parameters
@@ -193,6 +195,18 @@ class FisherInformation:
             bool(array_namespace(values).any(values != 0))
             for values in (*self.residual.values(), *self.factors.values())
         ) or any(factors.diagonal.any() for factors in self.layers.values())
+
+    def _headline(self) -> str:
+        rank = f" of rank {self.rank}" if self.rank else ""
+        return f"{self.kind}{rank}, {format_count(len(self.parameters), 'parameter array')}"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {
+            "observations": None if self.observations is None else f"{self.observations:,.0f}",
+            "likelihood": self.likelihood,
+            "prior precision": self.prior_precision,
+            "parameters": names_in_line(self.parameters),
+        }
 
     @property
     def parameters(self) -> list[str]:

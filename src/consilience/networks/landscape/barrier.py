@@ -16,14 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from torch import nn
 
 from consilience.checks import Array, is_count
+from consilience.core.frozen import FrozenDict
+from consilience.drawing.display import Displayed
+from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_curve
+from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
 from consilience.networks.landscape.files import read_arrays, write_arrays
@@ -39,8 +44,8 @@ Chosen by hand; nobody has measured other values.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Barrier:
+@dataclass(frozen=True, eq=False, repr=False)
+class Barrier(Displayed, Plotted, Tabular):
     """Curves along the line between two networks, and their barriers.
 
     Heights are NaN where an end is infinite, and infinite where a network between finite ends is.
@@ -72,7 +77,28 @@ class Barrier:
         for array in (t, *values.values()):
             array.setflags(write=False)
         object.__setattr__(self, "t", t)
-        object.__setattr__(self, "values", MappingProxyType(values))
+        object.__setattr__(self, "values", FrozenDict(values))
+
+    def _headline(self) -> str:
+        return f"{format_count(len(self.t), 'place')} on the line between two networks"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {
+            name: f"{self.height(name):.4g} above the line between the ends ({curve[0]:.4g} and {curve[-1]:.4g})"
+            for name, curve in self.values.items()
+        }
+
+    def _charts(self) -> dict[str, Chart | str]:
+        return {
+            name: partial(draw_curve, t=self.t, curve=curve, name=name)
+            if np.isfinite(curve).any()
+            else "no value of it is finite"
+            for name, curve in self.values.items()
+        }
+
+    def to_columns(self) -> dict[str, list[float]]:
+        """Return a row for each place on the line: t, and the value of every curve."""
+        return {"t": self.t.tolist(), **{name: curve.tolist() for name, curve in self.values.items()}}
 
     def curve(self, name: str = "loss") -> Array:
         """Return E(t) at every place (n,), for the value of this name."""
@@ -114,7 +140,7 @@ class Barrier:
         """Return the area under the positive part of the excess, by trapezoids."""
         return float(np.trapezoid(np.maximum(self.excess(name), 0.0), self.t))
 
-    def summary(self) -> dict[str, dict[str, float]]:
+    def summary(self) -> dict[str, dict[str, float]]:  # type: ignore[override]  # numbers, before texts were
         """Return every number above for every curve, as plain values."""
         measures = {
             "height": self.height,

@@ -18,14 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from torch import Tensor, nn
 
 from consilience.checks import Array, is_count, is_number
+from consilience.core.frozen import FrozenDict
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.plots import Chart, Plotted, draw_grid
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
 from consilience.networks.landscape.files import Arrays, Names, read_arrays, write_arrays
@@ -117,8 +120,8 @@ class Marker:
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, eq=False)
-class Plane:
+@dataclass(frozen=True, eq=False, repr=False)
+class Plane(Displayed, Plotted):
     """Values on a grid in the plane through three networks.
 
     Parameters
@@ -148,8 +151,24 @@ class Plane:
             raise InputError("values", f"expected surfaces of shape {shape}, a row for each beta")
         for array in (*arrays.values(), *values.values()):
             array.setflags(write=False)
-        for name, frozen in {**arrays, "values": MappingProxyType(values), "markers": tuple(self.markers)}.items():
+        for name, frozen in {**arrays, "values": FrozenDict(values), "markers": tuple(self.markers)}.items():
             object.__setattr__(self, name, frozen)
+
+    def _headline(self) -> str:
+        return f"{len(self.alphas)} x {len(self.betas)} places on the plane through three networks"
+
+    def _facts(self) -> dict[str, object | None]:
+        ranges = {name: f"{np.min(grid):.4g} to {np.max(grid):.4g}" for name, grid in self.values.items()}
+        return {**ranges, "marked": names_in_line([marker.name for marker in self.markers])}
+
+    def _charts(self) -> dict[str, Chart | str]:
+        markers = [(marker.name, marker.alpha, marker.beta) for marker in self.markers]
+        return {
+            name: partial(draw_grid, alphas=self.alphas, betas=self.betas, grid=grid, markers=markers)
+            if np.isfinite(grid).any()
+            else "no value of it is finite"
+            for name, grid in self.values.items()
+        }
 
     def save(self, path: str | Path) -> None:
         """Write the surfaces and markers to a file."""

@@ -13,7 +13,7 @@ from consilience.files.atomic import write_bytes
 from consilience.networks.report import sections
 from consilience.networks.report.content import NetworkContent
 from consilience.networks.report.landscape_sections import around_networks, between_networks
-from consilience.posteriors.report.shared_blocks import how_it_was_made, status, verdict
+from consilience.posteriors.report.shared_blocks import how_it_was_made, in_short, status, verdict
 
 SECTIONS = (
     sections.what_was_chosen,
@@ -62,10 +62,17 @@ def render_network(
         if content.side_by_side
         else f"one of {format_count(content.parameters, 'parameter')}"
     )
+    parameters = format_count(content.parameters, "parameter")
+    came_out = "all of them side by side" if content.side_by_side else f"one network of {parameters}"
     return Page(
         "Fusion report",
         (format_count(len(content.sites), content.noun), f"→ {size}"),
-        [verdict(content.verdict), status(content.findings), *sections.warnings(content)],
+        [
+            in_short(content.verdict, len(content.sites), came_out),
+            verdict(content.verdict),
+            status(content.findings),
+            *sections.warnings(content),
+        ],
         [*(part(content) for part in parts), how_it_was_made(content, {})],
         f"One file: no scripts, nothing fetched, parameters{content.beside} only.",
         styles,

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count
 from consilience.errors import InputError, Problem
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Place, Proof
 
@@ -30,8 +32,8 @@ MAX_LISTED_ARRAYS = 5
 _REMEDY = "fuse networks of one architecture only, with a symmetry of theirs"
 
 
-@dataclass(frozen=True)
-class Symmetry:
+@dataclass(frozen=True, repr=False)
+class Symmetry(Displayed):
     """Which axes of a network's arrays move together.
 
     Parameters
@@ -66,6 +68,17 @@ class Symmetry:
     aliases: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     proof: Proof | None = None
+
+    def _headline(self) -> str:
+        state = "proved" if self.proved else "unproved"
+        return f"{format_count(len(self.all_groups), 'group')} in {format_count(len(self.layouts), 'array')}, {state}"
+
+    def _facts(self) -> dict[str, object | None]:
+        sizes = [f"{name} {size:,}" for name, size in self.groups.items()]
+        return {
+            "units by group": names_in_line(sizes, 40),
+            "not looked through": names_in_line(self.notes, 60),
+        }
 
     @property
     def groups(self) -> dict[str, int]:

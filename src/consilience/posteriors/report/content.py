@@ -14,6 +14,7 @@ import numpy as np
 
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import InputError
+from consilience.posteriors.component_table import FeatureMoments, feature_moments
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.details import Findings, VerdictSummary, findings_of, verdict_of
 from consilience.posteriors.report.gaussian_processes import ProcessContent, process_of
@@ -21,6 +22,7 @@ from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
 from consilience.posteriors.report.illustration import Illustration
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary, components_of, labels_of, site_of
 from consilience.posteriors.report.planar_components import ComponentPlane, plane_of
+from consilience.posteriors.summary import notes_of
 from consilience.posteriors.topics.gaussian_topics import KIND as GAUSSIAN_TOPICS
 
 
@@ -40,6 +42,10 @@ class PosteriorContent:
         The models that went in, in the natural order of their names.
     components : tuple of ComponentSummary
         The fused components, in their order.
+    notes : tuple of str
+        What should be known of single models: what was left out and why, and who is far apart.
+    moments : FeatureMoments or None
+        Means and deviations of the components, in the units of the features; None for components without a place.
     verdict : VerdictSummary or None
         The verdict on the fusion; None where the file does not state one.
     findings : Findings
@@ -64,6 +70,8 @@ class PosteriorContent:
     sites: tuple[SiteSummary, ...]
     components: tuple[ComponentSummary, ...]
     verdict: VerdictSummary | None
+    notes: tuple[str, ...]
+    moments: FeatureMoments | None
     findings: Findings
     plane: ComponentPlane | None
     n_known_sites: int
@@ -144,6 +152,8 @@ def content_of(
         sites=tuple(sites),
         components=components_of(fused, sites, local_natural, local_labels),
         verdict=verdict_of(provenance.get("verdict")),
+        notes=_notes(provenance["result"]),
+        moments=feature_moments(fused) if process is None else None,
         findings=findings,
         plane=plane_of(fused, local_natural, local_labels) if process is None else None,
         n_known_sites=len(described),
@@ -151,6 +161,14 @@ def content_of(
         process=process,
         embedding_space=str(fused.source.get("space") or "") if fused.source.get("kind") == GAUSSIAN_TOPICS else None,
     )
+
+
+def _notes(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return notes on single models; none where the result, which may be somebody else's, is of another form."""
+    try:
+        return tuple(notes_of(result))
+    except (TypeError, KeyError, AttributeError, ValueError):
+        return ()
 
 
 def _contradictions(record: Mapping[str, Any], posterior: Posterior | None, fused: Posterior) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consilience.core.status import Status
+from consilience.core.verdict import Verdict
 
 _NO_DETAILS = ("n_components", "status", "objective", "history", "site_digests")
 """Keys of a result that every method has, so that they are no details."""
@@ -108,6 +109,8 @@ class VerdictSummary:
         Loss of the fused model and of every site's own, the least first; empty where they are not known.
     criterion : str
         What the losses are.
+    stated : Verdict
+        The same as a value, without its candidates.
     """
 
     text: str
@@ -115,17 +118,18 @@ class VerdictSummary:
     is_fine: bool
     losses: tuple[tuple[str, float], ...]
     criterion: str
+    stated: Verdict
 
 
 def verdict_of(value: object) -> VerdictSummary | None:
     """Return the verdict in a provenance; None where it has none, as files of earlier versions."""
-    text = value.get("text") if isinstance(value, Mapping) else None
-    if not isinstance(value, Mapping) or not isinstance(text, str) or not text:
+    stated = Verdict.read(value)
+    if stated is None or not isinstance(value, Mapping):
         return None
-    remedy, criterion = (entry if isinstance(entry := value.get(key), str) else "" for key in ("remedy", "criterion"))
     losses = tuple(reversed(numbers_by_name(value.get("candidates"))))
     is_fine = value.get("code") in ("fine", Status.CONVERGED.name.lower()) or value.get("harmless") is True
-    return VerdictSummary(text, remedy, is_fine and not remedy, losses, criterion)
+    remedy = stated.remedy or ""
+    return VerdictSummary(stated.text, remedy, is_fine and not remedy, losses, stated.criterion or "", stated)
 
 
 @dataclass(frozen=True)

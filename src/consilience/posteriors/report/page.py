@@ -7,11 +7,19 @@ from pathlib import Path
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
 from consilience.files.atomic import write_bytes
+from consilience.posteriors.methods import METHODS
 from consilience.posteriors.report import sections
 from consilience.posteriors.report.chain_sections import how_states_follow, states_over_time
 from consilience.posteriors.report.content import PosteriorContent
 from consilience.posteriors.report.process_section import the_function
-from consilience.posteriors.report.shared_blocks import act, how_it_was_made, status, verdict
+from consilience.posteriors.report.shared_blocks import (
+    act,
+    how_it_was_made,
+    in_short,
+    status,
+    verdict,
+    what_to_know,
+)
 
 SECTIONS = (
     sections.what_went_in,
@@ -58,11 +66,20 @@ def render(content: PosteriorContent) -> str:
     shows_data = bool((chain and chain.timelines) or (process and process.rows))
     data_warning = "This page shows data, not parameters alone: keep it where these data may be seen."
     models = f"{format_count(len(content.sites), 'model')} with {format_count(content.n_local, 'component')}"
+    keeps_models = any(kind.keeps_models for kind in METHODS if kind.name == content.method)
+    components = format_count(len(content.components), "component")
+    came_out = "all of them side by side" if keeps_models else f"one model of {components}"
     shown = "parameters and the data given beside them" if shows_data else "parameters only"
     return Page(
         "Fusion report",
-        (models, f"→ {format_count(len(content.components), 'component')}"),
-        [verdict(content.verdict), status(content.findings), act(data_warning) if shows_data else None],
+        (models, f"→ {components}"),
+        [
+            in_short(content.verdict, len(content.sites), came_out),
+            verdict(content.verdict),
+            status(content.findings),
+            what_to_know(content.notes),
+            act(data_warning) if shows_data else None,
+        ],
         [*(section(content) for section in SECTIONS), how_it_was_made(content, _MEANINGS)],
         f"One file: no scripts, nothing fetched, {shown}.",
     ).render()

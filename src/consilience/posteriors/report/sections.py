@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from consilience.core.verdict import FUSED
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Column,
@@ -39,10 +40,12 @@ from consilience.posteriors.report.shared_blocks import (
     site_name,
     strong,
 )
-from consilience.posteriors.verdict import FUSED
 
 _MAX_MEMBERS = 8
 """Sites of a component that are named. Chosen by eye."""
+
+MAX_MOMENT_COLUMNS = 10
+"""Components whose means and deviations have a column. Chosen by eye."""
 
 NAMED_NUMBERS = 5
 """Numbers of components that are named with their probability, the likeliest first."""
@@ -94,20 +97,34 @@ def what_went_in(content: PosteriorContent) -> Section:
         Column("Observations", lambda site: site.observations, digits=1, total=total) if counted else None,
         Column("Smallest count", lambda site: site.smallest, digits=1, total=smallest) if counted else None,
         hashed,
-        text_column("Note", _note) if has_notes else None,
+        text_column("Note", lambda site: _note(site, content), kind="remark") if has_notes else None,
     ]
     caption = sentences(caption, DIGEST_CAPTION if hashed else "")
     return Section("in", "What went in", [Table("Table of sites", sites, columns, "site", caption)])
 
 
-def _note(site: SiteSummary) -> Markup:
+def _note(site: SiteSummary, content: PosteriorContent) -> Markup:
     """Return what is out of the ordinary about a site."""
     n_dropped = sum(label < 0 for label in site.labels or ())
     return sentences(
         f"Outlier: {shorten(site.outlier, 200)}." if site.outlier is not None else "",
         "No vote: weight 0." if site.weight == 0 else "",
-        f"{n_dropped:,} dropped." if n_dropped else "",
+        _dropped(n_dropped, content) if n_dropped else "",
     )
+
+
+def _dropped(count: int, content: PosteriorContent) -> str:
+    """Return how many components of a site are in no fused one, and why as far as the file says."""
+    details = {name for name, _ in content.findings.scalar_details} | set(content.findings.hidden_details)
+    reasons = []
+    if details & {"left_out", "withheld"}:
+        reasons.append("too few observations")
+    if "unusable" in details:
+        reasons.append("no usable parameters")
+    if "dropped" in details:
+        reasons.append("fewer than half of the sites have such a component, which minority='drop' leaves out")
+    because = " or ".join(reasons) or "the method found no fused component to join"
+    return f"{format_count(count, 'component')} left out: {because}."
 
 
 def what_came_out(content: PosteriorContent) -> Section:
@@ -116,7 +133,7 @@ def what_came_out(content: PosteriorContent) -> Section:
     summary = next((f": {kind.summary}" for kind in METHODS if kind.name == content.method), "")
     spread = findings.spread
     facts = {
-        "Components": f"{len(components):,}",
+        "Components": f"{len(components):,}{_support(findings.number, len(components))}",
         "Family": content.family,
         "Method": f"{shorten(content.method)}{summary}",
         "Average": _average(content),
@@ -136,7 +153,9 @@ def what_came_out(content: PosteriorContent) -> Section:
         content.is_matched
         and f"Members are the local components behind each{'; open a row to see whose they are' if few_sites else ''}.",
         has_confidence and "Confidence is the mean over members, from 0 to 1.",
-        has_entropy and "Entropy measures uncertainty, in nats.",
+        has_entropy
+        and "Entropy says how uncertain the parameters of a component still are, in nats: the less, the surer, and "
+        "below 0 is surer still. It depends on units, so compare it only with others on this page.",
     )
     columns = [
         text_column("Component", lambda component: numbered(component.number)),
@@ -149,6 +168,14 @@ def what_came_out(content: PosteriorContent) -> Section:
     ]
     table = Table("Table of fused components", components, columns, "component", caption)
     return Section("out", "What came out", [Facts(facts), table])
+
+
+def _support(number: NumberSupport | None, n_components: int) -> str:
+    """Return how probable the number of components is; nothing where no evidence was asked."""
+    probability = dict(number.probabilities).get(str(n_components)) if number is not None else None
+    if probability is None:
+        return ""
+    return f", of probability {format_fixed(probability, 2)} given how much copies differ"
 
 
 def _column(title: str, name: str, digits: int) -> Column:
@@ -290,9 +317,40 @@ def the_components(content: PosteriorContent) -> Section:
         if first.words
         else None,
         None if space is None else _embedding(space),
+        _moments(content),
         Table("Parameters", components, parameters, "component", kind="narrow") if names else None,
     ]
     return Section("components", "The components", blocks)
+
+
+def _moments(content: PosteriorContent) -> Table | None:
+    """Return means and deviations of the components in the units of the features: a row for each feature."""
+    moments = content.moments
+    if moments is None:
+        return None
+    n_shown = min(len(moments.mean), MAX_MOMENT_COLUMNS)
+
+    def column(number: int) -> Column:
+        def shown(place: int) -> str:
+            mean, deviation = moments.mean[number, place], moments.deviation[number, place]
+            width = "" if content.family == "point" else f" ± {format_number(float(deviation))}"
+            return f"{format_number(float(mean))}{width}"
+
+        return Column(numbered(number), shown, kind="n")
+
+    def feature(place: int) -> str:
+        unit = f" ({shorten(moments.units[place], 20)})" if moments.units[place] else ""
+        return f"{shorten(moments.names[place], 40)}{unit}"
+
+    columns = [text_column("Feature", feature, limit=80), *map(column, range(n_shown))]
+    caption = sentences(
+        "Mean of each fused component"
+        + ("." if content.family == "point" else ", and after ± the standard deviation of the observations in it.")
+        + " Both are in the units of the features.",
+        len(moments.mean) > n_shown
+        and markup("{} of {} components are shown; {} has all.", n_shown, len(moments.mean), code("fusion.to_frame()")),
+    )
+    return Table("Means and deviations", range(len(moments.names)), columns, "feature", caption)
 
 
 def _words(component: ComponentSummary) -> Markup:

@@ -15,6 +15,7 @@ from consilience.drawing.blocks import (
     Figure,
     Group,
     Heading,
+    Items,
     Paragraph,
     Section,
     Table,
@@ -27,6 +28,9 @@ from consilience.drawing.words import format_count, shorten
 from consilience.posteriors.report import charts
 from consilience.posteriors.report.details import Findings, VerdictSummary
 
+MAX_NOTES = 8
+"""Notes on single models above the page; more are counted. Chosen by hand."""
+
 DIGEST_CAPTION = "SHA-256 identifies each file; its first twelve digits are shown, and all of them on opening."
 
 
@@ -37,6 +41,19 @@ def verdict(found: VerdictSummary | None) -> Paragraph | None:
     remedy = f"To do: {shorten(found.remedy, 400)}." if found.remedy else ""
     parts = (strong(shorten(found.text, 600)), remedy)
     return Paragraph(sentences(*parts), "status") if found.is_fine else act(*parts)
+
+
+def in_short(found: VerdictSummary | None, n_models: int, outcome: str) -> Paragraph | None:
+    """Return the sentence that the page begins with; None where a file states no verdict."""
+    return None if found is None else Paragraph(shorten(found.stated.in_short(n_models, outcome), 600), "short")
+
+
+def what_to_know(notes: Sequence[str]) -> Block | None:
+    """Return in amber what should be known of single models; None for nothing."""
+    if not notes:
+        return None
+    more = [f"and {len(notes) - MAX_NOTES} more"] if len(notes) > MAX_NOTES else []
+    return Items([*(shorten(note, 300) for note in notes[:MAX_NOTES]), *more], "status act")
 
 
 def status(findings: Findings) -> Paragraph:

@@ -20,6 +20,8 @@ import numpy as np
 
 from consilience.checks import Array, is_count
 from consilience.core.provenance import file_digest
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.remote import ListedFile, is_remote, list_files, local_copy
 from consilience.files.safetensors_file import SafetensorsFile
@@ -76,8 +78,8 @@ class ShardSource:
         return path if is_remote(path) else os.path.join(self.folder, path)
 
 
-@dataclass(frozen=True)
-class Shards:
+@dataclass(frozen=True, repr=False)
+class Shards(Displayed):
     """The posteriors of many sites, not loaded.
 
     Parameters
@@ -93,6 +95,12 @@ class Shards:
     kind: ShardSchema
     sources: tuple[ShardSource, ...] = field(repr=False)
     n_sites: int
+
+    def _headline(self) -> str:
+        return f"{format_count(self.n_sites, 'site')} in {format_count(len(self.files), 'file')}, not loaded"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {"family": repr(self.kind.family), "files": names_in_line([Path(path).name for path in self.files])}
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -1,0 +1,136 @@
+"""Tables with named columns: pandas, polars, Arrow, whatever speaks the Arrow interface, and Parquet files.
+
+None of these libraries is imported unless a table of it, or a Parquet file, is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.errors import FileFormatError, UnsupportedError
+from consilience.files.csv import read_csv
+
+
+@dataclass(frozen=True, eq=False)
+class NamedTable:
+    """A table whose columns have names.
+
+    Parameters
+    ----------
+    header : tuple of str
+        Names of the columns, in order; they need not be distinct.
+    take : callable
+        Returns the column of a number as an array (n,).
+    """
+
+    header: tuple[str, ...]
+    take: Callable[[int], Any]
+
+    def columns(self, numbers: Sequence[int]) -> Any:
+        """Return the columns of these numbers as an array (n, len(numbers)), of objects where types differ."""
+        taken = [np.asarray(self.take(number)) for number in numbers]
+        return np.stack(taken, axis=1) if taken else np.zeros((0, 0))
+
+    def without(self, number: int) -> NamedTable:
+        """Return the table without the column of this number."""
+        places = [place for place in range(len(self.header)) if place != number]
+        return NamedTable(tuple(self.header[place] for place in places), lambda place: self.take(places[place]))
+
+
+def as_named_table(data: Any) -> NamedTable | None:
+    """Return a table as one with named columns; None for what is no table.
+
+    Parameters
+    ----------
+    data : Any
+        A `NamedTable`, a pandas or polars DataFrame, a polars LazyFrame, an Arrow table or record batch, or an object
+        with the Arrow interface (``__arrow_c_stream__``), as those of DuckDB.
+    """
+    if isinstance(data, NamedTable):
+        return data
+    if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a polars LazyFrame
+        data = data.collect()
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas, whose names may repeat
+        return NamedTable(tuple(map(str, data.columns)), lambda number: data.iloc[:, number].to_numpy())
+    if hasattr(data, "to_series") and hasattr(data, "columns"):  # polars
+        return NamedTable(tuple(map(str, data.columns)), lambda number: data.to_series(number).to_numpy())
+    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # any other that selects columns by a list of names
+        names = tuple(data.columns)
+        return NamedTable(tuple(map(str, names)), lambda number: data[[names[number]]].to_numpy()[:, 0])
+    if hasattr(data, "schema") and hasattr(data.schema, "names") and hasattr(data, "column"):  # Arrow
+        names = tuple(map(str, data.schema.names))
+        return NamedTable(names, lambda number: _arrow_values(data.column(number)))
+    if hasattr(data, "__arrow_c_stream__") and not isinstance(data, np.ndarray):
+        return as_named_table(_arrow().table(data))
+    return None
+
+
+def read_named_table(path: Path) -> NamedTable | None:
+    """Return the table in a .csv or .parquet file; None for a .csv without a header, and for other files.
+
+    Cells of a CSV file are numbers where all of their column are, and else texts.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return read_parquet(path)
+    if suffix != ".csv":
+        return None
+    cells = read_csv(path)
+    if cells.header is None:
+        return None
+
+    def take(number: int) -> Any:
+        column = np.array([row[number].strip() for row in cells.rows])
+        try:
+            return column.astype(np.float64)
+        except ValueError:
+            return column
+
+    return NamedTable(cells.header, take)
+
+
+def read_parquet(path: Path) -> NamedTable:
+    """Return the table in a Parquet file.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that cannot be read.
+    UnsupportedError
+        Without pyarrow.
+    """
+    arrow = _arrow()
+    try:
+        from pyarrow import parquet
+
+        table = as_named_table(parquet.read_table(path))
+    except FileNotFoundError:
+        raise FileFormatError(path, "does not exist") from None
+    except (OSError, arrow.ArrowException) as error:
+        raise FileFormatError(
+            path, f"is no Parquet file that can be read ({str(error).splitlines()[0]:.120})"
+        ) from error
+    if table is None:
+        raise FileFormatError(path, "has no table")
+    return table
+
+
+def _arrow_values(column: Any) -> Any:
+    """Return a column of Arrow as an array, missing numbers as nan; arrays of chunks take no option."""
+    return column.to_numpy() if hasattr(column, "num_chunks") else column.to_numpy(zero_copy_only=False)
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "Parquet files and tables of this kind need pyarrow, which is not installed: pip install"
+            " 'consilience[scale]', or give an array or a CSV file"
+        ) from error
+    return pyarrow
