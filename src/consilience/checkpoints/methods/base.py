@@ -113,6 +113,11 @@ class TensorMethod(Options, ABC):
     shows: ClassVar[bool] = False
 
     @property
+    def signed(self) -> bool:
+        """Whether weights may be negative."""
+        return False
+
+    @property
     def surveys(self) -> int:
         """Number of passes over a tensor that gather its facts."""
         return 0
