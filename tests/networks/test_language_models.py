@@ -99,7 +99,7 @@ def test_a_cast_hides_no_small_difference():
     ("output", "names"),
     [
         ({"logits": torch.ones(2), "past_key_values": ((torch.ones(1),),)}, {"logits"}),
-        ({"start_logits": torch.ones(2), "end_logits": torch.ones(2), "x": torch.ones(1)}, {"start_logits", "end_logits"}),
+        ({"start_logits": torch.ones(2), "end_logits": torch.ones(2), "x": 1}, {"start_logits", "end_logits"}),
         ({"last_hidden_state": torch.ones(2), "pooler_output": torch.ones(2)}, {"last_hidden_state"}),
         ({"mean": torch.ones(2), "states": [torch.ones(1)]}, {"mean", "states"}),
         (Output(torch.ones(2), object()), {"logits"}),

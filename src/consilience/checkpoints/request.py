@@ -63,6 +63,8 @@ class MergeRequest:
         Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
     seed : int
         Seed of random choices. Default: 0.
+    allow_differences : bool
+        Whether configurations and tokenizers that differ are noted instead of refused. Default: False.
     """
 
     models: tuple[Path, ...]
@@ -76,6 +78,7 @@ class MergeRequest:
     shard_bytes: int = 5 * 10**9  # as SHARD_BYTES of `merge`
     symmetry: Symmetry | None = None
     seed: int = 0
+    allow_differences: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the request as plain values without paths, for recipe and provenance; defaults are left out."""

@@ -30,6 +30,7 @@ from consilience.errors import OptionError
     "--symmetry", type=click.Path(path_type=str), help="Match units first: what `consilience symmetry` wrote."
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these, and tensor patterns.")
+@click.option("--allow-differences", is_flag=True, help="Note configurations that differ instead of refusing them.")
 @click.option("--seed", type=click.IntRange(0), help="Of random choices.  [default: 0]")
 @click.option("--threads", type=click.IntRange(1), help="How many calculate.  [default: cores, at most 4]")
 @click.option("--overwrite", is_flag=True, help="Replace an output that exists.")
@@ -38,7 +39,7 @@ from consilience.errors import OptionError
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
-    quiet: bool, **settings: Any,
+    allow_differences: bool, quiet: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
@@ -64,6 +65,7 @@ def merge(
         fishers=plan.fishers,
         symmetry=plan.symmetry,
         patterns=plan.tensors,
+        allow_differences=allow_differences,
         seed=plan.seed,
         resume=not restart,
         overwrite=overwrite,
@@ -80,7 +82,7 @@ def merge(
 
 _MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
-    "patterns", "seed", "resume", "overwrite", "dry_run", "threads", "progress",
+    "patterns", "allow_differences", "seed", "resume", "overwrite", "dry_run", "threads", "progress",
 }  # fmt: skip
 """Keywords of ``api.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 

@@ -101,12 +101,12 @@ def _answering(module: nn.Module) -> Iterator[None]:
         return answer_of(forward(*args, **kwargs))
 
     had_own_forward = "forward" in vars(module)
-    module.forward = answering  # type: ignore[method-assign]
+    module.forward = answering
     try:
         yield
     finally:
         if had_own_forward:
-            module.forward = forward  # type: ignore[method-assign]
+            module.forward = forward
         else:
             del module.forward
 

@@ -1,11 +1,10 @@
 """Trials of a module: a copy with random arrays, whose outputs are compared under changes of the arrays.
 
-The copy runs in float64, or in float32 if the module insists on it. Casts inside of it, such as those of the norms, the
-softmax and the rotary positions of transformers to float32, are run in float64 too: their rounding alone changes outputs
-by 1e-7, and would hide what the proof looks for. Its arrays are random where those of the module
-would hide an error: a bias of zero, a gain of one or an identity matrix stays as it is under wrong permutations too.
-Running statistics are measured on the example, because statistics of other weights would leave most units of a deep
-network silent, and silent units hide everything.
+The copy runs in float64, or in float32 if the module insists on it. Its own casts to float32 (norms, softmax and rotary
+positions of transformers) run in float64 too: their rounding alone changes outputs by 1e-7. Its arrays are random where
+those of the module would hide an error: a bias of zero, a gain of one or an identity matrix stays as it is under wrong
+permutations too. Running statistics are measured on the example, because statistics of other weights would leave most
+units of a deep network silent, and silent units hide everything.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ def _randomise_arrays(
     return arrays
 
 
-class _NoNarrowCasts(TorchDispatchMode):
+class _NoNarrowCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs every cast to 16 or 32 bits, and every new tensor of such a type, in float64."""
 
     def __torch_dispatch__(
@@ -199,7 +198,7 @@ def _run(
     is_double: bool = False,
 ) -> list[Tensor]:
     """Return all tensors that the module answers with these arrays; layers in `measuring` update their statistics."""
-    precision = _NoNarrowCasts() if is_double else nullcontext()
+    precision = _NoNarrowCasts() if is_double else nullcontext()  # type: ignore[no-untyped-call]
     with evaluating(module), seeded_torch(), precision:  # whatever the module draws is the same in every run
         for layer in measuring:
             layer.training = True
