@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.buffers import buffer_bytes
+from consilience.checkpoints.configurations import compare_configurations, compare_tokenizers
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs
@@ -163,6 +164,8 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
         tuple(models), base, tuple(fisher for fisher, _ in fishers), tuple(digest for _, digest in fishers)
     )
     problems += inputs.problems()
+    differences, configuration_notes = compare_inputs(inputs, request.allow_differences)
+    problems += differences
     names = list(inputs.models[0].tensors)
     treatments, unused_rules = treatments_by_tensor(
         names, len(models), request.method, request.options, request.weights, request.rules
@@ -173,7 +176,25 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     if request.symmetry is not None:
         units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
     plan = _make_plan(request, inputs, treatments, output)
-    return PreparedMerge(request, inputs, plan)
+    return PreparedMerge(request, inputs, replace(plan, notes=(*plan.notes, *configuration_notes)))
+
+
+def compare_inputs(inputs: MergeInputs, allow_differences: bool) -> tuple[list[Problem], list[str]]:
+    """Return in what configurations and tokenizers differ: what keeps them from being merged, and what is noted.
+
+    Parameters
+    ----------
+    inputs : MergeInputs
+        The models, and their base.
+    allow_differences : bool
+        Whether what would keep them from being merged is noted too.
+    """
+    checkpoints = [*inputs.models, *(() if inputs.base is None else (inputs.base,))]
+    problems, notes = compare_configurations(checkpoints)
+    problems += compare_tokenizers(checkpoints)
+    if not allow_differences:
+        return problems, notes
+    return [], [*(f"{problem.subject}: {problem.text}; the first model's is taken" for problem in problems), *notes]
 
 
 def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment]) -> list[Problem]:
