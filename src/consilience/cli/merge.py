@@ -76,7 +76,7 @@ def merge(
     )
     if not quiet:
         click.echo(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
-        for note in merged.notes:
+        for note in (*plan.notes, *merged.notes):
             click.echo(f"note: {printable(note)}")
 
 

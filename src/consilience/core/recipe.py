@@ -106,15 +106,38 @@ def parsed(path: Path, model: type[Model]) -> Model:
     FileFormatError
         For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
     """
+    return validated(path, model, read_document(path))
+
+
+def read_document(path: Path) -> Any:
+    """Return the value in a YAML file; an empty mapping for an empty one.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that cannot be read, or is not YAML of plain values.
+    """
     try:
         document = parse_yaml(path.read_text(encoding="utf-8"))
-        return model.model_validate({} if document is None else document)
     except OSError as error:
         raise FileFormatError(path, f"cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        raise FileFormatError(path, f"is not a valid recipe {first_fault(error)}") from error
     except ValueError as error:
         raise FileFormatError(path, f"is not valid YAML: {error}") from error
+    return {} if document is None else document
+
+
+def validated(path: Path, model: type[Model], document: Any) -> Model:
+    """Return the value of a YAML file as a model, every field checked.
+
+    Raises
+    ------
+    FileFormatError
+        For unknown or ill-typed keys.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise FileFormatError(path, f"is not a valid recipe {first_fault(error)}") from error
 
 
 def first_fault(error: ValidationError) -> str:

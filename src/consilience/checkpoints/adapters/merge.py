@@ -134,7 +134,8 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
     fatal = [field for field in AGREEING if not (request.allow_differences and field in differing)]
     problems += disagreements(names, configs, fatal)
     problems += _shape_problems(adapters)
-    if request.method.name == TaskArithmetic.name and (whole := _whole_tensors(adapters)):
+    is_sum = not getattr(request.method, "normalize", True)
+    if is_sum and (whole := _whole_tensors(adapters)):
         text = f"{_listed(whole)} were trained as a whole, and a sum of changes needs their base"
         problems.append(Problem(names[0], text, "use method average, or merge the adapters into their base first"))
     if problems:
@@ -190,9 +191,9 @@ def _shares(request: MergeRequest, weights: Sequence[float]) -> list[float]:
     """Return what each product is multiplied by: weights that sum to 1, or as given and times the scaling."""
     method = request.method
     total = sum(weights)
-    if isinstance(method, TaskArithmetic):
-        return [method.scaling * weight / (total if method.normalize else 1.0) for weight in weights]
-    return [weight / total for weight in weights]
+    scaling = method.scaling if isinstance(method, TaskArithmetic) else 1.0
+    is_mean = getattr(method, "normalize", True)
+    return [scaling * weight / (total if is_mean else 1.0) for weight in weights]
 
 
 def _owners(adapters: Sequence[Adapter], shares: Sequence[float], module: str) -> list[tuple[Adapter, float]]:
