@@ -92,7 +92,7 @@ def compare_configurations(models: Sequence[Checkpoint]) -> tuple[list[Problem],
             field = name.rsplit(".", 1)[-1]
             text = f"config.json: {name} is {_shown(theirs)}, in {first.name} {_shown(ours)}"
             if field in MUST_AGREE and _ABSENT not in (ours, theirs):
-                problems.append(Problem(other.name, text, _REMEDY))
+                problems.append(Problem(other.name, text, _REMEDY, "E-CONFIG"))
             elif field in MUST_AGREE or field in _NOTED or field not in _MAY_DIFFER:
                 notes.append(f"{other.name}: {text}; the first model's is taken")
     return problems, notes
@@ -184,7 +184,9 @@ def compare_tokenizers(models: Sequence[Checkpoint]) -> list[Problem]:
         if first is None:
             first = (model.name, content)
         elif text := _tokenizer_difference(first[1], content):
-            problems.append(Problem(model.name, f"its tokenizer {text}, unlike that of {first[0]}", _TOKENIZER_REMEDY))
+            problems.append(
+                Problem(model.name, f"its tokenizer {text}, unlike that of {first[0]}", _TOKENIZER_REMEDY, "E-CONFIG")
+            )
     return problems
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read_header
-from consilience.errors import FileFormatError, Problem
+from consilience.errors import FileFormatError, Problem, unreadable
 from consilience.files.document import parse_document, validate_document
 
 WEIGHTS = "model.safetensors"
@@ -152,7 +152,7 @@ def open_adapter(folder: Path) -> Checkpoint:
         config = read_config(folder, ADAPTER_CONFIG)
         checkpoint = _join_files([_weight_file(folder / ADAPTER_WEIGHTS, folder)], str(folder), folder)
     except OSError as error:
-        raise FileFormatError(folder, f"cannot be read: {error.strerror}") from error
+        raise FileFormatError(unreadable(folder, error)) from error
     return replace(checkpoint, config=config)
 
 

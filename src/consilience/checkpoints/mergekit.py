@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, suggestion
 
 METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "linear": ("average", {"normalize": True}),
@@ -154,9 +154,12 @@ def _refuse_unknown(path: Path, document: Mapping[str, Any]) -> None:
         raise FileFormatError(path, "has mergekit's form and no merge_method", f"give one of {there_are}")
     if method not in METHODS:
         known = " of mergekit is not in this library" if method in MISSING_METHODS else " does not exist"
-        raise FileFormatError(path, f"method {method!r}{known}; there are {there_are}", "choose one of these")
+        raise FileFormatError(
+            path, f"method {method!r}{known}; there are {there_are}", "choose one of these", "E-METHOD"
+        )
     if unknown := [str(key) for key in document if key not in _KEYS]:
-        raise FileFormatError(path, f"has {', '.join(unknown)}, which is not understood", _REMEDY)
+        hints = [key if key == "modules" else f"{key}{suggestion(key, _KEYS)}" for key in unknown]
+        raise FileFormatError(path, f"has {', '.join(hints)}, which is not understood", _REMEDY, "E-RECIPE")
     if (template := document.get("chat_template")) not in (None, "auto"):
         raise FileFormatError(path, f"sets chat_template ({template!r:.40})", "leave it out, and edit the output's")
     if ("models" in document) == ("slices" in document):
@@ -169,8 +172,9 @@ def _refuse_unknown(path: Path, document: Mapping[str, Any]) -> None:
         unknown = [str(key) for key in parameters if key not in known_parameters]
         if unknown:
             takes = ", ".join(_PARAMETERS[str(method)])
-            text = f"method {method!r} has no parameter {', '.join(unknown)}; it has {takes}"
-            raise FileFormatError(path, text, "leave it out")
+            hints = [f"{key}{suggestion(key, _PARAMETERS[str(method)])}" for key in unknown]
+            text = f"method {method!r} has no parameter {', '.join(hints)}; it has {takes}"
+            raise FileFormatError(path, text, "leave it out", "E-RECIPE")
         if parameters.get("rescale", True) is not True:
             raise FileFormatError(path, "sets rescale to false, which this library does not have", "leave it out")
 

@@ -24,6 +24,7 @@ from consilience.cli.pack import pack
 from consilience.cli.report import report
 from consilience.cli.serve import send, serve
 from consilience.cli.short_warnings import short_warnings
+from consilience.errors import suggestion
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.method import NetworkMethod
@@ -32,7 +33,20 @@ from consilience.posteriors.method import Method
 from consilience.posteriors.methods import METHODS
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _SuggestingGroup(click.Group):
+    """Commands, of which a misspelt one is answered with the one that was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the first word, or raise with the nearest."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            meant = suggestion(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"No such command {args[0]!r}{meant}. [E-COMMAND]", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="consilience")
 def cli() -> None:
     """Fuse models that were trained apart into one. No data travels, only parameters."""
@@ -60,7 +74,8 @@ def methods(name: str | None) -> None:
     }
     names = sorted({method.name for table in tables.values() for method in table})
     if name is not None and name not in names:
-        raise click.BadParameter(f"there is no method {name}; there are {', '.join(names)}", param_hint="NAME")
+        text = f"there is no method {name}{suggestion(name, names)}; there are {', '.join(names)} [E-METHOD]"
+        raise click.BadParameter(text, param_hint="NAME")
     for title, table in tables.items():
         shown = [method for method in table if name in (None, method.name)]
         if shown:

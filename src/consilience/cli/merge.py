@@ -11,7 +11,7 @@ import click
 from consilience import api
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
-from consilience.cli.options import parse_settings
+from consilience.cli.options import parse_settings, refuse_reserved
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 
@@ -52,8 +52,7 @@ def merge(
     if plan.output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     options = dict(plan.options)
-    if reserved := sorted(set(options) & _MERGE_KEYWORDS):
-        raise OptionError(", ".join(reserved), "not an option of a method")
+    refuse_reserved(options, _MERGE_KEYWORDS)
     merged = api.merge(
         plan.models,
         plan.output,

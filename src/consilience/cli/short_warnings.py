@@ -15,7 +15,7 @@ from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
 
 _UNPROVED_SYMMETRY = (
     "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "
-    "--module with --example proves it"
+    f"--module with --example proves it [{UnprovedSymmetryWarning.code}]"
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, suggestion, unreadable
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -120,7 +120,7 @@ def read_document(path: Path) -> Any:
     try:
         document = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise FileFormatError(path, f"cannot be read: {error.strerror}") from error
+        raise FileFormatError(unreadable(path, error)) from error
     except ValueError as error:
         raise FileFormatError(path, f"is not valid YAML: {error}") from error
     return {} if document is None else document
@@ -137,7 +137,10 @@ def validated(path: Path, model: type[Model], document: Any) -> Model:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise FileFormatError(path, f"is not a valid recipe {first_fault(error)}") from error
+        unknown = [fault["loc"][0] for fault in error.errors() if fault["type"] == "extra_forbidden"]
+        meant = suggestion(unknown[0], model.model_fields) if unknown else ""
+        code = "E-RECIPE" if unknown else ""
+        raise FileFormatError(path, f"is not a valid recipe {first_fault(error)}{meant}", "", code) from error
 
 
 def first_fault(error: ValidationError) -> str:

@@ -139,8 +139,11 @@ class Intervals:
         try:
             import pandas
         except ModuleNotFoundError as error:
-            text = "a data frame needs pandas, which is not installed: pip install pandas, or iterate over the rows"
-            raise UnsupportedError(text) from error
+            text, remedy = (
+                "a data frame needs pandas, which is not installed",
+                "pip install 'consilience[tables]', or iterate over the rows",
+            )
+            raise UnsupportedError("", text, remedy, "E-EXTRA") from error
         names = [column.name for column in fields(Interval)]
         return pandas.DataFrame({name: [getattr(row, name) for row in self.rows] for name in names})
 

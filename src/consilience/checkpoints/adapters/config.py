@@ -50,7 +50,7 @@ _MERGE_INTO_BASE = "merge each adapter into its base first (merge_and_unload of 
 def config_problems(name: str, config: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield what an adapter's configuration says that cannot be merged by stacking, a line each."""
     if (kind := config.get("peft_type")) != "LORA":
-        yield Problem(name, f"is an adapter of type {kind!r}, expected 'LORA'", _MERGE_INTO_BASE)
+        yield Problem(name, f"is an adapter of type {kind!r}, expected 'LORA'", _MERGE_INTO_BASE, "E-ADAPTER")
         return
     for field in ("r", "lora_alpha"):
         value = config.get(field)
@@ -66,12 +66,13 @@ def config_problems(name: str, config: Mapping[str, Any]) -> Iterator[Problem]:
             name,
             f"init_lora_weights is {start!r}, which changed the base too",
             "save it with path_initial_model_for_weight_conversion, or merge it into its base first",
+            "E-ADAPTER",
         )
     for field, value in config.items():
         is_known = field in (*FOLDED, *AGREEING, *_KEPT)
         if not is_known and value not in (None, False, {}, [], ""):
             reason = _REFUSED.get(field, "which stacking ranks does not know")
-            yield Problem(name, f"sets {field} ({_shown(value)}): {reason}", _MERGE_INTO_BASE)
+            yield Problem(name, f"sets {field} ({_shown(value)}): {reason}", _MERGE_INTO_BASE, "E-ADAPTER")
 
 
 def _is_positive(value: object) -> bool:

@@ -97,7 +97,7 @@ def are_adapters(request: MergeRequest) -> bool:
     others = [path for path in paths if adapter_folder(path) is None]
     if adapters and others:
         raise InputError(
-            Problem(path, f"is an adapter, and {others[0]} is none", _MERGE_INTO_BASE) for path in adapters
+            Problem(path, f"is an adapter, and {others[0]} is none", _MERGE_INTO_BASE, "E-ADAPTER") for path in adapters
         )
     return bool(adapters)
 
@@ -177,6 +177,7 @@ def _refuse_options(request: MergeRequest, output: Path) -> None:
             "looks at the entries of the product B A, which adapters have only as factors: there are "
             f"{TensorAverage.name} and {TaskArithmetic.name} for adapters",
             _MERGE_INTO_BASE,
+            "E-ADAPTER",
         )
     values = {
         "base": request.base, "fishers": request.fishers, "symmetry": request.symmetry, "patterns": request.rules,

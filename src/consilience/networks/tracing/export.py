@@ -148,8 +148,11 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
                     "give a tensor, a tuple of arguments or a dict of keyword arguments",
                 ) from error
             raise UnsupportedError(
-                f"{type(module).__name__} cannot be exported ({_summary(error)}); write its forward without decisions "
-                "that depend on the numbers in tensors, or give its symmetry as a file"
+                "",
+                f"{type(module).__name__} cannot be exported ({_summary(error)})",
+                "write its forward without decisions that depend on the numbers in tensors, or give its symmetry as a "
+                "file",
+                "E-TRACE",
             ) from error
 
 
