@@ -11,6 +11,7 @@ import click
 from consilience import api
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
+from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import parse_settings, refuse_reserved
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
@@ -37,9 +38,10 @@ from consilience.errors import OptionError
 @click.option("--restart", is_flag=True, help="Do not go on where an interrupted run ended.")
 @click.option("--dry-run", is_flag=True, help="Read headers only, and say what would be done.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@json_option
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
-    allow_differences: bool, quiet: bool, **settings: Any,
+    allow_differences: bool, quiet: bool, as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
@@ -70,12 +72,26 @@ def merge(
         overwrite=overwrite,
         dry_run=dry_run,
         threads=threads,
-        progress=not quiet,
+        progress=not (quiet or as_json),
         **options,
     )
-    if not quiet:
+    notes = (*plan.notes, *merged.notes)
+    if as_json:
+        echo_json({
+            "tensors": merged.plan.tensors,
+            "files": [
+                {"name": shard.name, "bytes": shard.nbytes, "sha256": merged.digests.get(shard.name)}
+                for shard in merged.plan.shards
+            ],
+            "bytes_in": merged.plan.bytes_in,
+            "memory": merged.plan.memory,
+            "notes": notes,
+            "resumed": merged.resumed,
+            "wrote": [] if dry_run else [merged.output],
+        })  # fmt: skip
+    elif not quiet:
         click.echo(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
-        for note in (*plan.notes, *merged.notes):
+        for note in notes:
             click.echo(f"note: {printable(note)}")
 
 
