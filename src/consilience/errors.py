@@ -173,6 +173,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("n_jobs", "num_workers"), ("threads", "engine")),
     **dict.fromkeys(("dummy_input", "example_input", "example_inputs", "sample_input"), ("example",)),
     **dict.fromkeys(("keep_ratio", "top_k", "topk", "param_value_mask_rate"), ("density",)),
+    **dict.fromkeys(("mean", "linear", "soup", "fedavg"), ("average",)),
     # Verbs, of functions and commands.
     **dict.fromkeys(("fit", "aggregate", "combine", "run", "ensemble"), ("fuse",)),
     **dict.fromkeys(("validate", "verify"), ("check",)),

@@ -184,7 +184,7 @@ def test_a_fused_model_is_an_estimator_like_the_others(kind, name, method):
 
 @every_model
 def test_models_that_are_not_fitted_are_refused(kind, name):
-    with pytest.raises(cs.InputError, match=f"^this {kind.split('.')[1]} is not fitted yet; call fit first$"):
+    with pytest.raises(cs.InputError, match=f"^this {kind.split('.')[1]} is not fitted yet; call fit first"):
         cs.describe(clone(MODELS[kind][name]))
 
 

@@ -135,6 +135,8 @@ def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, 
         text = f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}"
         meant = did_you_mean(missing[0], [column for column in header if column not in columns.names])
         remedy = f"rename {meant}, if that is it, to {missing[0]}" if meant else "give the columns of the models"
+        if len(header) == 1 and ";" in header[0]:
+            remedy = "write it with commas between cells"
         raise InputError(name, text, remedy, "E-COLUMN")
     if repeated := [column for column in columns.names if header.count(column) > 1]:
         raise InputError(name, f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once")
