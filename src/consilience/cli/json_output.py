@@ -42,7 +42,11 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "bytes_in": "bytes read", "memory": "bytes allocated at most", "notes": "list of texts",
         "resumed": "files that were there from an interrupted run", "wrote": "paths; empty for a dry run",
     },
-    "methods": {"methods": "list of {name, models, summary, needs, gives, paper, options}", "estimators": "list"},
+    "methods": {
+        "methods": "list of {name, models, summary, needs, gives, paper, options}",
+        "estimators": "list of {name, fusion, needs}",
+        "statistical_models": "list of names",
+    },
     "pack": {
         "models": "number", "components": "number", "shards": "number", "bytes": "number",
         "divergence": "nats that float32 moved a component at most", "wrote": "paths",

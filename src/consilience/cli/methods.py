@@ -20,6 +20,7 @@ from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
+from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import METHODS
 
@@ -79,7 +80,8 @@ def methods(name: str | None, as_json: bool) -> None:
     if as_json:
         estimators = [_estimator_json(adapter) for adapter in ESTIMATORS] if name is None else []
         listed = [_method_json(title, method) for title, table in shown.items() for method in table]
-        echo_json({"methods": listed, "estimators": estimators})
+        kinds = [adapter.kind for adapter in known_adapters()] if name is None else []
+        echo_json({"methods": listed, "estimators": estimators, "statistical_models": kinds})
         return
     for title, table in shown.items():
         if table:
@@ -90,7 +92,9 @@ def methods(name: str | None, as_json: bool) -> None:
         click.echo("Estimators, fused by their sums, which takes no method\n")
         for adapter in ESTIMATORS:
             _print_estimator(adapter)
-        click.echo("\n`consilience methods NAME` explains the options of a method.")
+        kinds = ", ".join(adapter.kind for adapter in known_adapters())
+        click.echo(f"\nStatistical models that have posteriors: {kinds}.")
+        click.echo("`consilience methods NAME` explains the options of a method.")
 
 
 def _estimator_name(adapter: EstimatorAdapter) -> str:
