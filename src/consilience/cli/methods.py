@@ -92,8 +92,8 @@ def methods(name: str | None, as_json: bool) -> None:
         click.echo("Estimators, fused by their sums, which takes no method\n")
         for adapter in ESTIMATORS:
             _print_estimator(adapter)
-        click.echo(f"\nStatistical models that have posteriors: {', '.join(one.kind for one in known_adapters())}.")
-        click.echo("`consilience methods NAME` explains the options of a method.")
+        click.echo(f"\n  Statistical models that have posteriors: {', '.join(one.kind for one in known_adapters())}.")
+        click.echo("  `consilience methods NAME` explains the options of a method.")
 
 
 def _estimator_name(adapter: EstimatorAdapter) -> str:
