@@ -36,6 +36,7 @@ from consilience.errors import (
     Problem,
     UnsupportedError,
     WithheldWarning,
+    suggestion,
 )
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.meta_analysis.analysis import MetaAnalysis, meta_analysis
@@ -90,7 +91,8 @@ def __getattr__(name: str) -> Any:
     """Import ``federated`` and ``testing`` where they are used, and modules of old names, as ``learners.horseshoe``."""
     if name in ("federated", "testing") or f"{__name__}.{name}" in renamed_modules.RENAMED:
         return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    meant = "" if name.startswith("_") else suggestion(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")
 
 
 __all__ = [

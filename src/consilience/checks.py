@@ -58,8 +58,8 @@ def as_matrices(name: str, values: ArrayLike, dim: int) -> Array:
     return matrices
 
 
-def as_weights(weights: ArrayLike | None, count: int, what: str = "weights") -> Array:
-    """Return `count` finite non-negative weights that are not all zero; None gives ones."""
+def as_weights(weights: ArrayLike | None, count: int, what: str = "weights", signed: bool = False) -> Array:
+    """Return `count` finite weights that are not all zero, nor negative unless `signed`; None gives ones."""
     if weights is None:
         return np.ones(count)
     try:
@@ -68,8 +68,9 @@ def as_weights(weights: ArrayLike | None, count: int, what: str = "weights") -> 
         raise OptionError(what, f"expected {count} numbers, one for each, found {weights!r}") from None
     if vector.shape != (count,):
         raise OptionError(what, f"expected {count} numbers, one for each, found shape {vector.shape}")
-    if not np.all(np.isfinite(vector)) or np.any(vector < 0) or not np.any(vector > 0):
-        raise OptionError(what, f"must be finite, not negative and not all zero, found {vector.tolist()}")
+    if not np.all(np.isfinite(vector)) or (np.any(vector < 0) and not signed) or not np.any(vector):
+        expected = "finite and not all zero" if signed else "finite, not negative and not all zero"
+        raise OptionError(what, f"must be {expected}, found {vector.tolist()}")
     return vector
 
 

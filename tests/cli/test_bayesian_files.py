@@ -106,7 +106,12 @@ def test_a_bad_file_is_told_in_a_line(bnn, folder, command, unchanged, change, m
     for arguments in (("inspect", FILE), ("inspect", "--json", FILE)):
         done = command(*arguments)
         (line,) = done.complaints()
-        assert (done.code, done.out) == (1, "")
+        assert done.code == 1
+        if "--json" in arguments:
+            (problem,) = json.loads(done.out)["problems"]
+            assert message in problem["text"]
+        else:
+            assert done.out == ""
         assert line.startswith(f"{FILE}: ")
         assert message in line
         assert line.isprintable()

@@ -234,9 +234,12 @@ def test_methods_lists_every_method_with_its_options(command):
         "Checkpoints, with `consilience merge`": TENSOR_METHODS,
     }
     expected = [one for title, methods in tables.items() for one in (title, *methods)]
-    title, estimators = blocks[len(expected) :]
+    title, estimators, hint = blocks[len(expected) :]
+    assert "consilience methods NAME" in hint
     assert title == "Estimators, fused by their sums, which takes no method"
-    assert [line.split()[:2] for line in estimators.splitlines()] == [[one.class_name, one.mark] for one in ESTIMATORS]
+    for line, one in zip(estimators.splitlines(), ESTIMATORS, strict=True):
+        assert line.startswith(f"{one.class_name} ")
+        assert f" {one.mark} " in line
     for kind, text in zip(expected, blocks[: len(expected)], strict=True):
         if isinstance(kind, str):
             assert text == kind
@@ -261,7 +264,7 @@ def test_methods_shows_those_of_one_name(command):
     assert both.count("\naverage ") == sum(method.name == "average" for table in tables for method in table)
     unknown = command("methods", "distil")
     assert unknown.code == 2
-    assert "there is no method distil; there are " in unknown.err
+    assert "there is no method distil, did you mean distill?; there are " in unknown.err
 
 
 @pytest.mark.parametrize("words", [["-h"], ["--help"]])

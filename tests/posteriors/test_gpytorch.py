@@ -224,7 +224,7 @@ def test_models_that_transform_their_inputs_are_refused():
 
 
 def test_models_that_were_never_trained_are_refused():
-    with pytest.raises(cs.InputError, match=r"^this ApproximateGP is not fitted yet; train it first$"):
+    with pytest.raises(cs.InputError, match=r"^this ApproximateGP is not fitted yet; train it first \[E-UNFITTED\]$"):
         cs.describe(unfitted())
 
 

@@ -127,7 +127,7 @@ def test_impossible_parameters_are_named(attribute, value, message):
 def test_a_model_that_lacks_a_parameter_is_not_fitted(attribute):
     model = by_hand(TRANSITIONS)
     delattr(model, attribute)
-    with pytest.raises(cs.InputError, match=r"^this GaussianHMM is not fitted yet; call fit first$"):
+    with pytest.raises(cs.InputError, match=r"^this GaussianHMM is not fitted yet; call fit first \[E-UNFITTED\]$"):
         cs.describe(model)
 
 

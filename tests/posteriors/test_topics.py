@@ -188,7 +188,7 @@ def test_subclasses_are_accepted():
 
 
 def test_a_model_of_no_documents_is_refused():
-    with pytest.raises(cs.InputError, match=r"^this LdaModel is not fitted yet; call update first$"):
+    with pytest.raises(cs.InputError, match=r"^this LdaModel is not fitted yet; call update first \[E-UNFITTED\]$"):
         cs.describe(LdaModel(id2word=dictionary(), num_topics=TOPICS))
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read_header
-from consilience.errors import FileFormatError, Problem
+from consilience.errors import FileFormatError, Problem, unreadable
 from consilience.files.document import parse_document, validate_document
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
 
 _MAX_INDEX_BYTES = 100_000_000
 """Chosen by hand, as long as the longest header that safetensors reads: an index names the same tensors."""
@@ -119,6 +121,39 @@ def open_checkpoint(path: Path) -> Checkpoint:
         if isinstance(error, FileFormatError):
             raise
         raise FileFormatError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def adapter_folder(path: Path) -> Path | None:
+    """Return the folder of an adapter of peft, from its path or that of one of its files; None for anything else.
+
+    A folder with the weights of a whole model beside the adapter's is that model's.
+    """
+    folder = path.parent if path.name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG) else path
+    names = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, "adapter_model.bin")
+    is_model = folder is path and any((folder / name).is_file() for name in (WEIGHTS, INDEX))
+    return folder if not is_model and any((folder / name).is_file() for name in names) else None
+
+
+def open_adapter(folder: Path) -> Checkpoint:
+    """Return the adapter in a folder, its header and its configuration read.
+
+    Raises
+    ------
+    FileFormatError
+        Where its configuration or its weights are missing, or not what their names say.
+    """
+    try:
+        if not (folder / ADAPTER_WEIGHTS).is_file():
+            if (folder / "adapter_model.bin").is_file():
+                raise FileFormatError(folder, "has only a pickle (adapter_model.bin), which is never loaded", _REMEDY)
+            raise FileFormatError(folder, f"has {ADAPTER_CONFIG} and no {ADAPTER_WEIGHTS}", _REMEDY)
+        if not (folder / ADAPTER_CONFIG).is_file():
+            raise FileFormatError(folder, f"has {ADAPTER_WEIGHTS} and no {ADAPTER_CONFIG}", "save the adapter whole")
+        config = read_config(folder, ADAPTER_CONFIG)
+        checkpoint = _join_files([_weight_file(folder / ADAPTER_WEIGHTS, folder)], str(folder), folder)
+    except OSError as error:
+        raise FileFormatError(unreadable(folder, error)) from error
+    return replace(checkpoint, config=config)
 
 
 def _from_folder(folder: Path) -> Checkpoint:
@@ -220,15 +255,22 @@ def _refuse_pickle(path: Path) -> None:
         raise FileFormatError(path, "does not exist")
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
     """Return the configuration in a folder, empty where there is none.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    name : str, optional
+        Name of the file. Default: that of a model's.
 
     Raises
     ------
     FileFormatError
         When it is not a JSON object, or leads out of the folder.
     """
-    path = folder / "config.json"
+    path = folder / name
     if not path.is_file():
         return {}
     _refuse_outside(path, folder)

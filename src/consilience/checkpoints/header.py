@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, unreadable
 from consilience.files.document import MAX_HEADER_BYTES, open_safetensors, parse_document
 
 REMEDY = "write it with safetensors.torch.save_file, or save_pretrained"
@@ -96,7 +96,7 @@ def read_header(path: Path, remedy: str = REMEDY) -> SafetensorsHeader:
             length = int.from_bytes(stream.read(8), "little")
             text = stream.read(min(length, MAX_HEADER_BYTES))
     except OSError as error:
-        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(unreadable(path, error)) from error
     document = parse_document(path, text, "header", remedy)
     metadata = document.pop("__metadata__", None) or {}
     tensors = {}

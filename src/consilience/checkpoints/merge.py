@@ -8,6 +8,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
 from consilience.checkpoints.card import NOT_COMPARED
 from consilience.checkpoints.methods.base import TensorMethod, make_tensor_method
 from consilience.checkpoints.methods.table import TENSOR_METHODS
@@ -95,6 +96,7 @@ def merge(
     module: Any = None,
     example: Any = None,
     patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
+    allow_differences: bool = False,
     seed: int = 0,
     resume: bool = True,
     overwrite: bool = False,
@@ -109,10 +111,14 @@ def merge(
     inputs are listed before the first byte is written. The output appears whole or not at all; the next run of the same
     merge takes the files that an interrupted one has finished.
 
+    LoRA adapters of one base (folders as peft saves them) are merged exactly, by stacking their ranks: the product B A
+    of the output is the weighted mean of the adapters' products, or with ``task_arithmetic`` their sum.
+
     Parameters
     ----------
     models : sequence of J paths
-        Folders as the Hugging Face ecosystem has them, index files, or single safetensors files.
+        Folders as the Hugging Face ecosystem has them, index files, or single safetensors files; or all of
+        them folders of LoRA adapters.
     output : path
         A folder; or a single file, if its name ends in ``.safetensors``.
     method : str or method
@@ -137,6 +143,9 @@ def merge(
     patterns : sequence of mappings, optional
         What is different for some tensors: mappings with ``pattern`` (as in ``fnmatch``; the first match counts) and
         ``weights``, ``method``, ``options``, or ``method: copy`` with ``from``, the number of a model.
+    allow_differences : bool
+        Whether configurations and tokenizers that differ in what no shape shows (positions, norms, activations, heads,
+        tokens) are noted instead of refused. Default: False.
     seed : int
         Seed of random choices; the same seed gives the same bytes. Default: 0.
     resume : bool
@@ -199,15 +208,19 @@ def merge(
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),
         seed=int(seed),
+        allow_differences=allow_differences,
     )
     inputs = [*paths, *request.fishers, *(() if request.base is None else (request.base,))]
-    prepared = prepare(request, target)
+    prepared = prepare_adapters(request, target) if are_adapters(request) else prepare(request, target)
     refuse_output(target, inputs, overwrite)
     if dry_run:
         refuse_full_disk(target, sum(shard.nbytes for shard in prepared.plan.shards))
         return Merge(target, prepared.plan, notes=prepared.plan.notes)
     with shown(progress, "merge", "B") as report:
-        finished = run(prepared, target, resume, report, threads)
+        if isinstance(prepared, PreparedAdapters):
+            finished = run_adapters(prepared, target, report)
+        else:
+            finished = run(prepared, target, resume, report, threads)
     return Merge(target, prepared.plan, finished.digests, finished.provenance, finished.notes, finished.resumed)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.card import config_text, short_name
-from consilience.checkpoints.folder import INDEX, companion_files
+from consilience.checkpoints.folder import INDEX, Checkpoint, companion_files
 from consilience.checkpoints.journal import PROVENANCE, PartialOutput
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge
@@ -33,22 +33,10 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
     """
     request, plan = prepared.request, prepared.plan
     first = prepared.inputs.models[0]
-    notes = []
-    if first.folder is not None:
-        copied, refused = companion_files(first.folder)
-        for path in copied:
-            if path.name == "config.json":
-                dtype = None if request.dtype is None else FLOAT_TYPES[request.dtype].name
-                write_bytes(
-                    partial.folder / path.name, path.read_bytes() if dtype is None else config_text(first.config, dtype)
-                )
-            elif path.name != PROVENANCE:
-                write_bytes(partial.folder / path.name, path.read_bytes())
-        if refused:
-            notes.append(
-                f"not copied from {short_name(first)}: {', '.join(refused[:_MAX_LISTED])} "
-                "(programs, large files, or links)"
-            )
+    dtype = None if request.dtype is None else FLOAT_TYPES[request.dtype].name
+    notes = copy_companions_of(first, partial, {"config.json"} if dtype is not None else set())
+    if dtype is not None and first.folder is not None and (first.folder / "config.json").is_file():
+        write_bytes(partial.folder / "config.json", config_text(first.config, dtype))
     if len(plan.shards) > 1:
         index = {
             "metadata": {"total_size": sum(task.nbytes for shard in plan.shards for task in shard.tasks)},
@@ -56,6 +44,30 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
         }
         write_bytes(partial.folder / INDEX, f"{as_json(index)}\n".encode())
     return notes
+
+
+def copy_companions_of(first: Checkpoint, partial: PartialOutput, written: Collection[str]) -> list[str]:
+    """Copy what lies beside the weights of a checkpoint; return notes on files not copied.
+
+    Parameters
+    ----------
+    first : Checkpoint
+        The checkpoint.
+    partial : PartialOutput
+        The folder to write into.
+    written : collection of str
+        Names of files that the caller writes itself.
+    """
+    if first.folder is None:
+        return []
+    copied, refused = companion_files(first.folder)
+    for path in copied:
+        if path.name not in (PROVENANCE, *written):
+            write_bytes(partial.folder / path.name, path.read_bytes())
+    if not refused:
+        return []
+    listed = ", ".join(refused[:_MAX_LISTED])
+    return [f"not copied from {short_name(first)}: {listed} (programs, large files, or links)"]
 
 
 def refuse_full_disk(output: Path, size: int) -> None:

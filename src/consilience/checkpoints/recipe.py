@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from consilience.core.recipe import beside, first_fault, parsed
+from consilience.checkpoints.mergekit import from_mergekit, is_mergekit
+from consilience.core.recipe import beside, first_fault, read_document, validated
 from consilience.errors import OptionError
 
 
@@ -38,10 +39,16 @@ class MergeRecipe(BaseModel):
     symmetry: str | None = None
     seed: int = Field(default=0, ge=0)
     tensors: list[TensorRule] = Field(default_factory=list)
+    _notes: list[str] = PrivateAttr(default_factory=list)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its translation from another program's form left out, a line each."""
+        return tuple(self._notes)
 
 
 def read_merge_recipe(path: Path) -> MergeRecipe:
-    """Return the recipe in a YAML file, with paths relative to the working directory.
+    """Return the recipe in a YAML file, with paths relative to the working directory; recipes of mergekit as they are.
 
     Parameters
     ----------
@@ -53,7 +60,13 @@ def read_merge_recipe(path: Path) -> MergeRecipe:
     FileFormatError
         For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
     """
-    recipe = parsed(path, MergeRecipe)
+    document = read_document(path)
+    if is_mergekit(document):
+        fields, notes = from_mergekit(path, document)
+        recipe = validated(path, MergeRecipe, fields)
+        recipe._notes = notes
+        return recipe
+    recipe = validated(path, MergeRecipe, document)
     paths = {name: beside(path, getattr(recipe, name)) for name in ("output", "base", "symmetry")}
     lists = {"models": [str(path.parent / model) for model in recipe.models]}
     if recipe.fishers is not None:

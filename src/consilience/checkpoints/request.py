@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.buffers import buffer_bytes
+from consilience.checkpoints.configurations import compare_configurations, compare_tokenizers
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs
@@ -63,6 +64,8 @@ class MergeRequest:
         Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
     seed : int
         Seed of random choices. Default: 0.
+    allow_differences : bool
+        Whether configurations and tokenizers that differ are noted instead of refused. Default: False.
     """
 
     models: tuple[Path, ...]
@@ -76,6 +79,7 @@ class MergeRequest:
     shard_bytes: int = 5 * 10**9  # as SHARD_BYTES of `merge`
     symmetry: Symmetry | None = None
     seed: int = 0
+    allow_differences: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the request as plain values without paths, for recipe and provenance; defaults are left out."""
@@ -160,6 +164,8 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
         tuple(models), base, tuple(fisher for fisher, _ in fishers), tuple(digest for _, digest in fishers)
     )
     problems += inputs.problems()
+    differences, configuration_notes = compare_inputs(inputs, request.allow_differences)
+    problems += differences
     names = list(inputs.models[0].tensors)
     treatments, unused_rules = treatments_by_tensor(
         names, len(models), request.method, request.options, request.weights, request.rules
@@ -170,7 +176,25 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     if request.symmetry is not None:
         units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
     plan = _make_plan(request, inputs, treatments, output)
-    return PreparedMerge(request, inputs, plan)
+    return PreparedMerge(request, inputs, replace(plan, notes=(*plan.notes, *configuration_notes)))
+
+
+def compare_inputs(inputs: MergeInputs, allow_differences: bool) -> tuple[list[Problem], list[str]]:
+    """Return in what configurations and tokenizers differ: what keeps them from being merged, and what is noted.
+
+    Parameters
+    ----------
+    inputs : MergeInputs
+        The models, and their base.
+    allow_differences : bool
+        Whether what would keep them from being merged is noted too.
+    """
+    checkpoints = [*inputs.models, *(() if inputs.base is None else (inputs.base,))]
+    problems, notes = compare_configurations(checkpoints)
+    problems += compare_tokenizers(checkpoints)
+    if not allow_differences:
+        return problems, notes
+    return [], [*(f"{problem.subject}: {problem.text}; the first model's is taken" for problem in problems), *notes]
 
 
 def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment]) -> list[Problem]:

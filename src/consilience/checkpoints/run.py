@@ -16,8 +16,7 @@ from consilience.checkpoints.align import CheckpointAlignment, align
 from consilience.checkpoints.buffers import PIECE_ENTRIES, TensorReaders
 from consilience.checkpoints.card import merge_provenance, model_card
 from consilience.checkpoints.fisher_files import diagonal_norms, refuse_mismatched_fishers
-from consilience.checkpoints.folder import Checkpoint, WeightFile
-from consilience.checkpoints.header import StoredTensor
+from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import locate_tensor
 from consilience.checkpoints.journal import PROVENANCE, PartialOutput, merge_identity, open_partial_output, publish
 from consilience.checkpoints.methods.average import TensorFisher
@@ -29,10 +28,10 @@ from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge, d
 from consilience.checkpoints.stream import Stream
 from consilience.checkpoints.tensor_reader import (
     ArrayTensorReader,
-    ByteArray,
     FileTensorReader,
     InputFiles,
     TensorReader,
+    read_tensor,
 )
 from consilience.core.progress import Progress
 from consilience.core.provenance import library_versions
@@ -163,18 +162,10 @@ def _align(prepared: PreparedMerge, input_files: InputFiles) -> CheckpointAlignm
     def read(model: int, key: str) -> Any:
         file, stored = locate_tensor(inputs.models[model], names[key])
         values = np.empty(stored.size, dtype=np.float32)
-        FLOAT_TYPES[stored.dtype].decode(_read_tensor(input_files, file, stored), values)
+        FLOAT_TYPES[stored.dtype].decode(read_tensor(input_files, file, stored), values)
         return values.reshape(stored.shape)
 
     return align(symmetry, units_of(symmetry, inputs), len(inputs.models), read, floating)
-
-
-def _read_tensor(input_files: InputFiles, file: WeightFile, stored: StoredTensor) -> ByteArray:
-    """Return all bytes of a tensor."""
-    data = np.empty(stored.nbytes, dtype=np.uint8)
-    if stored.nbytes and (hashing := input_files.read(file, stored.start, data)) is not None:
-        hashing.result()
-    return data
 
 
 def _write_shards(
@@ -203,7 +194,7 @@ def _write_shards(
             if layout is not None and any(axis.moves for axis in layout.axes):
                 # Moving needs no arithmetic, so integers as wide as the entries stand for numbers of any type.
                 itemsize = stored.nbytes // max(1, prod(stored.shape))
-                values = _read_tensor(input_files, file, stored).view(f"u{itemsize}").reshape(stored.shape)
+                values = read_tensor(input_files, file, stored).view(f"u{itemsize}").reshape(stored.shape)
                 moved = np.ascontiguousarray(move(values, layout, alignment.transports[model], units))
                 return ArrayTensorReader(moved.reshape(-1).view(np.uint8), stored.dtype, checkpoint.name)
         return FileTensorReader(input_files, file, stored.start, stored.dtype, checkpoint.name)

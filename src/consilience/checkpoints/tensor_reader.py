@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checkpoints.folder import WeightFile
+from consilience.checkpoints.header import StoredTensor
 from consilience.errors import FileFormatError, InputError, Problem
 
 ByteArray = NDArray[np.uint8]
@@ -160,6 +161,14 @@ class InputFiles:
         """Close all files."""
         while self._open:
             self._open.popitem()[1].close()
+
+
+def read_tensor(input_files: InputFiles, file: WeightFile, stored: StoredTensor) -> ByteArray:
+    """Return all bytes of a tensor."""
+    data = np.empty(stored.nbytes, dtype=np.uint8)
+    if stored.nbytes and (hashing := input_files.read(file, stored.start, data)) is not None:
+        hashing.result()
+    return data
 
 
 class TensorReader(Protocol):

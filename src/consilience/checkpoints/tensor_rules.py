@@ -100,4 +100,7 @@ def _treatment(method: TensorMethod, weights: Any, count: int, where: str) -> Tr
     target = getattr(method, "favor_target", None)
     if target is not None and target >= count:
         raise OptionError("favor_target", f"there are {count} models, numbered from 0; found {target}")
-    return Treatment(method, tuple(as_weights(weights, count, where).tolist()))
+    density = getattr(method, "density", None)
+    if isinstance(density, Sequence) and len(density) != count:
+        raise OptionError("density", f"expected a number, or {count}, one for each model, found {list(density)}")
+    return Treatment(method, tuple(as_weights(weights, count, where, signed=method.signed).tolist()))

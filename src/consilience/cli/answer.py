@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.modules import import_module
 from consilience.cli.serve import warn_of_insecure
 from consilience.federated.flower.answer import answer_flower
@@ -32,6 +33,7 @@ from consilience.posteriors.thin_components import MIN_COUNT
 @click.option("--root-certificates", type=click.Path(path_type=Path), help="Certificate by which it is known, PEM.")
 @click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@json_option
 def answer(
     place: str | None,
     site: str | None,
@@ -42,6 +44,7 @@ def answer(
     root_certificates: Path | None,
     insecure: bool,
     quiet: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Answer the open request of the round in PLACE from this site's data; only sums over its rows leave.
@@ -51,7 +54,7 @@ def answer(
     """
 
     def say(sent: Answered) -> None:
-        if quiet:
+        if quiet or as_json:
             return
         done = "had answered" if sent.again else "answered"
         withheld = f"; {sent.withheld} components with fewer observations were withheld" if sent.withheld else ""
@@ -77,6 +80,16 @@ def answer(
         if place is None or site is None:
             raise click.UsageError("Missing argument 'PLACE' or option '--site'.")
         sent = answer_folder(place, site, data, **arguments)
-    if not quiet and options["follow"]:
+    if as_json:
+        received = options["receive"]
+        answers = [
+            {
+                "kind": one.kind, "number": one.number, "rounds": one.rounds, "n_observations": one.n_observations,
+                "withheld": one.withheld, "sha256": one.announcement.digest, "again": one.again,
+            }
+            for one in sent
+        ]  # fmt: skip
+        echo_json({"answers": answers, "wrote": [] if received is None else [received]})
+    elif not quiet and options["follow"]:
         received = options["receive"]
         click.echo(f"answered {len(sent)} requests" + ("" if received is None else f"; wrote {received}"))

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from consilience import api
+from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import example_option, module_option, parse_settings
 from consilience.core.inspection import table
 from consilience.drawing.words import printable
@@ -54,6 +55,7 @@ from consilience.posteriors.thin_components import MIN_COUNT
 )
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="A hyper-parameter of an estimator.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@json_option
 def describe(
     network: Path,
     module: str | None,
@@ -63,6 +65,7 @@ def describe(
     example: Sequence[str],
     settings: Sequence[str],
     quiet: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Describe NETWORK by a site's data: counts of classes, moments of inputs, channels and layers; no observation.
@@ -82,7 +85,7 @@ def describe(
         told = {name for name, value in {**options, "module": module, "classes": classes}.items() if value is not None}
         if odd := sorted(told - {"min_count", "class_prior"} | ({"example"} if example else set())):
             raise click.UsageError(f"--{odd[0].replace('_', '-')} is for networks.")
-        _describe_estimator(adapter, data, output, settings, options["min_count"], quiet)
+        _describe_estimator(adapter, data, output, settings, options["min_count"], quiet, as_json)
         return
     if settings:
         raise click.UsageError("--set is for estimators.")
@@ -108,11 +111,15 @@ def describe(
         api.save(described.description, target)
     else:
         api.save(described, output)
-    if not quiet:
+    notes = () if described.symmetry is None else described.symmetry.notes
+    wrote = [path for path in (output, target) if path is not None]
+    if as_json:
+        echo_json({"description": inspect_file(target).document, "notes": notes, "wrote": wrote})
+    elif not quiet:
         click.echo(table(inspect_file(target).rows))
-        for note in () if described.symmetry is None else described.symmetry.notes:
+        for note in notes:
             click.echo(f"note: {printable(note)}")
-        click.echo(f"wrote {', '.join(str(path) for path in (output, target) if path is not None)}")
+        click.echo(f"wrote {', '.join(map(str, wrote))}")
 
 
 def _estimator_called(name: Path) -> EstimatorAdapter | None:
@@ -128,8 +135,9 @@ def _estimator_called(name: Path) -> EstimatorAdapter | None:
 
 
 def _describe_estimator(
-    adapter: EstimatorAdapter, data: Path, output: Path | None, settings: Sequence[str], min_count: float, quiet: bool
-) -> None:
+    adapter: EstimatorAdapter, data: Path, output: Path | None, settings: Sequence[str], min_count: float, quiet: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Fit an estimator to the rows of a file, and write its sums."""
     from consilience.api.kinds import inspect_file
 
@@ -148,6 +156,8 @@ def _describe_estimator(
         ) from error
     features = None if names is None else Features(names=names)
     api.save(fitted, output, data=X if y is None else (X, y), features=features, min_count=min_count)
-    if not quiet:
+    if as_json:
+        echo_json({"description": inspect_file(output).document, "notes": [], "wrote": [output]})
+    elif not quiet:
         click.echo(table(inspect_file(output).rows))
         click.echo(f"wrote {output}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import module_option
 
 
@@ -22,7 +22,7 @@ from consilience.cli.options import module_option
 )
 @module_option()
 @click.option("--labels", metavar="COLUMN|FILE", help="Known classes: a column of the data, or a file, one a line.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def evaluate(fused: Path, own: Path, data: Path, module: str | None, labels: str | None, as_json: bool) -> None:
     """Compare the FUSED model with your OWN (posterior, statistics or network files) on your data, before you adopt it.
 
@@ -39,6 +39,6 @@ def evaluate(fused: Path, own: Path, data: Path, module: str | None, labels: str
         template = import_module(module, "--module")
     evaluation = compare(fused, own, data, labels, module=template)
     if as_json:
-        click.echo(json.dumps(evaluation.to_json(), indent=2, sort_keys=True, allow_nan=False))
+        echo_json(evaluation.to_json())
     else:
         click.echo(str(evaluation))

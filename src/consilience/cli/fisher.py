@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from consilience import api
+from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import module_option
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
@@ -55,7 +56,10 @@ from consilience.networks.fisher.information import KINDS, LIKELIHOODS
 @click.option("--minimum", default=100, show_default=True, type=click.IntRange(1), help="Fewer inputs are refused.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of what is drawn.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
-def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, seed: int, **options: Any) -> None:
+@json_option
+def fisher(
+    network: Path, module: str, data: Path, output: Path, quiet: bool, as_json: bool, seed: int, **options: Any
+) -> None:
     """Compute the Fisher information of NETWORK on a site's data, for methods 'fisher', 'ssf' and 'kfac'.
 
     Only sums over all inputs are written, and directions of such sums, one for every four inputs at most. Send the file
@@ -69,9 +73,16 @@ def fisher(network: Path, module: str, data: Path, output: Path, quiet: bool, se
     if any(output.resolve() == other.resolve() for other in (network, data)):
         raise InputError(output, "is read here", "give another output")
     loaded_module = module_of_file(network, import_module(module, "--module"))
-    information = api.fisher(loaded_module, read_inputs(data, loaded_module), rng=seed, progress=not quiet, **options)
+    information = api.fisher(
+        loaded_module, read_inputs(data, loaded_module), rng=seed, progress=not (quiet or as_json), **options
+    )
     api.save(information, output)
-    if not quiet:
+    if as_json:
+        echo_json({
+            "observations": information.seen, "rank": information.rank, "layers": len(information.layers),
+            "wrote": [output],
+        })  # fmt: skip
+    elif not quiet:
         form = f"diagonal and {format_count(information.rank, 'factor')}" if information.rank else "diagonal"
         if information.layers:
             form = f"Kronecker factors of {format_count(len(information.layers), 'layer')}"

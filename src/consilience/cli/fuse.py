@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from consilience import api
+from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import fusion_options, make_fusion_plan
 from consilience.cli.report import refuse_report
 from consilience.errors import InputError
@@ -25,7 +26,10 @@ FUSE_OPTIONS = (*SHARD_OPTIONS, "min_count")
 @click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
-def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, **plan_options: Any) -> None:
+@json_option
+def fuse(
+    output: Path | None, page: Path | None, seed: int | None, quiet: bool, as_json: bool, **plan_options: Any
+) -> None:
     """Fuse MODELS (posterior files, statistics, network files and checkpoints, or Bayesian networks) into one file.
 
     Networks: files that consilience.save wrote with a symmetry can be fused alone. Of other checkpoints, --symmetry
@@ -55,25 +59,37 @@ def fuse(output: Path | None, page: Path | None, seed: int | None, quiet: bool, 
         raise InputError(target, "is read here", "give another output")
     seed = seed if seed is not None else (recipe.seed or 0)
     options = {**recipe.options, **plan.arguments()}
-    fusion = api.fuse(plan.models, recipe.method, rng=seed, progress=not quiet, **options)
+    fusion = api.fuse(plan.models, recipe.method, rng=seed, progress=not (quiet or as_json), **options)
     fusion.save(target)
     if page is not None:
         fusion.report(page)
-    if not quiet:
+    if as_json:
+        echo_json({
+            "method": fusion.provenance.get("method"),
+            "inputs": [one.get("name") for one in fusion.provenance.get("inputs", ())],
+            "verdict": fusion.verdict.to_json(),
+            "summary": plan.kind.summary(fusion),
+            "wrote": [target, *([] if page is None else [page])],
+        })  # fmt: skip
+    elif not quiet:
         click.echo(plan.kind.summary(fusion))
         click.echo(f"wrote {target}" + ("" if page is None else f" and {page}"))
 
 
 @click.command()
 @fusion_options
-def check(**plan_options: Any) -> None:
+@json_option
+def check(as_json: bool, **plan_options: Any) -> None:
     """Say everything that would go wrong when fusing MODELS; exit 1 if anything would."""
     plan = make_fusion_plan(**plan_options)
     recipe = plan.recipe
     problems = api.check(plan.models, recipe.method, **recipe.options, **plan.arguments())
     if problems:
         raise InputError(problems)
-    click.echo(f"ok: {plan.n_models()} models can be fused")
+    if as_json:
+        echo_json({"ok": True, "models": plan.n_models()})
+    else:
+        click.echo(f"ok: {plan.n_models()} models can be fused")
 
 
 def _is_same_file(path: Path, other: str | Path) -> bool:

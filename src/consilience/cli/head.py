@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from consilience.cli.json_output import echo_json, json_option
 from consilience.errors import OptionError
 from consilience.files.atomic import refuse_unwritable
 from consilience.posteriors.thin_components import MIN_COUNT
@@ -32,6 +33,7 @@ KINDS = ("ridge", "lda", "qda", "gaussian_nb", "bayesian")
 @click.option("--delta", type=float, help="With --epsilon.  [default: 1e-5]")
 @click.option("--norm-bound", type=float, help="With --epsilon: public bound of the norm of features.  [default: 1]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@json_option
 def head(
     kind: Any,
     data: Path,
@@ -42,6 +44,7 @@ def head(
     fourier: int | None,
     min_count: float,
     quiet: bool,
+    as_json: bool,
     **given: Any,
 ) -> None:
     """Take the sums of a KIND of head on shared features of this site's rows; no row leaves.
@@ -50,6 +53,7 @@ def head(
     --module, --convolutions or --fourier the rows are features already.
     """
     from consilience import api, features, learners  # here, so that other commands start without them
+    from consilience.api.kinds import inspect_file
     from consilience.files.labelled_arrays import read_labelled_arrays
 
     refuse_unwritable(output)
@@ -87,5 +91,7 @@ def head(
         arrays.inputs, arrays.labels, classes=labels, min_count=min_count, noise=noise
     )
     api.save(fitted, output, min_count=min_count)
-    if not quiet:
+    if as_json:
+        echo_json({"description": inspect_file(output).document, "wrote": [output]})
+    elif not quiet:
         click.echo(f"wrote {output}: {fitted}, {output.stat().st_size:,} bytes")

@@ -11,7 +11,8 @@ import click
 from consilience import api
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
-from consilience.cli.options import parse_settings
+from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.options import parse_settings, refuse_reserved
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 
@@ -30,15 +31,17 @@ from consilience.errors import OptionError
     "--symmetry", type=click.Path(path_type=str), help="Match units first: what `consilience symmetry` wrote."
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these, and tensor patterns.")
+@click.option("--allow-differences", is_flag=True, help="Note configurations that differ instead of refusing them.")
 @click.option("--seed", type=click.IntRange(0), help="Of random choices.  [default: 0]")
 @click.option("--threads", type=click.IntRange(1), help="How many calculate.  [default: cores, at most 4]")
 @click.option("--overwrite", is_flag=True, help="Replace an output that exists.")
 @click.option("--restart", is_flag=True, help="Do not go on where an interrupted run ended.")
 @click.option("--dry-run", is_flag=True, help="Read headers only, and say what would be done.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@json_option
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
-    quiet: bool, **settings: Any,
+    allow_differences: bool, quiet: bool, as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
@@ -51,8 +54,7 @@ def merge(
     if plan.output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     options = dict(plan.options)
-    if reserved := sorted(set(options) & _MERGE_KEYWORDS):
-        raise OptionError(", ".join(reserved), "not an option of a method")
+    refuse_reserved(options, _MERGE_KEYWORDS)
     merged = api.merge(
         plan.models,
         plan.output,
@@ -64,23 +66,38 @@ def merge(
         fishers=plan.fishers,
         symmetry=plan.symmetry,
         patterns=plan.tensors,
+        allow_differences=allow_differences,
         seed=plan.seed,
         resume=not restart,
         overwrite=overwrite,
         dry_run=dry_run,
         threads=threads,
-        progress=not quiet,
+        progress=not (quiet or as_json),
         **options,
     )
-    if not quiet:
+    notes = (*plan.notes, *merged.notes)
+    if as_json:
+        echo_json({
+            "tensors": merged.plan.tensors,
+            "files": [
+                {"name": shard.name, "bytes": shard.nbytes, "sha256": merged.digests.get(shard.name)}
+                for shard in merged.plan.shards
+            ],
+            "bytes_in": merged.plan.bytes_in,
+            "memory": merged.plan.memory,
+            "notes": notes,
+            "resumed": merged.resumed,
+            "wrote": [] if dry_run else [merged.output],
+        })  # fmt: skip
+    elif not quiet:
         click.echo(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
-        for note in merged.notes:
+        for note in notes:
             click.echo(f"note: {printable(note)}")
 
 
 _MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
-    "patterns", "seed", "resume", "overwrite", "dry_run", "threads", "progress",
+    "patterns", "allow_differences", "seed", "resume", "overwrite", "dry_run", "threads", "progress",
 }  # fmt: skip
 """Keywords of ``api.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consilience import api
+from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import example_option, module_option
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the symmetry, JSON.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the changes that prove it.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
-def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet: bool) -> None:
+@json_option
+def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet: bool, as_json: bool) -> None:
     """Find and prove which axes of a module's arrays move together, so that its files alone can be fused.
 
     Give what it writes to `consilience fuse --symmetry`.
@@ -40,7 +40,14 @@ def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet
     architecture = import_module(module, "--module")
     proved_symmetry = api.symmetry(architecture, make_example(example, architecture), seed)
     write_symmetry(output, proved_symmetry)
-    if not quiet:
+    if as_json:
+        groups = [
+            {"name": name, "units": proved_symmetry.groups[name], "actions": group.actions, "parent": group.parent}
+            for name, group in proved_symmetry.by_name.items()
+        ]
+        proof = proof_of(proved_symmetry)
+        echo_json({"groups": groups, "notes": proved_symmetry.notes, "proved": proof, "wrote": [output]})
+    elif not quiet:
         click.echo("\n".join(_symmetry_lines(proved_symmetry)))
         click.echo(f"wrote {output}")
 
@@ -71,7 +78,7 @@ def _symmetry_lines(symmetry: Symmetry) -> list[str]:
 @click.option(
     "--points", default=25, show_default=True, type=click.IntRange(2), help="Networks on the line, with ends."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the curves.")
 def barrier(
     first: Path,
@@ -106,25 +113,17 @@ def barrier(
         raise InputError(p.renamed("net_a", first).renamed("net_b", second) for p in error.problems) from error
     if output is not None:
         curves.save(output)
-    click.echo(json.dumps(_barrier_json(curves), indent=2, sort_keys=True) if as_json else _barrier_text(curves))
+    if as_json:
+        echo_json(_barrier_json(curves))
+    else:
+        click.echo(_barrier_text(curves))
     if output is not None and not as_json:
         click.echo(f"wrote {output}")
 
 
 def _barrier_json(barrier: Barrier) -> dict[str, Any]:
     """Return the curves over t and their summary as JSON values."""
-
-    def finite_or_none(value: float) -> float | None:
-        return value if math.isfinite(value) else None
-
-    return {
-        "t": barrier.t.tolist(),
-        "values": {name: [finite_or_none(value) for value in curve.tolist()] for name, curve in barrier.values.items()},
-        "summary": {
-            name: {statistic: finite_or_none(value) for statistic, value in summary.items()}
-            for name, summary in barrier.summary().items()
-        },
-    }
+    return {"t": barrier.t, "values": dict(barrier.values), "summary": barrier.summary()}
 
 
 _UNITS = {"loss": "nats", "error": "% wrong"}

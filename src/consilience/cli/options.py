@@ -6,7 +6,7 @@ the models' files once and decides of which kind they are; `FusionPlan.arguments
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_mode
 from consilience.core.inputs import EQUAL
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
-from consilience.errors import OptionError
+from consilience.errors import ALIASES, OptionError
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.methods import needs_no_symmetry
 from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
@@ -209,8 +209,7 @@ def make_fusion_plan(
     options = {**stored.options, **parse_settings(settings)}
     if min_count is not None:
         options["min_count"] = min_count
-    if reserved := sorted(_FUSE_KEYWORDS & set(options)):
-        raise OptionError(", ".join(reserved), "not an option of a method")
+    refuse_reserved(options, _FUSE_KEYWORDS)
     update: dict[str, Any] = {"options": options}
     command_line = {
         **network_settings,
@@ -280,6 +279,22 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         except ValueError as error:
             raise OptionError(f"--set {setting}: the value is not valid YAML") from error
     return options
+
+
+def refuse_reserved(options: Mapping[str, Any], reserved: Collection[str]) -> None:
+    """Raise for options of a method that are options of the command, by whatever name, saying which.
+
+    Parameters
+    ----------
+    options : mapping of str to value
+        What ``--set`` and a recipe say of the method.
+    reserved : collection of str
+        Keywords of the function that the command calls.
+    """
+    if found := sorted(set(reserved) & set(options)):
+        raise OptionError(", ".join(found), "not an option of a method")
+    if seeds := sorted(name for name in options if "seed" in ALIASES.get(name, ()) or name == "seed"):
+        raise OptionError(", ".join(seeds), "not an option of a method", "give --seed N", "E-OPTION")
 
 
 def _parse_widths(texts: Sequence[str]) -> dict[str, int]:

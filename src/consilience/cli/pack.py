@@ -9,6 +9,7 @@ from typing import cast
 import click
 
 from consilience import api
+from consilience.cli.json_output import echo_json, json_option
 from consilience.files.sizes import as_bytes
 from consilience.posteriors.sharded.file import SUFFIXES, Form
 from consilience.posteriors.sharded.packing import DTYPES
@@ -25,7 +26,10 @@ from consilience.posteriors.sharded.packing import DTYPES
     "--form", default="safetensors", show_default=True, type=click.Choice(list(SUFFIXES)), help="Form of the shards."
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
-def pack(models: Sequence[str], output: Path, shard_size: str, dtype: str, form: str, quiet: bool) -> None:
+@json_option
+def pack(
+    models: Sequence[str], output: Path, shard_size: str, dtype: str, form: str, quiet: bool, as_json: bool
+) -> None:
     """Write MODELS (posterior files, or folders of them) as a few shards, which are read many times as fast."""
     packing = api.pack(
         list(models),
@@ -33,9 +37,14 @@ def pack(models: Sequence[str], output: Path, shard_size: str, dtype: str, form:
         shard_bytes=as_bytes(shard_size, "--shard-size"),
         dtype=dtype,
         form=cast(Form, form),
-        progress=not quiet,
+        progress=not (quiet or as_json),
     )
-    if not quiet:
+    if as_json:
+        echo_json({
+            "models": packing.n_sites, "components": packing.n_components, "shards": len(packing.files),
+            "bytes": packing.bytes, "divergence": packing.divergence, "wrote": [output],
+        })  # fmt: skip
+    elif not quiet:
         click.echo(
             f"{packing.n_sites} models with {packing.n_components} components -> {len(packing.files)} shards, "
             f"{packing.bytes / 1e6:.3g} MB"

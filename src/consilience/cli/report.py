@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from consilience.api.kinds import kind_of_file
+from consilience.cli.json_output import echo_json, json_option
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.safetensors_file import SafetensorsFile
@@ -40,6 +41,7 @@ from consilience.files.safetensors_file import SafetensorsFile
     help="A plane to draw, saved in Python; called by the file's name. May be given several times.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@json_option
 def report(
     fused: Path,
     sites: tuple[Path, ...],
@@ -49,6 +51,7 @@ def report(
     barriers: tuple[Path, ...],
     planes: tuple[Path, ...],
     quiet: bool,
+    as_json: bool,
 ) -> None:
     """Write a page about FUSED, and about its SITES where their files are given.
 
@@ -68,7 +71,9 @@ def report(
         barriers=_named_files(barriers),
         planes=_named_files(planes),
     )
-    if not quiet:
+    if as_json:
+        echo_json({"wrote": [output]})
+    elif not quiet:
         click.echo(f"wrote {output}")
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import echo_marked
 from consilience.cli.modules import import_object
 from consilience.cli.options import parse_settings
 from consilience.core.recipe import Recipe, read_recipe
@@ -56,6 +58,7 @@ from consilience.posteriors.thin_components import MIN_COUNT
 @click.option("--poll", default=1.0, show_default=True, help="Seconds between looks into the place.")
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@json_option
 def serve(
     place: str | None,
     output: Path,
@@ -69,6 +72,7 @@ def serve(
     page: Path | None,
     seed: int | None,
     quiet: bool,
+    as_json: bool,
     flower: bool,
     address: str | None,
     certificates: Path | None,
@@ -94,7 +98,7 @@ def serve(
         "weights": None if weights is None else _parse_weights(weights),
         "limits": Limits(file_bytes=limit, components=max_components),
         "rng": seed if seed is not None else (plan.seed or 0),
-        "say": None if quiet else (lambda line: click.echo(printable(line), err=True)),
+        "say": None if quiet or as_json else (lambda line: click.echo(printable(line), err=True)),
     }
     names = None if sites is None else [name.strip() for name in sites.split(",") if name.strip()]
     if flower:
@@ -116,7 +120,10 @@ def serve(
         result = serve_folder(place, output, sites=names, **arguments)
     if page is not None:
         result.fusion.report(page)
-    if not quiet:
+    if as_json:
+        pages = [] if page is None else [page]
+        echo_json({"report": result.report.to_json(), "wrote": [output, report_path(output), *pages]})
+    elif not quiet:
         _print_result(result, output)
 
 
@@ -179,6 +186,7 @@ def _parse_weights(text: str) -> dict[str, float]:
     "site's model. Importing it runs its code.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@json_option
 def send(
     file: Path | None,
     place: str | None,
@@ -188,6 +196,7 @@ def send(
     timeout: float,
     min_count: float,
     quiet: bool,
+    as_json: bool,
     flower: str | None,
     key: Path | None,
     root_certificates: Path | None,
@@ -206,7 +215,10 @@ def send(
             "timeout": timeout,
         }
         sent = send_flower(file, flower, receive=receive, min_count=min_count, **connection, **announcement)
-        _print_sent(sent, file, quiet, receive)
+        if as_json:
+            echo_json(_sent_json(sent, sent.report, receive))
+        else:
+            _print_sent(sent, file, quiet, receive)
         return
     if key is not None or root_certificates is not None or insecure:
         raise click.UsageError("--key, --root-certificates, --insecure: for --flower only.")
@@ -218,14 +230,34 @@ def send(
         _, report = take_part(place, site, _import_callable(refine), timeout=timeout, min_count=min_count, say=_warn)
         if receive is not None:
             receive_folder(place, receive, number=report.number, timeout=timeout)
-        if not quiet:
+        if as_json:
+            wrote = [] if receive is None else [receive]
+            nothing = dict.fromkeys(("attempt", "sha256"))
+            echo_json({**nothing, "took_part": None, "warnings": [], "rounds": report.number, "wrote": wrote})
+        elif not quiet:
             click.echo(f"took part in {report.number} rounds" + ("" if receive is None else f"; wrote {receive}"))
         return
     sent = send_folder(file or "", place, site, min_count=min_count, **announcement)
-    _print_sent(sent, file, quiet, None)
-    if receive is not None:
-        report = receive_folder(place, receive, timeout=timeout)
-        _print_received(report, receive, quiet, sent.announcement.digest)
+    if not as_json:
+        _print_sent(sent, file, quiet, None)
+    received = None if receive is None else receive_folder(place, receive, timeout=timeout)
+    if as_json:
+        echo_json(_sent_json(sent, received, receive))
+    elif received is not None and receive is not None:
+        _print_received(received, receive, quiet, sent.announcement.digest)
+
+
+def _sent_json(sent: Sent, report: RoundReport | None, receive: Path | None) -> dict[str, Any]:
+    """Return what was sent as JSON values, and whether it is in the fused model where that came back."""
+    digest = sent.announcement.digest
+    return {
+        "attempt": sent.announcement.attempt,
+        "sha256": digest,
+        "took_part": None if report is None else digest in {site.sha256 for site in report.took_part},
+        "warnings": list(sent.warnings),
+        "rounds": None,
+        "wrote": [] if receive is None or report is None else [receive],
+    }
 
 
 def _print_sent(sent: Sent, file: Path | None, quiet: bool, receive: Path | None) -> None:
@@ -258,4 +290,4 @@ def _import_callable(text: str) -> Any:
 
 def _warn(line: str) -> None:
     """Print a warning to stderr."""
-    click.echo(f"consilience: warning: {printable(line)}", err=True)
+    echo_marked("consilience: warning:", printable(line), "yellow")

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
-
+from consilience.cli.marks import echo_marked
 from consilience.core.verdict import HarmWarning
 from consilience.drawing.words import printable
 from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
 
 _UNPROVED_SYMMETRY = (
     "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "
-    "--module with --example proves it"
+    f"--module with --example proves it [{UnprovedSymmetryWarning.code}]"
 )
 
 
@@ -29,9 +28,9 @@ def short_warnings() -> Iterator[None]:
 
         def show(message: Any, category: Any, *location: Any, **keywords: Any) -> None:
             if issubclass(category, UnprovedSymmetryWarning):
-                click.echo(f"consilience: warning: {_UNPROVED_SYMMETRY}", err=True)
+                echo_marked("consilience: warning:", _UNPROVED_SYMMETRY, "yellow")
             elif issubclass(category, HarmWarning):
-                click.echo(f"consilience: warning: {printable(str(message))}", err=True)
+                echo_marked("consilience: warning:", printable(str(message)), "yellow")
             else:
                 show_others(message, category, *location, **keywords)
 

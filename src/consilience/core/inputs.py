@@ -65,7 +65,8 @@ def name_inputs(models: Mapping[str, Any] | Sequence[Any]) -> tuple[NamedInput, 
     if isinstance(models, Mapping):
         return _of_mapping(models)
     if isinstance(models, str | Path) or not isinstance(models, Sequence):
-        raise InputError("models", f"expected a list of models or paths, found {type(models).__name__}")
+        text = f"expected a list of models or paths, found {type(models).__name__}"
+        raise InputError("models", text, "give two or more in a list, or a mapping of names to models", "E-COUNT")
     labels = [str(model) if isinstance(model, FILE_TYPES) else f"model {number}" for number, model in enumerate(models)]
     names = list(labels)
     places = [place for place, model in enumerate(models) if isinstance(model, FILE_TYPES)]
@@ -185,7 +186,8 @@ def stated_numbers(n_observations: Any, names: Sequence[str]) -> list[float] | N
 
 def too_few_models(count: int) -> list[Problem]:
     """Return that there are too few models to fuse, in a line; none where there are two or more."""
-    return [Problem("", f"fusing takes at least two models, found {count}")] if count < 2 else []
+    text, remedy = f"fusing takes at least two models, found {count}", "give a list, a mapping, a folder or a pattern"
+    return [Problem("", text, remedy, "E-COUNT")] if count < 2 else []
 
 
 def files_given_twice(inputs: Sequence[NamedInput]) -> list[Problem]:

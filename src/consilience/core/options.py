@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import wraps
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from consilience.core.deprecated import renamed_keyword
 from consilience.drawing.words import shorten
-from consilience.errors import OptionError
+from consilience.errors import OptionError, suggestion
 
 Requirement = tuple[str, bool, str]
 """Name of an option, whether its value is valid, and what it must be."""
@@ -125,8 +125,32 @@ def refuse_options(method: Options, options: Mapping[str, Any]) -> None:
         raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
 
 
-def make_named_method(kinds: Sequence[type[_Kind]], name: object, options: Mapping[str, Any], where: str = "") -> _Kind:
+FUSE_KEYWORDS = ("rng", "method", "weights", "n_observations", "engine", "progress", "example", "symmetry", "module",
+                 "target", "target_widths", "inputs", "reference", "fishers", "descriptions")  # fmt: skip
+"""Keywords of ``fuse`` that are no options of a method, for suggestions."""
+
+
+def make_named_method(
+    kinds: Sequence[type[_Kind]],
+    name: object,
+    options: Mapping[str, Any],
+    where: str = "",
+    keywords: Collection[str] = FUSE_KEYWORDS,
+) -> _Kind:
     """Return the method of a name with these options.
+
+    Parameters
+    ----------
+    kinds : sequence of classes
+        The methods that exist.
+    name : str
+        Name of one of them.
+    options : mapping
+        Its options.
+    where : str, optional
+        What the methods are for, in messages. Default: not said.
+    keywords : collection of str, optional
+        What the caller takes beside options, for suggestions. Default: the keywords of ``fuse``.
 
     Raises
     ------
@@ -135,11 +159,14 @@ def make_named_method(kinds: Sequence[type[_Kind]], name: object, options: Mappi
     """
     by_name = {kind.name: kind for kind in kinds}
     if not any(name == known for known in by_name):
-        raise OptionError(f"method {name!r} does not exist{where}; there are {', '.join(by_name)}")
+        text = f"method {name!r} does not exist{where}{suggestion(name, by_name)}; there are {', '.join(by_name)}"
+        raise OptionError("", text, "", "E-METHOD")
     method: Any = by_name[str(name)]
     known = [option.name for option in fields(method)]
     old_names = getattr(method, "renamed_options", {})
     if unknown := sorted(set(options) - {*known, *old_names}):
-        raise OptionError(f"method {name!r} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        hints = [f"{one}{suggestion(one, [*known, *keywords])}" for one in unknown]
+        text = f"method {name!r} has no option {', '.join(hints)}; it has {', '.join(sorted(known))}"
+        raise OptionError("", text, "", "E-OPTION")
     made: _Kind = method(**options)
     return made

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, suggestion, unreadable
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -106,15 +106,41 @@ def parsed(path: Path, model: type[Model]) -> Model:
     FileFormatError
         For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
     """
+    return validated(path, model, read_document(path))
+
+
+def read_document(path: Path) -> Any:
+    """Return the value in a YAML file; an empty mapping for an empty one.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that cannot be read, or is not YAML of plain values.
+    """
     try:
         document = parse_yaml(path.read_text(encoding="utf-8"))
-        return model.model_validate({} if document is None else document)
     except OSError as error:
-        raise FileFormatError(path, f"cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        raise FileFormatError(path, f"is not a valid recipe {first_fault(error)}") from error
+        raise FileFormatError(unreadable(path, error)) from error
     except ValueError as error:
         raise FileFormatError(path, f"is not valid YAML: {error}") from error
+    return {} if document is None else document
+
+
+def validated(path: Path, model: type[Model], document: Any) -> Model:
+    """Return the value of a YAML file as a model, every field checked.
+
+    Raises
+    ------
+    FileFormatError
+        For unknown or ill-typed keys.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        unknown = [fault["loc"][0] for fault in error.errors() if fault["type"] == "extra_forbidden"]
+        meant = suggestion(unknown[0], model.model_fields) if unknown else ""
+        code = "E-RECIPE" if unknown else ""
+        raise FileFormatError(path, f"is not a valid recipe {first_fault(error)}{meant}", "", code) from error
 
 
 def first_fault(error: ValidationError) -> str:

@@ -21,6 +21,8 @@ class HarmWarning(UserWarning):
     Silenced by intent with ``warnings.simplefilter("ignore", consilience.HarmWarning)``.
     """
 
+    code = "W-HARM"
+
 
 FUSED = "fused"
 """What the candidates of a verdict call the fused model."""
@@ -150,7 +152,7 @@ class Verdict(Displayed, Plotted, Tabular):
         """Warn if harm is known, for whoever takes the model up without reading this."""
         if self.harmless is False:
             remedy = f" To do: {self.remedy}." if self.remedy else ""
-            warnings.warn(f"{self.text}{remedy}", HarmWarning, stacklevel=stacklevel)
+            warnings.warn(f"{self.text}{remedy} [{HarmWarning.code}]", HarmWarning, stacklevel=stacklevel)
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""

@@ -54,7 +54,9 @@ class Dask(Engine):
         try:
             from distributed import Client
         except ImportError as error:
-            raise OptionError("engine", "Dask is not installed", "pip install 'consilience[scale]'") from error
+            raise OptionError(
+                "engine", "Dask is not installed", "pip install 'consilience[scale]'", "E-EXTRA"
+            ) from error
         if isinstance(self.client, str):
             try:
                 object.__setattr__(self, "client", Client(self.client, timeout=CONNECT_SECONDS, set_as_default=False))  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from consilience.checks import Array
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, unreadable
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
                     rows.append(row)
                     lines.append(reader.line_num)
     except OSError as error:
-        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(unreadable(path, error)) from error
     except UnicodeDecodeError as error:
         raise FileFormatError(path, "is not text in UTF-8", "save it as CSV in UTF-8") from error
     except csv.Error as error:

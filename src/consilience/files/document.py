@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, unreadable
 from consilience.files.budget import check_header, check_text
 from consilience.files.schemas import first_problem
 
@@ -28,6 +28,11 @@ REMEDY = "write it with consilience.save"
 
 MAX_HEADER_BYTES = 100_000_000
 """A safetensors file starts with the length of its header, and none is longer: the limit of that library."""
+
+DATA_SUFFIXES = (
+    ".csv", ".tsv", ".parquet", ".feather", ".arrow", ".xlsx", ".xls", ".npy", ".npz", ".dta", ".sav", ".sas7bdat",
+)  # fmt: skip
+"""Ends of the names of tables and arrays, which newcomers give where a model is asked for."""
 
 _MAX_NESTING = 64
 """Levels of lists and dicts in a document at most, far above the ten or so of honest ones. Chosen by hand."""
@@ -62,6 +67,14 @@ def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy")
         For a file that is missing, empty, truncated, a pickle, or anything else, and for one whose header would take
         more memory than `budget.allowed_memory` says.
     """
+    if path.suffix.lower() in DATA_SUFFIXES and path.is_file():
+        raise FileFormatError(
+            path,
+            "is a table of data by its name, expected the file of a model",
+            "describe a model with it (consilience describe MODEL --data, cs.describe(model, data)), or compare models "
+            "on it (consilience evaluate)",
+            "E-DATA",
+        )
     try:
         with path.open("rb") as stream:
             start = stream.read(8)
@@ -77,7 +90,7 @@ def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy")
     except SafetensorError as error:
         raise FileFormatError(path, f"is truncated or not a safetensors file ({error})", remedy) from error
     except OSError as error:
-        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(unreadable(path, error)) from error
     except ValueError as error:  # a name that no file can have, with a zero byte
         if isinstance(error, FileFormatError):
             raise

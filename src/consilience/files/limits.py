@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from consilience.checks import is_count
-from consilience.errors import FileFormatError, OptionError, Problem
+from consilience.errors import FileFormatError, OptionError, Problem, unreadable
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 
 _NATURAL_TENSOR = "natural"
@@ -88,7 +88,7 @@ def _too_long(file: SafetensorsFile, limits: Limits) -> Iterator[Problem]:
             header = int.from_bytes(stream.read(8), "little")
         size = file.path.stat().st_size
     except OSError as error:
-        raise FileFormatError(file, f"cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(unreadable(file, error)) from error
     except ValueError as error:  # a name that no file can have, with a zero byte
         raise FileFormatError(file, f"cannot be read: {error}") from error
     if size > limits.file_bytes:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy import sparse
 
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, unreadable
 
 
 def read_array(path: Path) -> Any:
@@ -29,7 +29,7 @@ def read_array(path: Path) -> Any:
         with path.open("rb") as stream:
             start = stream.read(6)
     except OSError as error:
-        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(unreadable(path, error)) from error
     except ValueError as error:  # a name that no file can have, with a zero byte
         raise FileFormatError(path, f"cannot be read: {error}") from error
     if not start:

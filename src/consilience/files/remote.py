@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, unreadable
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        raise OptionError(url, "fsspec is not installed", "pip install 'consilience[scale]'") from error
+        raise OptionError(url, "fsspec is not installed", "pip install 'consilience[scale]'", "E-EXTRA") from error
     try:
         system, path = url_to_fs(url)
     except ImportError as error:
@@ -88,7 +88,7 @@ def _list_local(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
             names = [text]
         return [ListedFile(name, os.stat(name).st_size) for name in names]
     except OSError as error:
-        raise InputError(text, f"cannot be read: {error.strerror or error}") from error
+        raise InputError(unreadable(text, error)) from error
     except ValueError as error:  # a name that no file can have, with a zero byte
         raise InputError(text, f"cannot be read: {error}") from error
 
@@ -105,7 +105,7 @@ def _list_remote(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
         else:
             infos = [system.info(path)]
     except OSError as error:
-        raise InputError(text, f"cannot be read: {error.strerror or error}") from error
+        raise InputError(unreadable(text, error)) from error
     return [
         ListedFile(system.unstrip_protocol(info["name"]), int(info["size"])) for info in infos if info["type"] == "file"
     ]
@@ -134,5 +134,5 @@ def local_copy(path: str) -> Iterator[Path]:
         try:
             system.get_file(inside, str(copy))
         except OSError as error:
-            raise InputError(path, f"cannot be read: {error.strerror or error}") from error
+            raise InputError(unreadable(path, error)) from error
         yield copy

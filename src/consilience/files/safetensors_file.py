@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from safetensors import SafetensorError
 
 from consilience.checks import AnyArray
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, unreadable
 from consilience.files.arrays import DTYPES, framework_for
 from consilience.files.document import (
     METADATA_KEY,
@@ -288,7 +288,7 @@ class SafetensorsFile:
         try:
             yield
         except OSError as error:
-            raise FileFormatError(self.label, f"cannot be read: {error.strerror or error}") from error
+            raise FileFormatError(unreadable(self.label, error)) from error
 
     @contextmanager
     def _labelled(self) -> Iterator[None]:

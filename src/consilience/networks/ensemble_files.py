@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from consilience.core.provenance import file_digest, library_versions
-from consilience.errors import FileFormatError, InputError, OptionError, Problem
+from consilience.errors import FileFormatError, InputError, OptionError, Problem, unreadable
 from consilience.files.atomic import write_bytes, write_folder_atomically
 from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_document, validate_document
 from consilience.files.safetensors_file import as_file
@@ -179,7 +179,7 @@ def _read_document(folder: Path) -> _EnsembleDocument:
             folder, f"cannot be read: it is a directory without {DOCUMENT}, so no ensemble", _REMEDY
         ) from None
     except OSError as error:
-        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(unreadable(path, error)) from error
     if len(text) > MAX_HEADER_BYTES:
         raise FileFormatError(path, "is too long for the document of an ensemble", _REMEDY)
     content = parse_document(path, text, _CONTENT, _REMEDY)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
-from consilience.errors import FileFormatError, InputError, Problem
+from consilience.errors import FileFormatError, InputError, Problem, unreadable
 from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
 from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_document, validate_document
@@ -199,7 +199,7 @@ def _json_text(path: Path) -> bytes | None:
             stream.seek(0)
             text = stream.read(size)  # and no more: to read is to allocate first
     except OSError as error:
-        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(unreadable(path, error)) from error
     except FileFormatError:
         raise
     except ValueError as error:  # a name that no file can have, with a zero byte

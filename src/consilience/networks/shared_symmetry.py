@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 
 
 class UnprovedSymmetryWarning(UserWarning):
-    """A symmetry is used that nobody proved: if it is wrong, so is the fused network."""
+    """A symmetry is used that nobody proved: if it is wrong, so is the fused network.
+
+    Silenced by intent with ``warnings.simplefilter("ignore", consilience.UnprovedSymmetryWarning)``.
+    """
+
+    code = "W-UNPROVED"
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +260,7 @@ def _prove(
     if template is None or example is None:
         warnings.warn(
             "the symmetry of these networks is unproved: if it is wrong, so is the fused network; prove it with "
-            "consilience.symmetry(module, example)",
+            f"consilience.symmetry(module, example) [{UnprovedSymmetryWarning.code}]",
             UnprovedSymmetryWarning,
             stacklevel=4,
         )

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from scipy import sparse
+
 from consilience.checks import is_number
 from consilience.core.caller import warn_caller
 from consilience.core.deprecated import renamed_keyword
-from consilience.errors import InputError, OptionError, UnsupportedError, WithheldWarning
+from consilience.core.fusion import Fusion
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.observation_counts import count_observations, is_stated, require_same_as_recorded
@@ -159,8 +162,30 @@ def _adapter_for(model: Any) -> Adapter:
     for adapter in known_adapters():
         if adapter.accepts(model):
             return adapter
-    kinds = ", ".join(adapter.kind for adapter in known_adapters())
-    raise UnsupportedError(f"no adapter for {type(model).__module__}.{type(model).__qualname__}; known: {kinds}")
+    raise UnsupportedError(unsupported_model(model))
+
+
+def unsupported_model(model: Any) -> Problem:
+    """Return why an object is no model that can be fused, and what to hand in instead; its subject is the caller's."""
+    name = f"{type(model).__module__}.{type(model).__qualname__}"
+    if isinstance(model, type):
+        text = f"is the class {model.__name__}, expected a model that was fitted"
+        return Problem("", text, f"make one and fit it: {model.__name__}(...).fit(data)", "E-MODEL")
+    if isinstance(model, Fusion):
+        text = f"is a {type(model).__name__}, expected one model"
+        return Problem("", text, "take fusion.model or fusion.posterior, or write it with fusion.save(path)", "E-MODEL")
+    if hasattr(model, "__array__") or hasattr(model, "__dataframe__") or sparse.issparse(model):
+        text = f"is data ({name}), expected a model that was fitted to them"
+        return Problem(
+            "", text, "fit a model at the site, and describe it: consilience.describe(model, data)", "E-DATA"
+        )
+    return Problem(
+        "",
+        f"no adapter for {name}: statistical models, estimators whose sums add up, and torch modules can be fused "
+        "(`consilience methods` lists them)",
+        "hand in a consilience.Posterior of its components, the last step of a pipeline, or a torch module",
+        "E-MODEL",
+    )
 
 
 def _with_features(posterior: Posterior, features: Features, *, is_told: bool) -> Posterior:

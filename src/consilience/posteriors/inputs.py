@@ -10,7 +10,7 @@ import numpy as np
 
 from consilience.core.ancestry import MAX_SHARED, NO_ANCESTORS, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, NamedInput, files_given_twice, stated_numbers, too_few_models
-from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.errors import InputError, Problem, UnsupportedError, said_once
 from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import read_posteriors
 from consilience.posteriors.labels import has_labels, label_problems
@@ -123,6 +123,7 @@ def describe_inputs(
         except (InputError, UnsupportedError) as error:
             # Readers of files say whose problems theirs are.
             problems += [problem.about(named_input.label) if is_read else problem for problem in error.problems]
+    problems = said_once(problems)
     if not all(is_of_pipeline(site.posterior) for site in described):
         # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
         described = [site.with_posterior(without_pipeline(site.posterior)) for site in described]

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from consilience.checks import Labels
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, did_you_mean
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.npy import read_array
@@ -139,7 +139,12 @@ def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, 
         return numbers
     if missing := [column for column in columns.names if column not in header]:
         others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise InputError(name, f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}")
+        text = f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}"
+        meant = did_you_mean(missing[0], [column for column in header if column not in columns.names])
+        remedy = f"rename {meant}, if that is it, to {missing[0]}" if meant else "give the columns of the models"
+        if len(header) == 1 and ";" in header[0]:
+            remedy = "write it with commas between cells"
+        raise InputError(name, text, remedy, "E-COLUMN")
     if repeated := [column for column in columns.names if header.count(column) > 1]:
         raise InputError(name, f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once")
     number_of = {column: number for number, column in enumerate(header)}

@@ -101,7 +101,9 @@ def scaling_of(pipeline: Any) -> AffineMap | None:
         try:
             part = maker(step)
         except AttributeError as error:
-            raise InputError(subject, f"this {type(step).__name__} is not fitted yet", "call fit first") from error
+            raise InputError(
+                subject, f"this {type(step).__name__} is not fitted yet", "call fit first", "E-UNFITTED"
+            ) from error
         except ConsilienceError as error:
             raise type(error)(problem.about(subject) for problem in error.problems) from error
         made, taken = part.matrix.shape

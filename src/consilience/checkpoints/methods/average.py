@@ -26,6 +26,11 @@ from consilience.networks.methods.fisher.diagonal_average import diagonal_averag
 class TensorAverage(TensorMethod):
     """The weighted mean: right for models of one common start.
 
+    Parameters
+    ----------
+    normalize : bool
+        Whether weights are divided by their sum; else the sum is taken, and weights may be negative. Default: True.
+
     References
     ----------
     Wortsman et al. (2022), "Model soups", ICML; McMahan et al. (2017), federated averaging, one round.
@@ -39,9 +44,16 @@ class TensorAverage(TensorMethod):
     double: ClassVar[bool] = False
     shows: ClassVar[bool] = True
 
+    normalize: bool = True
+
+    @property
+    def signed(self) -> bool:
+        """A sum may subtract."""
+        return not self.normalize
+
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
-        """Return the mean (n,)."""
-        return _mean(block, setting)
+        """Return the mean, or the sum (n,)."""
+        return _mean(block, setting) if self.normalize else linear(block.models, setting.weights)
 
 
 @dataclass(frozen=True)

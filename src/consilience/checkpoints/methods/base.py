@@ -113,6 +113,11 @@ class TensorMethod(Options, ABC):
     shows: ClassVar[bool] = False
 
     @property
+    def signed(self) -> bool:
+        """Whether weights may be negative."""
+        return False
+
+    @property
     def surveys(self) -> int:
         """Number of passes over a tensor that gather its facts."""
         return 0
@@ -142,6 +147,11 @@ class TensorMethod(Options, ABC):
         """Return the merged entries (n,)."""
 
 
+MERGE_KEYWORDS = ("base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example", "patterns",
+                  "seed", "method", "overwrite", "dry_run", "threads", "progress")  # fmt: skip
+"""Keywords of ``merge`` that are no options of a method, for suggestions."""
+
+
 def make_tensor_method(
     kinds: Sequence[type[TensorMethod]], method: str | TensorMethod, options: Mapping[str, Any]
 ) -> TensorMethod:
@@ -164,7 +174,7 @@ def make_tensor_method(
     if isinstance(method, TensorMethod):
         refuse_options(method, options)
         return method
-    return make_named_method(kinds, method, options, " for checkpoints")
+    return make_named_method(kinds, method, options, " for checkpoints", MERGE_KEYWORDS)
 
 
 def linear(models: Sequence[Floats], coefficients: Sequence[float]) -> Floats:

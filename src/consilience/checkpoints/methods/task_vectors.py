@@ -4,7 +4,7 @@
 
 with theta_k the entries of model k, base those of the common start, and delta_k the task vector of model k.
 
-- Task arithmetic (Ilharco et al. 2023) adds up: combined = sum_k w_k delta_k.
+- Task arithmetic (Ilharco et al. 2023) adds up: combined = sum_k w_k delta_k. A negative weight takes a skill away.
 - TIES (Yadav et al. 2023) *trims* each delta_k to its largest entries, *elects* the sign s = sign(sum_k w_k delta_k) of
   every entry, and takes the mean of the *disjoint* set of models whose entry has that sign.
 - DARE (Yu et al. 2024) drops entries at random and divides the others by the probability p of being kept, which leaves
@@ -67,7 +67,15 @@ class TaskVectorMethod(TensorMethod):
 
 @dataclass(frozen=True)
 class TaskArithmetic(TaskVectorMethod):
-    """The sum of task vectors, each times its weight as given (1 by default): skills add up.
+    """The sum of task vectors, each times its weight as given (1 by default): skills add up, or are negated.
+
+    Parameters
+    ----------
+    scaling : float
+        lambda: the factor of the combined change. Default: 1.
+    normalize : bool
+        Whether weights are divided by their sum, for a mean instead of a sum; they may not be negative then.
+        Default: False.
 
     References
     ----------
@@ -78,14 +86,16 @@ class TaskArithmetic(TaskVectorMethod):
     summary: ClassVar[str] = "add up what training changed in a common start, times weights"
     paper: ClassVar[str] = "ilharco2023"
 
+    normalize: bool = False
+
+    @property
+    def signed(self) -> bool:
+        """A sum has negations (Ilharco et al. 2023, section 3), a mean has none."""
+        return not self.normalize
+
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return base + scaling * sum_k w_k delta_k (n,)."""
-        total: Any = 0.0
-        # The weights as given: normalised ones would make a mean of the sum.
-        for weight, delta in zip(setting.weights, _task_vectors(block), strict=True):
-            if weight:
-                total = total + weight * delta
-        return self.put_back(block, total)
+        return self.put_back(block, _weighted_sum(_task_vectors(block), _coefficients(setting, self.normalize)))
 
 
 @dataclass(frozen=True)
@@ -96,9 +106,11 @@ class TIES(TaskVectorMethod):
     ----------
     scaling : float
         lambda: the factor of the combined change. Default: 1.
-    density : float
+    density : float or sequence of J floats
         Fraction of the entries of each change that is kept in each tensor, the largest ones; entries equal to the
-        threshold are all kept. Default: 0.2.
+        threshold are all kept. One for each model, or one for all. Default: 0.2.
+    normalize : bool
+        Whether the weighted sum of what agrees is divided by the sum of its weights. Default: True, as in the paper.
 
     References
     ----------
@@ -110,17 +122,18 @@ class TIES(TaskVectorMethod):
     summary: ClassVar[str] = "trim changes of a common start, elect signs, average those that agree (TIES)"
     paper: ClassVar[str] = "yadav2023"
 
-    density: float = 0.2
+    density: float | Sequence[float] = 0.2
+    normalize: bool = True
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield ("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1")
+        yield ("density", _are_densities(self.density), "above 0 and at most 1")
 
     @property
     def surveys(self) -> int:
         """Two passes, a histogram of magnitudes each, find the thresholds; none where all entries are kept."""
-        return 0 if self.density == 1.0 else 2
+        return 0 if _is_all_kept(self.density) else 2
 
     def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
         """Return a histogram of the magnitudes of each task vector.
@@ -149,9 +162,9 @@ class TIES(TaskVectorMethod):
         threshold. At least one entry is kept; other implementations truncate density * size instead of rounding it.
         """
         concluded = dict(facts)
-        n_kept = max(1, round(self.density * setting.size))
+        n_kept = [max(1, round(density * setting.size)) for density in _density_of_each(self.density, len(total))]
         for model, counts in enumerate(total):
-            rank = int(concluded[f"rank in bin {model}"]) if number else n_kept
+            rank = int(concluded[f"rank in bin {model}"]) if number else n_kept[model]
             # The threshold lies in the highest bin at which the count from above reaches its rank.
             n_at_least = counts[::-1].cumsum()  # entries in the bins from the last one down
             n_bins_above = int(np.searchsorted(n_at_least, rank))
@@ -171,7 +184,7 @@ class TIES(TaskVectorMethod):
             for model, delta in enumerate(deltas):
                 # In 32 bits, as the threshold was found: rounding is monotone, so no order changes.
                 delta[_magnitudes(delta) < np.float32(facts[f"threshold {model}"])] = 0.0
-        return self.put_back(block, _disjoint_mean(deltas, setting.weights))
+        return self.put_back(block, _disjoint_mean(deltas, setting.weights, self.normalize))
 
 
 @dataclass(frozen=True)
@@ -182,10 +195,14 @@ class DARE(TaskVectorMethod):
     ----------
     scaling : float
         lambda: the factor of the combined change. Default: 1.
-    density : float
-        Probability p of each entry to be kept; kept entries are divided by it. Default: 0.5.
+    density : float or sequence of J floats
+        Probability p of each entry to be kept; kept entries are divided by it. One for each model, or one for all.
+        Default: 0.5.
     combine : {"linear", "ties"}
         "linear": the weighted mean. "ties": signs are elected, as in TIES. Default: "linear".
+    normalize : bool
+        Whether the weighted sum is divided by the sum of the weights; else a linear one takes negative weights too.
+        Default: True.
 
     References
     ----------
@@ -197,32 +214,63 @@ class DARE(TaskVectorMethod):
     summary: ClassVar[str] = "drop changes of a common start at random, scale up the rest, average (DARE)"
     paper: ClassVar[str] = "yu2024"
 
-    density: float = 0.5
+    density: float | Sequence[float] = 0.5
     combine: Literal["linear", "ties"] = "linear"
+    normalize: bool = True
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
         yield from (
-            ("density", is_number(self.density) and 0 < self.density <= 1, "above 0 and at most 1"),
+            ("density", _are_densities(self.density), "above 0 and at most 1"),
             ("combine", self.combine in ("linear", "ties"), "'linear' or 'ties'"),
         )
+
+    @property
+    def signed(self) -> bool:
+        """A linear sum has negations; a mean has none, and elected signs would divide by weights that cancel."""
+        return self.combine == "linear" and not self.normalize
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return base + scaling * mean of the sparsified task vectors (n,)."""
         deltas = _task_vectors(block)
-        if self.density < 1.0:
-            for model, delta in enumerate(deltas):
-                delta *= _dropout_mask(setting, model, block.number, len(delta), self.density)
+        for model, density in enumerate(_density_of_each(self.density, len(deltas))):
+            if density < 1.0:
+                deltas[model] *= _dropout_mask(setting, model, block.number, len(deltas[model]), density)
                 # By p, as in the paper; mergekit rescales the whole tensor to its L1 norm before the drop instead.
-                delta /= self.density
+                deltas[model] /= density
         if self.combine == "ties":
-            return self.put_back(block, _disjoint_mean(deltas, setting.weights))
-        total: Any = 0.0
-        for weight, delta in zip(setting.normalised_weights, deltas, strict=True):
-            if weight:
-                total = total + weight * delta
-        return self.put_back(block, total)
+            return self.put_back(block, _disjoint_mean(deltas, setting.weights, self.normalize))
+        return self.put_back(block, _weighted_sum(deltas, _coefficients(setting, self.normalize)))
+
+
+def _are_densities(density: Any) -> bool:
+    """Whether an option is a fraction above 0, or a list of such."""
+    values = density if isinstance(density, list | tuple) and density else [density]
+    return all(is_number(value) and 0 < value <= 1 for value in values)
+
+
+def _is_all_kept(density: float | Sequence[float]) -> bool:
+    return all(value == 1.0 for value in _density_of_each(density, 1))
+
+
+def _density_of_each(density: float | Sequence[float], count: int) -> list[float]:
+    """Return the density of each model (J,)."""
+    return list(density) if isinstance(density, Sequence) else [density] * count
+
+
+def _coefficients(setting: TensorSetting, normalize: bool) -> Sequence[float]:
+    """Return the weights (J,), as given or summing to 1."""
+    return setting.normalised_weights if normalize else setting.weights
+
+
+def _weighted_sum(deltas: Sequence[Floats], coefficients: Sequence[float]) -> Any:
+    """Return sum_k c_k delta_k (n,); a task vector of coefficient 0 is not looked at."""
+    total: Any = 0.0
+    for coefficient, delta in zip(coefficients, deltas, strict=True):
+        if coefficient:
+            total = total + coefficient * delta
+    return total
 
 
 def _task_vectors(block: TensorBlock) -> list[Floats]:
@@ -237,10 +285,11 @@ def _magnitudes(delta: Floats) -> NDArray[np.float32]:
     return np.abs(delta).astype(np.float32)
 
 
-def _disjoint_mean(deltas: Sequence[Floats], weights: Sequence[float]) -> Floats:
+def _disjoint_mean(deltas: Sequence[Floats], weights: Sequence[float], normalize: bool) -> Floats:
     """Return the weighted mean of the task vectors whose sign has the greater mass (n,); 0 where masses are equal.
 
-    A change of 0 has no sign and counts nowhere. Other implementations take equal masses as positive.
+    Without `normalize` it is their weighted sum. A change of 0 has no sign and counts nowhere. Other implementations
+    take equal masses as positive.
     """
     terms = [(delta, weight) for delta, weight in zip(deltas, weights, strict=True) if weight]
     mass: Any = 0.0
@@ -252,6 +301,8 @@ def _disjoint_mean(deltas: Sequence[Floats], weights: Sequence[float]) -> Floats
         agrees = delta * sign > 0
         numerator += np.where(agrees, weight * delta, 0.0)
         denominator += weight * agrees
+    if not normalize:
+        return numerator
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 

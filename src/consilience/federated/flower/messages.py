@@ -69,7 +69,7 @@ def quiet_flower() -> None:
             warnings.simplefilter("ignore", DeprecationWarning)
             import flwr  # noqa: F401
     except ImportError as error:
-        raise UnsupportedError("this needs Flower", 'pip install "consilience[federated]"') from error
+        raise UnsupportedError("", "this needs Flower", 'pip install "consilience[federated]"', "E-EXTRA") from error
 
 
 def records(values: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from consilience.checks import is_count
 from consilience.core.provenance import file_digest
-from consilience.errors import InputError, OptionError, Problem
+from consilience.errors import InputError, OptionError, Problem, unreadable
 from consilience.federated.contribution import Announcement
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
 from consilience.federated.folder.site import Sent, sendable_files
@@ -385,7 +385,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(path, f"cannot be read: {error.strerror}") from error
+        raise InputError(unreadable(path, error)) from error
 
 
 def _private_key(path: Path) -> Any:

@@ -3,6 +3,10 @@
 `torch.export` in its non-strict mode follows what the module computes on an example, whatever its code looks like. It
 fails where the path depends on the numbers in tensors; the error then tells a module that cannot be exported from an
 example that does not fit.
+
+Language models return an object: logits beside a cache of keys and values, and hidden states on request. Only what such
+a model answers is its output here (`answer_of`). A cache moves with the heads, and the encoder's last states with the
+residual stream; as outputs, which never move, they would fix both.
 """
 
 from __future__ import annotations
@@ -12,16 +16,21 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import wraps
 from io import StringIO
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from consilience.errors import InputError, UnsupportedError
 
 MAX_QUOTED_CHARACTERS = 200
 """Characters of another library's message that ours quote. Chosen by hand, for legible messages."""
+
+_ANSWERS = ("logits", "last_hidden_state")
+"""Ends of the names of what a model of transformers is asked for, the first that an output has: "logits",
+"start_logits" and the like of those with a head, "last_hidden_state" of those without."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +41,32 @@ class Example:
     kwargs: Mapping[str, Any] | None = None
 
     def call(self, module: nn.Module) -> Any:
-        """Return the output of the module."""
-        return module(*self.args, **(self.kwargs or {}))
+        """Return what the module answers, as `answer_of` takes it from its output."""
+        return answer_of(module(*self.args, **(self.kwargs or {})))
+
+
+def answer_of(output: Any) -> Any:
+    """Return what a module answers, of what it returns: logits of an object that has caches and states beside them.
+
+    Tensors, and lists and tuples of them, are returned as they are. Of a mapping, a dataclass or any other object with
+    tensors as attributes, these are the tensors whose names end in "logits", else "last_hidden_state", else all that it
+    has of itself (those inside of further objects, such as a cache, are not its own).
+
+    Examples
+    --------
+    >>> answer_of({"logits": torch.ones(2), "past_key_values": object()})
+    {'logits': tensor([1., 1.])}
+    """
+    if isinstance(output, Tensor | list | tuple) or output is None:
+        return output
+    named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    tensors = {str(name): value for name, value in named.items() if isinstance(value, Tensor)}
+    for answer in _ANSWERS:
+        if answers := {name: value for name, value in tensors.items() if name.endswith(answer)}:
+            return answers
+    if isinstance(output, Mapping):  # of tensors in lists, say, which the exporter takes
+        return dict(output)
+    return tensors or output
 
 
 def as_example(example: Any) -> Example:
@@ -56,6 +89,26 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for submodule, training in modes:
             submodule.training = training
+
+
+@contextmanager
+def _answering(module: nn.Module) -> Iterator[None]:
+    """Let a module return what it answers alone, for a while; names of its parameters stay as they are."""
+    forward = module.forward
+
+    @wraps(forward)
+    def answering(*args: Any, **kwargs: Any) -> Any:
+        return answer_of(forward(*args, **kwargs))
+
+    had_own_forward = "forward" in vars(module)
+    module.forward = answering
+    try:
+        yield
+    finally:
+        if had_own_forward:
+            module.forward = forward
+        else:
+            del module.forward
 
 
 @contextmanager
@@ -83,7 +136,8 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
     """
     with evaluating(module), _quiet():
         try:
-            return torch.export.export(module, example.args, dict(example.kwargs or {}), strict=False)
+            with _answering(module):
+                return torch.export.export(module, example.args, dict(example.kwargs or {}), strict=False)
         except Exception as error:
             try:
                 example.call(module)
@@ -94,8 +148,11 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
                     "give a tensor, a tuple of arguments or a dict of keyword arguments",
                 ) from error
             raise UnsupportedError(
-                f"{type(module).__name__} cannot be exported ({_summary(error)}); write its forward without decisions "
-                "that depend on the numbers in tensors, or give its symmetry as a file"
+                "",
+                f"{type(module).__name__} cannot be exported ({_summary(error)})",
+                "write its forward without decisions that depend on the numbers in tensors, or give its symmetry as a "
+                "file",
+                "E-TRACE",
             ) from error
 
 

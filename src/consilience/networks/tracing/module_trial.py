@@ -1,21 +1,25 @@
 """Trials of a module: a copy with random arrays, whose outputs are compared under changes of the arrays.
 
-The copy runs in float64, or in float32 if the module insists on it. Its arrays are random where those of the module
-would hide an error: a bias of zero, a gain of one or an identity matrix stays as it is under wrong permutations too.
-Running statistics are measured on the example, because statistics of other weights would leave most units of a deep
-network silent, and silent units hide everything.
+The copy runs in float64, or in float32 if the module insists on it. Its own casts to float32 (norms, softmax and rotary
+positions of transformers) run in float64 too: their rounding alone changes outputs by 1e-7. Its arrays are random where
+those of the module would hide an error: a bias of zero, a gain of one or an identity matrix stays as it is under wrong
+permutations too. Running statistics are measured on the example, because statistics of other weights would leave most
+units of a deep network silent, and silent units hide everything.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from consilience.errors import UnsupportedError
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -56,6 +60,8 @@ class ModuleTrial:
         Outputs with these arrays.
     tolerance : float
         Relative deviation of outputs that rounding explains.
+    is_double : bool
+        Whether the copy runs in float64, casts to narrower types included. Default: False.
     """
 
     module: nn.Module
@@ -64,9 +70,11 @@ class ModuleTrial:
     outputs: Sequence[Tensor]
     tolerance: float
 
+    is_double: bool = False
+
     def deviation(self, arrays: Mapping[str, Tensor]) -> float:
         """Return the largest difference of outputs with other arrays, relative to the largest entry of each output."""
-        return _largest_difference(self.outputs, _run(self.module, self.example, arrays))
+        return _largest_difference(self.outputs, _run(self.module, self.example, arrays, is_double=self.is_double))
 
     def leaves_outputs(self, arrays: Mapping[str, Tensor]) -> bool:
         """Whether the outputs with other arrays are the same but for rounding."""
@@ -94,7 +102,7 @@ class ModuleTrial:
     def _with(self, example: Example, arrays: Mapping[str, Tensor]) -> ModuleTrial | None:
         """Return a trial on other inputs and arrays; None where the module refuses them, or overflows."""
         try:
-            outputs = _run(self.module, example, arrays)
+            outputs = _run(self.module, example, arrays, is_double=self.is_double)
         except Exception:  # a network may refuse inputs that are not like its own
             return None
         if not all(bool(torch.isfinite(output).all()) for output in outputs):
@@ -116,8 +124,10 @@ def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.
             copied = copy.deepcopy(module).to(dtype).eval()
             cast_example = _cast_example(example, dtype)
             originals = {name: array.clone() for name, array in arrays_of(copied).items() if name in symmetry.layouts}
+            is_double = dtype == torch.float64
             arrays = _randomise_arrays(copied, cast_example, originals, rng)
-            return ModuleTrial(copied, cast_example, arrays, _run(copied, cast_example, arrays), tolerance)
+            outputs = _run(copied, cast_example, arrays, is_double=is_double)
+            return ModuleTrial(copied, cast_example, arrays, outputs, tolerance, is_double)
         except Exception as error:  # whatever the module's own code raises in a precision that it was not written for
             first_error = first_error or error
     raise UnsupportedError(
@@ -164,11 +174,32 @@ def _randomise_arrays(
     return arrays
 
 
+class _NoNarrowCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs every cast to 16 or 32 bits, and every new tensor of such a type, in float64."""
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation with another `dtype`, where that is a narrow one."""
+        keywords = dict(kwargs or {})
+        if keywords.get("dtype") in _NARROW_TYPES:
+            keywords["dtype"] = torch.float64
+        return func(*args, **keywords)
+
+
+_NARROW_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
 def _run(
-    module: nn.Module, example: Example, arrays: Mapping[str, Tensor], measuring: Sequence[nn.Module] = ()
+    module: nn.Module,
+    example: Example,
+    arrays: Mapping[str, Tensor],
+    measuring: Sequence[nn.Module] = (),
+    is_double: bool = False,
 ) -> list[Tensor]:
-    """Return all tensors that the module returns with these arrays; layers in `measuring` update their statistics."""
-    with evaluating(module), seeded_torch():  # whatever the module draws is the same in every run
+    """Return all tensors that the module answers with these arrays; layers in `measuring` update their statistics."""
+    precision = _NoNarrowCasts() if is_double else nullcontext()  # type: ignore[no-untyped-call]
+    with evaluating(module), seeded_torch(), precision:  # whatever the module draws is the same in every run
         for layer in measuring:
             layer.training = True
         for name, parameter in module.named_parameters():

@@ -167,7 +167,7 @@ class Adapter(ABC):
     def require_fitted(self, model: Any, attribute: str) -> None:
         """Raise InputError unless `model` has the attribute that fitting sets."""
         if not hasattr(model, attribute):
-            raise InputError(f"this {self.class_name} is not fitted yet; call fit first")
+            raise InputError("", f"this {self.class_name} is not fitted yet", "call fit first", "E-UNFITTED")
 
     @final
     def require_family(self, posterior: Posterior, family: type[Family]) -> None:

@@ -41,7 +41,7 @@ class LdaModelAdapter(TopicAdapter):
         """Return the posterior of the topics; the model records its counts."""
         del samples
         if getattr(model, "state", None) is None or model.num_updates == 0:
-            raise InputError(f"this {self.class_name} is not fitted yet; call update first")
+            raise InputError("", f"this {self.class_name} is not fitted yet", "call update first", "E-UNFITTED")
         topics, alpha = self.topics(model)  # lambda (K, V), alpha (K,)
         # alpha is split into its level, which all topics share, and each topic's part of it, which follows the topic.
         level = float(alpha.mean())

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, as_weights, is_count
 from consilience.core.ancestry import ancestors_of, counted_twice
-from consilience.core.inputs import EQUAL
+from consilience.core.inputs import EQUAL, too_few_models
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import file_digest, make_provenance
@@ -374,7 +374,7 @@ def _open_shards(models: Any, options: Mapping[str, Any]) -> tuple[Shards, int, 
         raise OptionError("pilot_sites", f"expected an integer of at least 2, found {pilot_sites!r}")
     shards = models if isinstance(models, Shards) else open_shards(models, shard_bytes)
     if shards.n_sites < 2:
-        raise InputError(f"fusing takes at least two models, found {shards.n_sites}")
+        raise InputError(too_few_models(shards.n_sites))
     return shards, int(pilot_sites), method_options
 
 

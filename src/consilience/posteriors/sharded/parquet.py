@@ -194,7 +194,7 @@ def import_pyarrow(path: Path | str) -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise OptionError(path, "pyarrow is not installed", "pip install 'consilience[scale]'") from error
+        raise OptionError(path, "pyarrow is not installed", "pip install 'consilience[scale]'", "E-EXTRA") from error
     return pyarrow, parquet
 
 

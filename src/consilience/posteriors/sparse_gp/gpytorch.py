@@ -56,7 +56,7 @@ class ApproximateGPAdapter(InducingPointAdapter):
         distribution = strategy._variational_distribution
         _require_class(distribution, DISTRIBUTIONS, "variational distribution")
         if not bool(strategy.variational_params_initialized):
-            raise InputError(f"this {self.class_name} is not fitted yet; train it first")
+            raise InputError("", f"this {self.class_name} is not fitted yet", "train it first", "E-UNFITTED")
         inputs = _to_array(strategy.inducing_points)
         if inputs.ndim != 2:
             raise UnsupportedError(

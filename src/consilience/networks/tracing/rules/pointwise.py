@@ -53,6 +53,10 @@ def _glu(call: OperatorCall) -> TracedTensor:
     return broadcast(call.record, halves)
 
 
+def _check(call: OperatorCall) -> None:
+    """Trace a check that the exporter writes into the graph, of a tensor's type say: it moves nothing."""
+
+
 def _constant(call: OperatorCall) -> TracedTensor:
     """Trace a new tensor of equal entries."""
     return constant_tensor(call.shape)
@@ -141,6 +145,7 @@ RULES: dict[str, OperatorRule] = {
         ["dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"], _dropout
     ),
     **dict.fromkeys(_ELEMENTWISE, pointwise),
+    **dict.fromkeys(["_assert_tensor_metadata", "_assert_scalar", "_assert_async"], _check),
     **dict.fromkeys(
         [
             "zeros",

@@ -1,0 +1,175 @@
+"""Configurations of LoRA adapters (``adapter_config.json`` of peft): what a merge folds in, compares, or refuses.
+
+The change that an adapter makes to a module's weight is s B A, with A (r, inputs), B (outputs, r) and
+
+    s = alpha / r,        or alpha / sqrt(r) with ``use_rslora`` (Kalajdzievski 2023).
+
+r and alpha are those of the configuration, or of the first key of ``rank_pattern`` and ``alpha_pattern`` that ends the
+module's name; each pattern is looked up on its own (peft, ``get_pattern_key``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite, sqrt
+from typing import Any
+
+from consilience.errors import Problem
+
+FOLDED = (
+    "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules", "exclude_modules",
+    "layers_to_transform", "layers_pattern", "modules_to_save",
+)  # fmt: skip
+"""Fields that may differ: ranks and scales go into the factors, modules are joined."""
+
+AGREEING = ("base_model_name_or_path", "revision", "task_type", "fan_in_fan_out", "bias", "lora_bias")
+"""Fields that all adapters must share: what they change, and how their factors lie."""
+
+_KEPT = (
+    "peft_type", "auto_mapping", "inference_mode", "lora_dropout", "init_lora_weights", "peft_version", "eva_config",
+    "corda_config", "loftq_config", "lora_ga_config", "runtime_config", "megatron_core", "qalora_group_size",
+    "ensure_weight_tying",
+)  # fmt: skip
+"""Fields that say nothing of the change itself; the first adapter's are kept."""
+
+_REFUSED = {
+    "use_dora": "DoRA normalises each sum of base and product, so products do not add up",
+    "layer_replication": "it repeats layers of the base",
+    "trainable_token_indices": "rows of an embedding are trained, which no factors hold",
+    "target_parameters": "parameters without a module of their own are changed",
+}
+"""Fields that no stacking respects, and why; others that are set are refused by name alone."""
+
+_CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Values of ``init_lora_weights`` that change the base too: what the adapter adds is then relative to another base."""
+
+_MERGE_INTO_BASE = "merge each adapter into its base first (merge_and_unload of peft), then the checkpoints"
+
+
+def config_problems(name: str, config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what an adapter's configuration says that cannot be merged by stacking, a line each."""
+    if (kind := config.get("peft_type")) != "LORA":
+        yield Problem(name, f"is an adapter of type {kind!r}, expected 'LORA'", _MERGE_INTO_BASE, "E-ADAPTER")
+        return
+    for field in ("r", "lora_alpha"):
+        value = config.get(field)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+            yield Problem(name, f"its {field} must be a positive number, found {value!r}", "save the adapter again")
+    for field in ("rank_pattern", "alpha_pattern"):
+        patterns = config.get(field) or {}
+        if not isinstance(patterns, Mapping) or not all(_is_positive(value) for value in patterns.values()):
+            yield Problem(name, f"its {field} must give positive numbers by module", "save the adapter again")
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(_CHANGED_BASE):
+        yield Problem(
+            name,
+            f"init_lora_weights is {start!r}, which changed the base too",
+            "save it with path_initial_model_for_weight_conversion, or merge it into its base first",
+            "E-ADAPTER",
+        )
+    for field, value in config.items():
+        is_known = field in (*FOLDED, *AGREEING, *_KEPT)
+        if not is_known and value not in (None, False, {}, [], ""):
+            reason = _REFUSED.get(field, "which stacking ranks does not know")
+            yield Problem(name, f"sets {field} ({_shown(value)}): {reason}", _MERGE_INTO_BASE, "E-ADAPTER")
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def disagreements(
+    names: Sequence[str], configs: Sequence[Mapping[str, Any]], fields: Sequence[str] = AGREEING
+) -> Iterator[Problem]:
+    """Yield the fields in which an adapter differs from the first, with both values."""
+    for name, config in zip(names[1:], configs[1:], strict=True):
+        for field in fields:
+            first, other = (one.get(field) or None for one in (configs[0], config))  # False and None are not set
+            if first != other:
+                yield Problem(
+                    name,
+                    f"{field} is {_shown(other)}, in {names[0]} {_shown(first)}",
+                    "merge adapters of one base, or allow it if both name the same thing (allow_differences)"
+                    if field in ("base_model_name_or_path", "revision")
+                    else "merge adapters of one kind",
+                )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."  # 80: a line of a terminal
+
+
+def module_rank(config: Mapping[str, Any], module: str) -> int:
+    """Return the rank r that a configuration states for a module."""
+    return int(_of_pattern(config, "rank_pattern", module, config["r"]))
+
+
+def module_scale(config: Mapping[str, Any], module: str, rank: int) -> float:
+    """Return the scale s of the product of a module's factors of some rank.
+
+    Examples
+    --------
+    >>> module_scale({"r": 8, "lora_alpha": 16, "alpha_pattern": {"q_proj": 4}}, "layers.0.q_proj", 8)
+    0.5
+    >>> module_scale({"r": 4, "lora_alpha": 16, "use_rslora": True}, "layers.0.q_proj", 4)
+    8.0
+    """
+    alpha = float(_of_pattern(config, "alpha_pattern", module, config["lora_alpha"]))
+    return alpha / (sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _of_pattern(config: Mapping[str, Any], field: str, module: str, default: float) -> float:
+    """Return the value of the first pattern that ends a module's name; patterns that are no expressions match none."""
+    for pattern, value in (config.get(field) or {}).items():
+        try:
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return float(value)
+        except re.error:
+            continue
+    return default
+
+
+def merged_config(
+    configs: Sequence[Mapping[str, Any]], modules: Sequence[Sequence[str]], ranks: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the configuration of a merged adapter: alpha = r, so that its factors are taken as they are.
+
+    Parameters
+    ----------
+    configs : sequence of J mappings
+        The adapters' configurations.
+    modules : sequence of J sequences of str
+        Names of the modules that each adapter changes, without the prefix of peft.
+    ranks : mapping of str to int
+        Rank of each module of the merged adapter.
+    """
+    most_common = max(set(ranks.values()), key=lambda rank: (list(ranks.values()).count(rank), rank))
+    # Longest names first: peft takes the first pattern that ends a name, and "layer" ends "encoder.layer" too.
+    others = {
+        name: rank
+        for name, rank in sorted(ranks.items(), key=lambda item: (-len(item[0]), item[0]))
+        if rank != most_common
+    }
+    merged = dict(configs[0]) | {
+        "r": most_common,
+        "lora_alpha": most_common,
+        "use_rslora": False,
+        "rank_pattern": others,
+        "alpha_pattern": dict(others),
+        "inference_mode": True,
+        "init_lora_weights": True,  # factors are loaded over it; other starts would compute one first
+    }
+    selection = ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
+    same_modules = all(set(named) == set(ranks) for named in modules)
+    if not (same_modules and all(_plain(config, selection) == _plain(configs[0], selection) for config in configs)):
+        merged |= dict.fromkeys(selection) | {"target_modules": sorted(ranks)}
+    saved = sorted({name for config in configs for name in config.get("modules_to_save") or ()})
+    return merged | {"modules_to_save": saved or None}
+
+
+def _plain(config: Mapping[str, Any], fields: Sequence[str]) -> list[Any]:
+    """Return the values of some fields, lists in any order alike."""
+    values = (config.get(field) for field in fields)
+    return [sorted(map(str, value)) if isinstance(value, list) else value for value in values]

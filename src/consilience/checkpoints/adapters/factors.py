@@ -1,0 +1,155 @@
+"""Factors of LoRA adapters: found in their files, and stacked so that their products add up exactly.
+
+A merge of J adapters of one base is to change each module by D = sum_k w_k s_k B_k A_k. With c_k = w_k s_k,
+
+    A = [A_1 p_1 sign(c_1); ...; A_J p_J sign(c_J)],    B = [B_1 |c_1| / p_1, ..., B_J |c_J| / p_J]    =>    B A = D,
+
+whose rank is sum_k r_k. p_k is the power of two nearest to sqrt|c_k|: it keeps both factors of one size, and multiplies
+A without rounding, so that only B is rounded, and nothing where c_k is a power of two itself. Averages of A and of B
+apart are another matrix: their product has the cross terms B_j A_k.
+
+Sources: Hu et al. (2022), "LoRA", ICLR, for the factors; peft's ``add_weighted_adapter`` ("cat") stacks the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log2, sqrt
+from typing import Any
+
+import numpy as np
+
+from consilience.checkpoints.folder import Checkpoint
+from consilience.checkpoints.numbers import Floats
+
+PREFIX = "base_model.model."
+"""What peft puts before the names of the base's modules."""
+
+A_NAMES, B_NAMES = ("lora_A.weight", "lora_embedding_A"), ("lora_B.weight", "lora_embedding_B")
+BIAS = "lora_B.bias"
+BASE_SUFFIXES = (".base_layer.weight", ".base_layer.bias")
+"""Ends of the names of tensors of the base that peft saves beside factors, such as a whole embedding."""
+
+_FACTOR = re.compile(rf"(?P<module>.+)\.(?P<part>{'|'.join(map(re.escape, (*A_NAMES, *B_NAMES, BIAS)))})")
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """An adapter of which only the header and the configuration have been read.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        The file, with the adapter's configuration.
+    factors : mapping of str to mapping of str to str
+        Names of the tensors of every module, by module (without the prefix of peft) and part.
+    others : tuple of str
+        Tensors that are no factors: modules that were trained as a whole, biases, the base's own.
+    unknown : tuple of str
+        Parts of adapters that stacking does not know, such as magnitudes.
+    """
+
+    checkpoint: Checkpoint
+    factors: Mapping[str, Mapping[str, str]]
+    others: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return self.checkpoint.name
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Its configuration."""
+        return self.checkpoint.config
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        return self.checkpoint.tensors[tensor][1].shape
+
+    def parts(self, module: str) -> tuple[str, str]:
+        """Return the names of the tensors A and B of a module."""
+        named = self.factors[module]
+        kind = A_NAMES[0] in named
+        return named[A_NAMES[not kind]], named[B_NAMES[not kind]]
+
+
+def read_factors(checkpoint: Checkpoint) -> Adapter:
+    """Return which tensors of an adapter are factors of which modules, from its header."""
+    factors: dict[str, dict[str, str]] = {}
+    others, unknown = [], []
+    for name in checkpoint.tensors:
+        if match := _FACTOR.fullmatch(name):
+            factors.setdefault(match["module"].removeprefix(PREFIX), {})[match["part"]] = name
+        elif "lora_" in name or "trainable_tokens" in name:
+            unknown.append(name)
+        else:
+            others.append(name)
+    return Adapter(checkpoint, factors, tuple(others), tuple(unknown))
+
+
+def power_of_two(coefficient: float) -> float:
+    """Return p, the power of two nearest to the square root of |c|.
+
+    Examples
+    --------
+    >>> power_of_two(0.25), power_of_two(-8.0), power_of_two(1.0)
+    (0.5, 4.0, 1.0)
+    """
+    return float(2.0 ** round(log2(abs(coefficient)) / 2))
+
+
+def stack(factors: Sequence[tuple[Floats, Floats]], coefficients: Sequence[float]) -> tuple[Floats, Floats]:
+    """Return A (sum r, ...) and B (outputs, sum r, ...) whose product is sum_k c_k B_k A_k.
+
+    Parameters
+    ----------
+    factors : sequence of (A, B)
+        A of shape (r_k, ...), B of shape (outputs, r_k, ...), in float64.
+    coefficients : sequence of floats
+        c_k, none of them 0.
+
+    Examples
+    --------
+    >>> one = (np.array([[1.0, 2.0]]), np.array([[1.0], [3.0]]))
+    >>> two = (np.array([[4.0, 0.0]]), np.array([[0.0], [1.0]]))
+    >>> a, b = stack([one, two], [0.5, -1.0])
+    >>> b @ a
+    array([[ 0.5,  1. ],
+           [-2.5,  3. ]])
+    """
+    scales = [power_of_two(coefficient) for coefficient in coefficients]
+    a_parts = [a * np.copysign(scale, c) for (a, _), scale, c in zip(factors, scales, coefficients, strict=True)]
+    b_parts = [b * (abs(c) / scale) for (_, b), scale, c in zip(factors, scales, coefficients, strict=True)]
+    return np.concatenate(a_parts), np.concatenate(b_parts, axis=1)
+
+
+def squared_change(a: Floats, b: Floats, rounded_a: Floats, rounded_b: Floats) -> tuple[float, float]:
+    """Return the squared Frobenius norms of what rounding changed in B A, and of B A itself.
+
+    B' A' - B A = (B' - B) A' + B (A' - A), a product of factors again, so that neither matrix is formed.
+
+    Parameters
+    ----------
+    a, rounded_a : arrays of shape (r, ...)
+        A before and after rounding.
+    b, rounded_b : arrays of shape (outputs, r, ...)
+        B before and after rounding.
+    """
+    a, rounded_a = (np.reshape(one, (len(one), -1)) for one in (a, rounded_a))  # (r, inputs)
+    b, rounded_b = (np.reshape(one, (len(one), a.shape[0])) for one in (b, rounded_b))  # (outputs, r)
+    change = _squared_norm(np.hstack([rounded_b - b, b]), np.vstack([rounded_a, rounded_a - a]))
+    return change, _squared_norm(b, a)
+
+
+def _squared_norm(left: Floats, right: Floats) -> float:
+    """Return |left right|_F^2 = <left^T left, right right^T>, at least 0 whatever rounding does."""
+    return max(0.0, float(np.sum((left.T @ left) * (right @ right.T))))
+
+
+def relative(change: float, whole: float) -> float:
+    """Return the ratio of two norms from their squares, to two digits, as far as it is the same on every machine."""
+    return float(f"{sqrt(change / whole):.1e}") if whole else 0.0

@@ -1,0 +1,447 @@
+"""Merges of LoRA adapters: one adapter whose product is the weighted mean, or sum, of the products.
+
+Modules that some adapters lack have fewer blocks: there these change nothing. Tensors that were trained as a whole
+(``modules_to_save``, biases) have a mean over the adapters that have them. Whatever cannot be stacked is refused by
+name before anything is written. Factors are read, stacked and written module by module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from consilience.checkpoints.adapters.config import (
+    AGREEING,
+    config_problems,
+    disagreements,
+    merged_config,
+    module_rank,
+    module_scale,
+)
+from consilience.checkpoints.adapters.factors import (
+    A_NAMES,
+    BASE_SUFFIXES,
+    BIAS,
+    Adapter,
+    read_factors,
+    relative,
+    squared_change,
+    stack,
+)
+from consilience.checkpoints.buffers import non_finite_problem
+from consilience.checkpoints.card import merge_provenance, model_card
+from consilience.checkpoints.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_folder, open_adapter
+from consilience.checkpoints.inputs import MergeInputs
+from consilience.checkpoints.journal import PROVENANCE, PartialOutput, merge_identity, open_partial_output, publish
+from consilience.checkpoints.methods.average import TensorAverage
+from consilience.checkpoints.methods.task_vectors import TaskArithmetic
+from consilience.checkpoints.numbers import FLOAT_TYPES, Floats
+from consilience.checkpoints.output import as_json, copy_companions_of, refuse_full_disk
+from consilience.checkpoints.plan import MergePlan, OutputShard, TensorTask, Treatment, assign_shards
+from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, MergeRequest
+from consilience.checkpoints.run import FinishedMerge
+from consilience.checkpoints.tensor_reader import InputFiles, read_tensor
+from consilience.checks import as_weights
+from consilience.core.progress import Progress
+from consilience.errors import InputError, OptionError, Problem
+from consilience.files.atomic import write_bytes
+
+_MAX_LISTED = 3
+"""Names that a message has; more are counted. Chosen by hand."""
+
+_MERGE_INTO_BASE = "merge each adapter into its base first (merge_and_unload of peft), then the checkpoints"
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedAdapters:
+    """A merge of adapters whose headers have been read and checked.
+
+    Parameters
+    ----------
+    request : MergeRequest
+        The request.
+    adapters : tuple of J adapters
+        The adapters.
+    weights : tuple of J floats
+        What each product is multiplied by, beside its own scale.
+    ranks : mapping of str to int
+        Rank of every module of the output.
+    plan : MergePlan
+        What is written.
+    """
+
+    request: MergeRequest
+    adapters: tuple[Adapter, ...]
+    weights: tuple[float, ...]
+    ranks: dict[str, int]
+    plan: MergePlan
+
+
+def are_adapters(request: MergeRequest) -> bool:
+    """Return whether a merge is one of adapters.
+
+    Raises
+    ------
+    InputError
+        For adapters beside whole models, naming them.
+    """
+    paths = [*request.models, *(() if request.base is None else (request.base,))]
+    adapters = [path for path in paths if adapter_folder(path) is not None]
+    others = [path for path in paths if adapter_folder(path) is None]
+    if adapters and others:
+        raise InputError(
+            Problem(path, f"is an adapter, and {others[0]} is none", _MERGE_INTO_BASE, "E-ADAPTER") for path in adapters
+        )
+    return bool(adapters)
+
+
+def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
+    """Return what a merge of adapters will do, from headers and configurations alone.
+
+    Raises
+    ------
+    InputError
+        With everything that keeps the adapters from being stacked.
+    OptionError
+        For methods and options that are not for adapters.
+    """
+    _refuse_options(request, output)
+    signed = request.method.signed
+    weights = as_weights(request.weights, len(request.models), "weights", signed=signed).tolist()
+    problems: list[Problem] = []
+    adapters: list[Adapter] = []
+    for path in request.models:
+        try:
+            adapters.append(read_factors(open_adapter(adapter_folder(path) or path)))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    names, configs = [one.name for one in adapters], [one.config for one in adapters]
+    for adapter in adapters:
+        of_config = list(config_problems(adapter.name, adapter.config))
+        problems += of_config or _factor_problems(adapter)
+    if problems:
+        raise InputError(problems)
+    differing = ("base_model_name_or_path", "revision")
+    fatal = [field for field in AGREEING if not (request.allow_differences and field in differing)]
+    problems += disagreements(names, configs, fatal)
+    problems += _shape_problems(adapters)
+    is_sum = not getattr(request.method, "normalize", True)
+    if is_sum and (whole := _whole_tensors(adapters)):
+        text = f"{_listed(whole)} were trained as a whole, and a sum of changes needs their base"
+        problems.append(Problem(names[0], text, "use method average, or merge the adapters into their base first"))
+    if problems:
+        raise InputError(problems)
+    shares = _shares(request, weights)
+    ranks = {
+        module: sum(one.shape(one.parts(module)[0])[0] for one, share in _owners(adapters, shares, module) if share)
+        for module in dict.fromkeys(module for one in adapters for module in one.factors)
+    }
+    ranks = {module: rank for module, rank in ranks.items() if rank}
+    others = disagreements(names, configs, differing)
+    notes = [f"{problem.subject}: {problem.text}; taken as one base" for problem in others]
+    for tensor in _whole_tensors(adapters):
+        lacking = ", ".join(one.name for one in adapters if tensor not in one.others)
+        notes += [f"{tensor} is not in {lacking}; it is the mean of those that have it"] if lacking else []
+    tasks = _tasks(request, adapters, ranks, tuple(shares))
+    shards = assign_shards(tasks, 0, ADAPTER_WEIGHTS)
+    inputs = MergeInputs(tuple(one.checkpoint for one in adapters))
+    largest = max(
+        (sum(prod(one.shape(name)) for one in adapters for name in one.factors.get(module, {}).values()))
+        for module in ranks
+    )
+    plan = MergePlan(
+        shards,
+        sum(checkpoint.nbytes for checkpoint in inputs.all),
+        sum(shard.nbytes for shard in shards),
+        # Factors of a module as read, stacked, rounded, and what rounding changed, in 64 bits each.
+        5 * 8 * largest,
+        tuple(notes),
+    )
+    return PreparedAdapters(request, tuple(adapters), tuple(shares), ranks, plan)
+
+
+def _refuse_options(request: MergeRequest, output: Path) -> None:
+    """Raise for methods and options that products of factors do not have."""
+    if request.method.name not in (TensorAverage.name, TaskArithmetic.name):
+        raise OptionError(
+            f"method {request.method.name!r}",
+            "looks at the entries of the product B A, which adapters have only as factors: there are "
+            f"{TensorAverage.name} and {TaskArithmetic.name} for adapters",
+            _MERGE_INTO_BASE,
+            "E-ADAPTER",
+        )
+    values = {
+        "base": request.base, "fishers": request.fishers, "symmetry": request.symmetry, "patterns": request.rules,
+    }  # fmt: skip
+    if given := [name for name, value in values.items() if value not in (None, ())]:
+        raise OptionError(", ".join(given), "is for whole models, and these are adapters", "leave it out")
+    if output.suffix == SINGLE_FILE_SUFFIX:
+        raise OptionError("output", f"an adapter is a folder, found {output}", "give a folder")
+
+
+def _shares(request: MergeRequest, weights: Sequence[float]) -> list[float]:
+    """Return what each product is multiplied by: weights that sum to 1, or as given and times the scaling."""
+    method = request.method
+    total = sum(weights)
+    scaling = method.scaling if isinstance(method, TaskArithmetic) else 1.0
+    is_mean = getattr(method, "normalize", True)
+    return [scaling * weight / (total if is_mean else 1.0) for weight in weights]
+
+
+def _owners(adapters: Sequence[Adapter], shares: Sequence[float], module: str) -> list[tuple[Adapter, float]]:
+    """Return the adapters that change a module, with their shares."""
+    return [(one, share) for one, share in zip(adapters, shares, strict=True) if module in one.factors]
+
+
+def _whole_tensors(adapters: Sequence[Adapter]) -> list[str]:
+    """Return the tensors that were trained as a whole, in any adapter."""
+    named = dict.fromkeys(name for one in adapters for name in one.others)
+    return [name for name in named if not name.endswith(BASE_SUFFIXES)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"{', '.join(names[:_MAX_LISTED])}{more}"
+
+
+def _factor_problems(adapter: Adapter) -> list[Problem]:
+    """Return what is wrong with the factors of one adapter."""
+    problems = []
+    if adapter.unknown:
+        text = f"{_listed(adapter.unknown)}: no factors A and B, which alone can be stacked"
+        problems.append(Problem(adapter.name, text, _MERGE_INTO_BASE))
+    if not adapter.factors:
+        problems.append(Problem(adapter.name, "has no factors lora_A and lora_B", "save the adapter again"))
+    for module, parts in adapter.factors.items():
+        if not any({a, b} <= set(parts) for a, b in (("lora_A.weight", "lora_B.weight"), _EMBEDDING)):
+            text = f"{module} has {', '.join(sorted(parts))} alone, expected both factors"
+            problems.append(Problem(adapter.name, text, "save the adapter again"))
+            continue
+        a_name, b_name = adapter.parts(module)
+        a_shape, b_shape = adapter.shape(a_name), adapter.shape(b_name)
+        rank = module_rank(adapter.config, module)
+        stored = [adapter.checkpoint.tensors[name][1].dtype for name in parts.values()]
+        if len(a_shape) < 2 or len(b_shape) < 2 or a_shape[0] != rank or b_shape[1] != rank or prod(b_shape[2:]) != 1:
+            text = f"{module} has factors {list(a_shape)} and {list(b_shape)}, expected rank {rank} as its {_RANK_SAID}"
+            problems.append(Problem(adapter.name, text, "save the adapter again"))
+        elif odd := [dtype for dtype in stored if dtype not in FLOAT_TYPES]:
+            text = f"{module}: type {odd[0]} cannot be merged"
+            problems.append(Problem(adapter.name, text, f"convert to one of {', '.join(FLOAT_TYPES)}"))
+    return problems
+
+
+_EMBEDDING = ("lora_embedding_A", "lora_embedding_B")
+_RANK_SAID = "configuration says"
+
+
+def _shape_problems(adapters: Sequence[Adapter]) -> list[Problem]:
+    """Return which modules have factors of other shapes than in the first adapter that has them."""
+    problems = []
+    first_with: dict[str, tuple[Adapter, tuple[int, ...]]] = {}
+    for adapter in adapters:
+        ends = {}
+        for module in adapter.factors:
+            a_name, b_name = adapter.parts(module)
+            is_embedding = A_NAMES[1] in adapter.factors[module]
+            has_bias = BIAS in adapter.factors[module]
+            ends[module] = (adapter.shape(b_name)[0], *adapter.shape(a_name)[1:], is_embedding, has_bias)
+        ends |= {name: adapter.shape(name) for name in adapter.others}
+        for place, end in ends.items():
+            first, expected = first_with.setdefault(place, (adapter, end))
+            if end != expected:
+                text = f"{place} has outputs and inputs {list(end)}, in {first.name} {list(expected)}"
+                problems.append(Problem(adapter.name, text, "merge adapters of one base"))
+    return problems
+
+
+def _tasks(
+    request: MergeRequest, adapters: Sequence[Adapter], ranks: dict[str, int], shares: tuple[float, ...]
+) -> list[TensorTask]:
+    """Return the tensors of the output: factors module by module, then those that were trained as a whole."""
+    treatment = Treatment(request.method, shares)
+    tasks = []
+
+    def add(owner: Adapter, name: str, shape: tuple[int, ...]) -> None:
+        stored = owner.checkpoint.tensors[name][1]
+        is_floating = stored.dtype in FLOAT_TYPES
+        dtype = request.dtype if request.dtype is not None and is_floating else stored.dtype
+        itemsize = FLOAT_TYPES[dtype].itemsize if is_floating else stored.nbytes // max(1, stored.size)
+        kept = not is_floating or name.endswith(BASE_SUFFIXES)
+        how = Treatment(None, shares) if kept else treatment
+        tasks.append(TensorTask(name, shape, dtype, prod(shape) * itemsize, how, compared=kept))
+
+    for module, rank in ranks.items():
+        owner = next(one for one in adapters if module in one.factors)
+        a_name, b_name = owner.parts(module)
+        a_shape, b_shape = owner.shape(a_name), owner.shape(b_name)
+        add(owner, a_name, (rank, *a_shape[1:]))
+        add(owner, b_name, (b_shape[0], rank, *b_shape[2:]))
+        if BIAS in owner.factors[module]:
+            add(owner, owner.factors[module][BIAS], owner.shape(owner.factors[module][BIAS]))
+    for name in dict.fromkeys(name for one in adapters for name in one.others):
+        owner = next(one for one in adapters if name in one.others)
+        add(owner, name, owner.shape(name))
+    return tasks
+
+
+def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -> FinishedMerge:
+    """Stack the adapters, and put the whole folder in the output's place.
+
+    Raises
+    ------
+    InputError
+        For values that are not finite or that the type of the output cannot hold, and files that changed.
+    """
+    request, plan = prepared.request, prepared.plan
+    inputs = MergeInputs(tuple(one.checkpoint for one in prepared.adapters))
+    (shard,) = plan.shards
+    identity = merge_identity([request.document(), [file.header.digest for file in inputs.files]])
+    with open_partial_output(output, identity, resume=False) as partial, ThreadPoolExecutor(1) as hashing:
+        refuse_full_disk(output, shard.nbytes)
+        input_files = InputFiles(inputs.files, hashing)
+        try:
+            errors, sha256 = _write(prepared, shard, partial, input_files, progress)
+            digests = input_files.digests()
+            input_files.refuse_changed()
+        finally:
+            input_files.close()
+        files = {shard.name: sha256}
+        notes = [*plan.notes, *copy_companions_of(inputs.models[0], partial, {ADAPTER_CONFIG})]
+        if (worst := max(errors.values(), default=0.0)) > _SAID_FROM:
+            notes.append(f"rounding changes the merged products by up to {worst:.1e} of their size")
+        config = merged_config(
+            [one.config for one in prepared.adapters],
+            [list(one.factors) for one in prepared.adapters],
+            prepared.ranks,
+        )
+        write_bytes(partial.folder / ADAPTER_CONFIG, f"{as_json(config)}\n".encode())
+        details = {"adapters": {"ranks": prepared.ranks, "rounding": errors}}
+        record = merge_provenance(request.document(), inputs, digests, files, details, notes)
+        write_bytes(partial.folder / PROVENANCE, f"{as_json(record)}\n".encode())
+        write_bytes(partial.folder / "README.md", model_card(record).encode())
+        publish(partial, output, single=False)
+    return FinishedMerge(files, record, tuple(notes), 0)
+
+
+_SAID_FROM = 1e-6
+"""Relative change by rounding from which a note says so: 32 bits stay below, 16 bits are at 1e-3."""
+
+
+def _write(
+    prepared: PreparedAdapters, shard: OutputShard, partial: PartialOutput, input_files: InputFiles, progress: Progress
+) -> tuple[dict[str, float], str]:
+    """Write the file of factors; return what rounding changed in each module, and the SHA-256 of the file."""
+    writer = _Writer(shard, progress)
+    tasks = {task.name: task for task in shard.tasks}
+    errors: dict[str, float] = {}
+
+    def read(adapter: Adapter, name: str) -> Floats:
+        number, stored = adapter.checkpoint.tensors[name]
+        values = np.empty(stored.size, dtype=np.float64)
+        data = read_tensor(input_files, adapter.checkpoint.files[number], stored)
+        FLOAT_TYPES[stored.dtype].decode(data, values)
+        if not np.isfinite(values).all():
+            raise InputError(non_finite_problem(name, adapter.name))
+        return values.reshape(stored.shape)
+
+    with (partial.folder / shard.name).open("w+b") as stream:
+        stream.write(shard.header)
+        for module in prepared.ranks:
+            owners = [(one, share) for one, share in _owners(prepared.adapters, prepared.weights, module) if share]
+            a_name, b_name = owners[0][0].parts(module)
+            factors = [tuple(read(one, name) for name in one.parts(module)) for one, _ in owners]
+            coefficients = [
+                share * module_scale(one.config, module, len(a))
+                for (one, share), (a, _) in zip(owners, factors, strict=True)
+            ]
+            a, b = stack(factors, coefficients)  # type: ignore[arg-type]
+            rounded = [writer.put(stream, tasks[name], values) for name, values in ((a_name, a), (b_name, b))]
+            errors[module] = relative(*squared_change(a, b, *rounded))
+            if BIAS in owners[0][0].factors[module]:
+                biases = [read(one, one.factors[module][BIAS]) for one, _ in owners]
+                bias = sum(c * one for c, one in zip(coefficients, biases, strict=True))
+                writer.put(stream, tasks[owners[0][0].factors[module][BIAS]], np.asarray(bias))
+        for name in dict.fromkeys(name for one in prepared.adapters for name in one.others):
+            owners = [
+                (one, w) for one, w in zip(prepared.adapters, prepared.weights, strict=True) if name in one.others
+            ]
+            if tasks[name].compared:
+                writer.copy(stream, tasks[name], [_raw(input_files, one, name) for one, _ in owners], owners)
+                continue
+            total = sum(weight for _, weight in owners)
+            shares = [weight / total if total else 1 / len(owners) for _, weight in owners]
+            mean = sum(share * read(one, name) for share, (one, _) in zip(shares, owners, strict=True))
+            writer.put(stream, tasks[name], np.asarray(mean))
+        stream.flush()
+        stream.seek(0)
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return errors, digest
+
+
+def _raw(input_files: InputFiles, adapter: Adapter, name: str) -> Any:
+    """Return the bytes of a tensor, with its type."""
+    number, stored = adapter.checkpoint.tensors[name]
+    return stored.dtype, read_tensor(input_files, adapter.checkpoint.files[number], stored)
+
+
+class _Writer:
+    """Writes tensors to their places in a file, and tells how far it is."""
+
+    def __init__(self, shard: OutputShard, progress: Progress) -> None:
+        self._starts, position = {}, len(shard.header)
+        for task in shard.tasks:
+            self._starts[task.name] = position
+            position += task.nbytes
+        self._written, self._total = len(shard.header), position
+        self._progress: Callable[[int, int], object] = progress
+
+    def put(self, stream: BinaryIO, task: TensorTask, values: Floats) -> Floats:
+        """Write rounded values; return them as they were rounded, in their shape."""
+        float_type = FLOAT_TYPES[task.dtype]
+        encoded = np.empty(task.nbytes, dtype=np.uint8)
+        float_type.encode(values.reshape(-1).copy(), encoded)
+        rounded = np.empty(values.size, dtype=np.float64)
+        float_type.decode(encoded, rounded)
+        if not np.isfinite(rounded).all():
+            largest = float(np.abs(values).max())
+            raise InputError(
+                task.name, f"merged values reach {largest:.3g}, beyond {float_type.name}", "choose another dtype"
+            )
+        self._write(stream, task, encoded.tobytes())
+        return rounded.reshape(values.shape)
+
+    def copy(self, stream: BinaryIO, task: TensorTask, stored: Sequence[Any], owners: Sequence[Any]) -> None:
+        """Write a tensor that is the same in all adapters.
+
+        Raises
+        ------
+        InputError
+            Where it is not.
+        """
+        first_dtype, first = stored[0]
+        for (dtype, data), (adapter, _) in zip(stored[1:], owners[1:], strict=True):
+            if dtype != first_dtype or not np.array_equal(data, first):
+                text = f"{task.name} is another than in {owners[0][0].name}, so the bases differ"
+                raise InputError(adapter.name, text, "merge adapters of one base")
+        data = first
+        if task.dtype != first_dtype:
+            values = np.empty(prod(task.shape), dtype=np.float64)
+            FLOAT_TYPES[first_dtype].decode(first, values)
+            data = np.empty(task.nbytes, dtype=np.uint8)
+            FLOAT_TYPES[task.dtype].encode(values, data)
+        self._write(stream, task, data.tobytes())
+
+    def _write(self, stream: BinaryIO, task: TensorTask, data: bytes) -> None:
+        stream.seek(self._starts[task.name])
+        stream.write(data)
+        self._written += task.nbytes
+        self._progress(self._written, self._total)

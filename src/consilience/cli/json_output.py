@@ -1,0 +1,96 @@
+"""Results of commands as JSON: one option, one way to print, and the fields that each command prints.
+
+Every command takes ``--json`` and prints one JSON object to stdout. Where the input or an option is at fault, that
+object has the key ``problems``, and the exit code is the same as without ``--json``. docs/command_line.md has a table
+of `FIELDS`; a test holds it against what commands print.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from consilience.errors import Problem
+
+Command = Callable[..., None]
+
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "answer": {"answers": "list of {kind, number, rounds, n_observations, withheld, sha256, again}", "wrote": "paths"},
+    "barrier": {"t": "positions from A (0) to B (1)", "values": "curves by name", "summary": "barriers by name"},
+    "check": {"ok": "true", "models": "number of models"},
+    "completion": {"shell": "bash, zsh or fish", "script": "text to be sourced"},
+    "demo": {"wrote": "paths", "results": "the content of demo.json"},
+    "describe": {"description": "what `inspect` says of it", "notes": "list of texts", "wrote": "paths"},
+    "doctor": {
+        "versions": "versions by library", "extras": "list of {name, brings, installed, missing}",
+        "devices": "list of {name, memory_bytes}", "cores": "number of processor cores",
+    },
+    "evaluate": {"*": "as `Evaluation.to_json`: the kind of score, both means, their difference with its interval"},
+    "fisher": {"observations": "number", "rank": "directions", "layers": "number of layers", "wrote": "paths"},
+    "fuse": {
+        "method": "name", "inputs": "names of models", "verdict": "as `Verdict.to_json`", "summary": "text",
+        "wrote": "paths",
+    },
+    "head": {"description": "what `inspect` says of it", "wrote": "paths"},
+    "inspect": {"*": "the document of the file, by its format"},
+    "merge": {
+        "tensors": "number", "files": "list of {name, bytes, sha256 (null before it is written)}",
+        "bytes_in": "bytes read", "memory": "bytes allocated at most", "notes": "list of texts",
+        "resumed": "files that were there from an interrupted run", "wrote": "paths; empty for a dry run",
+    },
+    "methods": {
+        "methods": "list of {name, models, summary, needs, gives, paper, options}",
+        "estimators": "list of {name, fusion, needs}",
+        "statistical_models": "list of names",
+    },
+    "pack": {
+        "models": "number", "components": "number", "shards": "number", "bytes": "number",
+        "divergence": "nats that float32 moved a component at most", "wrote": "paths",
+    },
+    "report": {"wrote": "paths"},
+    "send": {
+        "attempt": "number, null with --refine", "sha256": "of what was sent, null with --refine",
+        "took_part": "whether it is in the fused model, null where nobody waited", "warnings": "texts",
+        "rounds": "number of rounds, with --refine", "wrote": "paths",
+    },
+    "serve": {"report": "the content of OUTPUT.round.json", "wrote": "paths"},
+    "symmetry": {
+        "groups": "list of {name, units, actions, parent}", "notes": "list of texts", "proved": "text",
+        "wrote": "paths",
+    },
+}  # fmt: skip
+"""Keys of the JSON object of every command and what they hold; "*" stands for the keys of another document."""
+
+
+def json_option(command: Command) -> Command:
+    """Add ``--json`` to a command, which gets it as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/command_line.md.")(command)
+
+
+def echo_json(document: Mapping[str, Any]) -> None:
+    """Print a JSON object: keys sorted, numbers that are not finite as null, paths as texts."""
+    click.echo(json.dumps(_plain(document), indent=2, sort_keys=True, allow_nan=False))
+
+
+def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
+    """Return problems as the object that a command prints where its input or an option is at fault."""
+    parts = ("subject", "text", "remedy", "code")
+    return {"problems": [{part: getattr(problem, part) for part in parts} for problem in problems]}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "tolist"):  # arrays and their numbers
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value

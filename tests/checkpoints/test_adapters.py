@@ -1,0 +1,283 @@
+"""LoRA adapters are merged as products: the merged B A is the mean, or the sum, of the adapters' s B A."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import consilience as cs
+from tests.checkpoints.some_adapters import CONFIG, PREFIX, SIZES, changes, factors, write_adapter
+from tests.checkpoints.some_checkpoints import tensors, write
+
+EXACT = 1e-6  # float32 factors, rounded once
+
+
+def config_of(folder):
+    return json.loads((Path(folder) / "adapter_config.json").read_text())
+
+
+def assert_changes(output, expected, tolerance=EXACT):
+    found = changes(output)
+    assert found.keys() == expected.keys()
+    for module, change in expected.items():
+        assert (found[module] - change).norm() <= tolerance * change.norm(), module
+
+
+def two(tmp_path, first=None, second=None, **kinds):
+    """Return two adapters of different ranks, alphas and scales."""
+    one = write_adapter(tmp_path / "a", factors(0, **kinds), **(first or {}))
+    ranks = {"model.layers.0.q_proj": 2, "model.layers.0.up_proj": 6, "model.layers.1.q_proj": 6}
+    other = {"r": 6, "lora_alpha": 3, "use_rslora": True, "rank_pattern": {"layers.0.q_proj": 2},
+             "alpha_pattern": {"up_proj": 5}}  # fmt: skip
+    return one, write_adapter(tmp_path / "b", factors(1, ranks, **kinds), **(second or other))
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 3.0], [1.0, 0.0]])
+def test_the_merged_product_is_the_weighted_mean_of_the_products(tmp_path, weights):
+    models = two(tmp_path)
+    done = cs.merge(models, tmp_path / "out", weights=weights)
+    shares = [weight / sum(weights or [1, 1]) for weight in weights or [1, 1]]
+    parts = [changes(model) for model in models]
+    assert_changes(done.output, {module: sum(s * part[module] for s, part in zip(shares, parts, strict=True))
+                                 for module in SIZES})  # fmt: skip
+
+
+def test_averaging_the_factors_apart_is_another_matrix(tmp_path):
+    """The control: what a merge tensor by tensor writes is far from the mean."""
+    models = [write_adapter(tmp_path / name, factors(seed)) for seed, name in enumerate("ab")]
+    first, second = (load_file(model / "adapter_model.safetensors") for model in models)
+    apart = write_adapter(tmp_path / "apart", {name: (first[name] + second[name]) / 2 for name in first})
+    mean = {module: (changes(models[0])[module] + changes(models[1])[module]) / 2 for module in SIZES}
+    assert all((changes(apart)[module] - mean[module]).norm() > 0.3 * mean[module].norm() for module in SIZES)
+    assert_changes(cs.merge(models, tmp_path / "out").output, mean)
+
+
+def test_sums_and_negations_are_task_arithmetic_without_a_base(tmp_path):
+    models = two(tmp_path)
+    done = cs.merge(models, tmp_path / "out", "task_arithmetic", weights=[1.0, -0.5], scaling=2.0)
+    a, b = map(changes, models)
+    assert_changes(done.output, {module: 2.0 * (a[module] - 0.5 * b[module]) for module in SIZES})
+
+
+def test_an_adapter_minus_itself_is_nothing(tmp_path):
+    model = write_adapter(tmp_path / "a", factors(0))
+    done = cs.merge([model, model], tmp_path / "out", "task_arithmetic", weights=[1, -1])
+    size = min(change.norm() for change in changes(model).values())
+    assert all(change.norm() < 1e-12 * size for change in changes(done.output).values())
+
+
+def test_one_adapter_is_itself(tmp_path):
+    model = two(tmp_path)[1]
+    assert_changes(cs.merge([model], tmp_path / "out").output, changes(model))
+
+
+def test_relabelling_the_ranks_of_an_adapter_changes_nothing(tmp_path):
+    models = two(tmp_path)
+    mixed = factors(0)
+    mixing = torch.randn(4, 4, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    for module in SIZES:
+        a, b = (f"{PREFIX}{module}.lora_{part}.weight" for part in "AB")
+        mixed[a] = (mixing @ mixed[a].double()).float()
+        mixed[b] = (mixed[b].double() @ mixing.inverse()).float()
+    relabelled = write_adapter(tmp_path / "c", mixed)
+    merged = changes(cs.merge(models, tmp_path / "out").output)
+    assert_changes(cs.merge([relabelled, models[1]], tmp_path / "out2").output, merged, tolerance=1e-5)
+
+
+def test_what_peft_reads_is_written(tmp_path):
+    models = two(tmp_path)
+    done = cs.merge(models, tmp_path / "out")
+    assert {path.name for path in done.output.iterdir()} == {
+        "adapter_config.json", "adapter_model.safetensors", "README.md", "merge.json", "tokenizer.json"}  # fmt: skip
+    config = config_of(done.output)
+    assert config["r"] == config["lora_alpha"] == 10
+    assert config["rank_pattern"] == config["alpha_pattern"] == {"model.layers.0.q_proj": 6}
+    assert not config["use_rslora"]
+    assert config["target_modules"] == CONFIG["target_modules"]  # the modules are the same, so is their selection
+    assert config["lora_dropout"] == CONFIG["lora_dropout"]
+    stored = load_file(done.output / "adapter_model.safetensors")
+    assert set(stored) == set(factors(0))
+    assert all(tensor.dtype == torch.float32 for tensor in stored.values())
+    assert done.digests.keys() == {"adapter_model.safetensors"}
+    assert done.provenance["details"]["adapters"]["ranks"]["model.layers.1.q_proj"] == 10
+
+
+def test_modules_that_one_adapter_lacks_have_fewer_ranks(tmp_path):
+    first = write_adapter(tmp_path / "a", factors(0, modules=["model.layers.0.q_proj"]), layers_to_transform=[0],
+                          target_modules=["q_proj"])  # fmt: skip
+    second = write_adapter(tmp_path / "b", factors(1))
+    done = cs.merge([first, second], tmp_path / "out")
+    a, b = changes(first), changes(second)
+    zero = dict.fromkeys(SIZES, 0.0)
+    assert_changes(done.output, {module: ((zero | a)[module] + b[module]) / 2 for module in SIZES})
+    config = config_of(done.output)
+    assert config["target_modules"] == sorted(SIZES)
+    assert config["layers_to_transform"] is None
+    assert config["rank_pattern"] == {"model.layers.0.q_proj": 8}
+
+
+def test_sixteen_bits_are_exact_where_scales_are_powers_of_two_and_else_said(tmp_path):
+    models = [write_adapter(tmp_path / name, factors(seed, dtype=torch.bfloat16)) for seed, name in enumerate("ab")]
+    done = cs.merge(models, tmp_path / "out")  # s = 2, weights of a half
+    assert_changes(done.output, {m: (changes(models[0])[m] + changes(models[1])[m]) / 2 for m in SIZES}, 1e-15)
+    assert not done.notes
+    rounded = cs.merge(models, tmp_path / "out2", weights=[1, 2])
+    expected = {m: (changes(models[0])[m] + 2 * changes(models[1])[m]) / 3 for m in SIZES}
+    assert_changes(rounded.output, expected, 4e-3)
+    stated = rounded.provenance["details"]["adapters"]["rounding"]
+    for module, change in expected.items():
+        error = (changes(rounded.output)[module] - change).norm() / change.norm()
+        assert stated[module] == pytest.approx(float(error), rel=0.05)
+    assert any("rounding changes the merged products" in note for note in rounded.notes)
+
+
+def test_embeddings_and_convolutions_are_stacked_along_their_ranks(tmp_path):
+    draw = torch.Generator().manual_seed(3)
+    shapes = {"embed.lora_embedding_A": (4, 9), "embed.lora_embedding_B": (5, 4), "conv.lora_A.weight": (4, 3, 2, 2),
+              "conv.lora_B.weight": (6, 4, 1, 1)}  # fmt: skip
+    made = [
+        {f"{PREFIX}{name}": torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+        | {f"{PREFIX}embed.base_layer.weight": torch.ones(9, 5)}
+        for _ in range(2)
+    ]
+    places = [tmp_path / "a", tmp_path / "b"]
+    models = [write_adapter(at, one, target_modules=["embed", "conv"]) for at, one in zip(places, made, strict=True)]
+    done = load_file(cs.merge(models, tmp_path / "out").output / "adapter_model.safetensors")
+
+    def product(tensors, a, b):
+        a, b = tensors[f"{PREFIX}{a}"].double().flatten(1), tensors[f"{PREFIX}{b}"].double().flatten(1)
+        return b @ a
+
+    for a, b in (("embed.lora_embedding_A", "embed.lora_embedding_B"), ("conv.lora_A.weight", "conv.lora_B.weight")):
+        mean = 2.0 * (product(made[0], a, b) + product(made[1], a, b)) / 2  # s = alpha / r = 2
+        assert torch.allclose(product(done, a, b), mean, atol=1e-5)
+    assert done[f"{PREFIX}conv.lora_A.weight"].shape == (8, 3, 2, 2)
+    assert torch.equal(done[f"{PREFIX}embed.base_layer.weight"], torch.ones(9, 5))  # the base's, and never averaged
+
+
+def test_modules_trained_as_a_whole_are_averaged_over_those_that_have_them(tmp_path):
+    head = f"{PREFIX}lm_head.weight"
+    first = write_adapter(tmp_path / "a", factors(0) | {head: torch.ones(3, 8)}, modules_to_save=["lm_head"])
+    second = write_adapter(tmp_path / "b", factors(1) | {head: torch.zeros(3, 8)}, modules_to_save=["lm_head"])
+    third = write_adapter(tmp_path / "c", factors(2))
+    done = cs.merge([first, second, third], tmp_path / "out", weights=[3, 1, 4])
+    assert torch.equal(load_file(done.output / "adapter_model.safetensors")[head], torch.full((3, 8), 0.75))
+    assert config_of(done.output)["modules_to_save"] == ["lm_head"]
+    assert any("lm_head.weight is not in" in note for note in done.notes)
+    with pytest.raises(cs.InputError, match="trained as a whole, and a sum of changes needs their base"):
+        cs.merge([first, second], tmp_path / "sum", "task_arithmetic")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"peft_type": "IA3"}, "is an adapter of type 'IA3', expected 'LORA'"),
+        ({"use_dora": True}, "sets use_dora .*DoRA normalises"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4', which changed the base too"),
+        ({"layer_replication": [[0, 2]]}, "sets layer_replication"),
+        ({"trainable_token_indices": [3]}, "sets trainable_token_indices"),
+        ({"use_bdlora": {"a": 1}}, "sets use_bdlora .*which stacking ranks does not know"),
+        ({"base_model_name_or_path": "org/other"}, "base_model_name_or_path is 'org/other', in .*a 'org/base'"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out is True, in .*a None"),
+        ({"task_type": "SEQ_CLS"}, "task_type is 'SEQ_CLS', in .*a 'CAUSAL_LM'"),
+        ({"r": 3}, r"has factors \[4, 8\] and \[12, 4\], expected rank 3"),
+        ({"r": "four"}, "its r must be a positive number, found 'four'"),
+        ({"lora_alpha": float("nan")}, "its lora_alpha must be a positive number"),
+        ({"rank_pattern": {"q_proj": -1}}, "its rank_pattern must give positive numbers"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_stacked_is_refused_by_name(tmp_path, changed, message):
+    models = [write_adapter(tmp_path / "a", factors(0)), write_adapter(tmp_path / "b", factors(1), **changed)]
+    with pytest.raises(cs.InputError, match=message):
+        cs.merge(models, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_adapters_of_bases_by_other_names_are_merged_where_that_is_allowed(tmp_path):
+    models = [write_adapter(tmp_path / "a", factors(0)),
+              write_adapter(tmp_path / "b", factors(1), base_model_name_or_path="/home/me/base")]  # fmt: skip
+    done = cs.merge(models, tmp_path / "out", allow_differences=True)
+    assert any("'/home/me/base', in" in note for note in done.notes)
+
+
+def test_shapes_parts_and_values_that_do_not_fit_are_named(tmp_path):
+    wide = factors(0)
+    wide[f"{PREFIX}model.layers.0.q_proj.lora_A.weight"] = torch.zeros(4, 9)
+    half = factors(0)
+    del half[f"{PREFIX}model.layers.0.q_proj.lora_B.weight"]
+    magnitudes = factors(0) | {f"{PREFIX}model.layers.0.q_proj.lora_magnitude_vector": torch.ones(12)}
+    infinite = factors(0)
+    infinite[f"{PREFIX}model.layers.0.q_proj.lora_A.weight"][0, 0] = float("inf")
+    good = write_adapter(tmp_path / "good", factors(1))
+    for name, made, message in (
+        ("wide", wide, r"q_proj has outputs and inputs \[12, 8.*\], in .*wide \[12, 9"),
+        ("half", half, "q_proj has lora_A.weight alone, expected both factors"),
+        ("magnitudes", magnitudes, "lora_magnitude_vector: no factors A and B"),
+        ("infinite", infinite, "lora_A.weight has NaN or infinite values"),
+        ("none", {"x": torch.ones(1)}, "has no factors lora_A and lora_B"),
+    ):
+        with pytest.raises(cs.InputError, match=message):
+            cs.merge([write_adapter(tmp_path / name, made), good], tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_bases_that_differ_in_what_adapters_store_of_them_are_refused(tmp_path):
+    base = f"{PREFIX}embed.base_layer.weight"
+    models = [write_adapter(tmp_path / name, factors(seed) | {base: torch.full((3, 2), float(seed))})
+              for seed, name in enumerate("ab")]  # fmt: skip
+    with pytest.raises(cs.InputError, match=r"base_layer\.weight is another than in .*a, so the bases differ"):
+        cs.merge(models, tmp_path / "out")
+
+
+@pytest.mark.parametrize("method", ["ties", "dare", "slerp", "fisher"])
+def test_methods_that_look_at_entries_are_refused(tmp_path, method):
+    with pytest.raises(cs.OptionError, match="looks at the entries of the product B A"):
+        cs.merge(two(tmp_path), tmp_path / "out", method)
+
+
+def test_options_of_whole_models_are_refused(tmp_path):
+    models = two(tmp_path)
+    with pytest.raises(cs.OptionError, match="patterns: is for whole models"):
+        cs.merge(models, tmp_path / "out", patterns=[{"pattern": "*", "weights": [1, 2]}])
+    with pytest.raises(cs.OptionError, match="an adapter is a folder"):
+        cs.merge(models, tmp_path / "out.safetensors")
+    with pytest.raises(cs.OptionError, match="not negative"):
+        cs.merge(models, tmp_path / "out", weights=[1, -1])
+
+
+def test_an_adapter_beside_a_whole_model_is_refused(tmp_path):
+    adapter = write_adapter(tmp_path / "a", factors(0))
+    model = write(tmp_path / "m", tensors(0))
+    with pytest.raises(cs.InputError, match=r"is an adapter, and .*m is none; merge each adapter into its base first"):
+        cs.merge([model, adapter], tmp_path / "out")
+
+
+def test_folders_that_are_half_an_adapter_are_refused(tmp_path):
+    whole = write_adapter(tmp_path / "a", factors(0))
+    for name, removed, message in (("b", "adapter_model.safetensors", "and no adapter_model.safetensors"),
+                                   ("c", "adapter_config.json", "and no adapter_config.json")):  # fmt: skip
+        half = write_adapter(tmp_path / name, factors(1))
+        (half / removed).unlink()
+        with pytest.raises(cs.InputError, match=message):
+            cs.merge([whole, half], tmp_path / "out")
+    (tmp_path / "b" / "adapter_model.bin").write_bytes(b"\x80")
+    with pytest.raises(cs.InputError, match="only a pickle"):
+        cs.merge([whole, tmp_path / "b"], tmp_path / "out")
+
+
+def test_a_dry_run_says_what_would_be_written(tmp_path):
+    done = cs.merge(two(tmp_path), tmp_path / "out", dry_run=True)
+    assert not done.output.exists()
+    (shard,) = done.plan.shards
+    assert shard.name == "adapter_model.safetensors"
+    written = cs.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    assert (written.output / shard.name).stat().st_size == done.bytes
+
+
+def test_the_same_adapters_give_the_same_bytes(tmp_path):
+    models = two(tmp_path)
+    outputs = [cs.merge(models, tmp_path / name, weights=[1, 2]).output for name in ("one", "other")]
+    one, other = ({path.name: path.read_bytes() for path in output.iterdir()} for output in outputs)
+    assert one == other

@@ -1,0 +1,201 @@
+"""The command line explains itself: options of methods, examples, completion, JSON, exit codes, colours."""
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+import consilience as cs
+from consilience.cli.commands import EXAMPLES, cli
+from consilience.cli.doctor import EXTRAS
+from consilience.cli.json_output import FIELDS
+from consilience.cli.methods import TABLES, option_meanings
+from tests.checkpoints.some_checkpoints import tensors, write
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "command_line.md").read_text()
+
+
+@pytest.mark.parametrize("method", [method for table in TABLES.values() for method in table], ids=lambda one: one.name)
+def test_every_option_of_every_method_has_a_meaning(method):
+    meanings = option_meanings(method)
+    assert list(meanings) == [option.name for option in fields(method)]
+    assert all(meaning for _, meaning in meanings.values())
+
+
+def test_a_method_is_explained(command):
+    said = command("methods", "slerp").out
+    assert "  t=0.5  (float)" in said
+    assert "Position between the first model (0) and the second (1)" in said
+    for option in fields(cs.KLFusion):
+        assert f"\n  {option.name}=" in command("methods", "kl").out
+
+
+def test_methods_without_a_name_explain_no_options(command):
+    assert "Position between" not in command("methods").out
+
+
+def test_every_command_shows_an_example_that_its_own_options_take():
+    assert set(EXAMPLES) == set(cli.commands)
+    for name, line in EXAMPLES.items():
+        program, called, *words = shlex.split(line)
+        assert (program, called) == ("consilience", name)
+        cli.commands[name].make_context(name, words)
+        context = click.Context(cli.commands[name], info_name=name)
+        shown = " ".join(cli.commands[name].get_help(context).split())
+        assert f"Example: {line}" in shown
+
+
+def test_help_says_the_exit_codes(command):
+    said = command("--help").out
+    assert "Exit codes: 0 done, 1 the input is at fault" in said
+    for code in (0, 1, 2, 130):
+        assert f"| {code} | " in PAGE
+
+
+@pytest.mark.parametrize(("shell", "sign"), [("bash", "complete -o nosort -F"), ("zsh", "#compdef consilience"),
+                                             ("fish", "complete --no-files --command consilience")])  # fmt: skip
+def test_completion_is_printed_for_every_shell(command, shell, sign):
+    done = command("completion", shell)
+    assert done.code == 0
+    assert sign in done.out
+    assert "_CONSILIENCE_COMPLETE" in done.out
+
+
+def test_completion_knows_commands_and_options(folder):
+    environment = {
+        **os.environ,
+        "_CONSILIENCE_COMPLETE": "bash_complete",
+        "COMP_WORDS": "consilience me",
+        "COMP_CWORD": "1",
+    }
+    words = [sys.executable, "-c", "from consilience.cli import main; main()"]
+    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True)
+    assert set(done.stdout.split()) == {"plain,merge", "plain,methods"}
+
+
+def test_another_shell_is_refused(command):
+    assert command("completion", "tcsh").code == 2
+
+
+def test_the_doctor_knows_every_extra_and_says_what_a_missing_one_brings(command, monkeypatch):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(EXTRAS) == set(project["optional-dependencies"]) - {"all", "dev"}
+    assert f"consilience  {cs.__version__}" in command("doctor").out
+    monkeypatch.setattr("consilience.cli.doctor._version", lambda name: None if name == "gensim" else "1.0")
+    said = command("doctor").out
+    assert "gensim       missing gensim: would bring topic models of gensim;\n" in said
+    assert "pip install 'consilience[gensim]'" in said
+    report = json.loads(command("doctor", "--json").out)
+    (gensim,) = [extra for extra in report["extras"] if extra["name"] == "gensim"]
+    assert gensim["missing"] == ["gensim"]
+    assert report["cores"] == os.cpu_count()
+
+
+def test_every_command_takes_json_and_the_docs_say_its_keys():
+    assert set(FIELDS) == set(cli.commands)
+    for name, one in cli.commands.items():
+        assert any(parameter.name == "as_json" for parameter in one.params), name
+    rows = re.findall(r"^\| `(.*?)` \| `(.*?)` \| (.*) \|$", PAGE.split("json-fields")[1], flags=re.MULTILINE)
+    assert rows == [(name, key, text) for name, keys in FIELDS.items() for key, text in keys.items()]
+
+
+def printed(command, *words):
+    done = command(*words, "--json")
+    assert (done.code, done.err) == (0, ""), done.err
+    document = json.loads(done.out)
+    expected = set(FIELDS[words[0]])
+    assert expected == {"*"} or set(document) == expected
+    return document
+
+
+def test_json_of_fusions_and_files(folder, command):
+    document = printed(command, "fuse", "a.safetensors", "b.safetensors", "-o", "fused.safetensors")
+    assert (document["method"], document["inputs"]) == ("kl", ["a", "b"])
+    assert document["wrote"] == ["fused.safetensors"]
+    assert {"code", "text", "harmless"} <= set(document["verdict"])
+    assert printed(command, "check", "a.safetensors", "b.safetensors") == {"ok": True, "models": 2}
+    assert printed(command, "inspect", "fused.safetensors")
+    assert printed(command, "report", "fused.safetensors", "-o", "page.html") == {"wrote": ["page.html"]}
+    (folder / "sites").mkdir()
+    for name in "ab":
+        (folder / f"{name}.safetensors").rename(folder / "sites" / f"{name}.safetensors")
+    assert printed(command, "pack", "sites", "-o", "packed")["models"] == 2
+
+
+def test_json_of_merges_methods_and_completion(folder, command):
+    for seed, name in enumerate(("one", "two")):
+        write(folder / name, tensors(seed))
+    planned = printed(command, "merge", "one", "two", "-o", "out", "--dry-run")
+    assert planned["wrote"] == []
+    assert planned["files"][0]["sha256"] is None
+    done = printed(command, "merge", "one", "two", "-o", "out")
+    assert done["wrote"] == ["out"]
+    assert len(done["files"][0]["sha256"]) == 64
+    (method,) = printed(command, "methods", "slerp")["methods"]
+    meaning = "Position between the first model (0) and the second (1). Default: 0.5."
+    assert method["options"] == [{"name": "t", "default": 0.5, "type": "float", "meaning": meaning}]
+    assert printed(command, "methods")["estimators"]
+    assert printed(command, "completion", "fish")["shell"] == "fish"
+    assert printed(command, "doctor")["versions"]["consilience"] == cs.__version__
+
+
+def test_json_of_networks(nets, command):
+    module = ("--module", "somenets:make_mlp")
+    groups = printed(command, "symmetry", *module, "--example", "1,6", "-o", "net.json")["groups"]
+    assert all(group["units"] > 0 for group in groups)
+    document = printed(command, "describe", "one.safetensors", *module, "--data", "data.npz")
+    assert document["wrote"] == ["one.description.safetensors"]
+    printed(
+        command, "fisher", "one.safetensors", *module, "--data", "data.npz", "-o", "f.safetensors", "--minimum", "1"
+    )
+    printed(command, "barrier", "one.safetensors", "two.safetensors", *module, "--data", "data.npz")
+
+
+def test_json_of_a_round(folder, command):
+    (folder / "round").mkdir()
+    for name in ("a", "b"):
+        document = printed(command, "send", f"{name}.safetensors", "--to", "round", "--site", name)
+        assert document["attempt"] == 1
+    document = printed(command, "serve", "round", "--sites", "a,b", "-o", "fused.safetensors", "--poll", "0.05")
+    assert document["wrote"][0] == "fused.safetensors"
+
+
+def test_problems_are_json_too_and_exit_codes_stay(folder, command):
+    done = command("fuse", "a.safetensors", "missing.safetensors", "-o", "c", "--json")
+    assert done.code == 1
+    (problem,) = json.loads(done.out)["problems"]
+    assert problem["subject"] == "missing.safetensors"
+    assert problem["code"] == "E-MISSING"
+    assert "missing.safetensors: cannot be read" in done.err
+    done = command("methods", "spham", "--json")
+    assert done.code == 2
+    assert "did you mean spahm?" in json.loads(done.out)["problems"][0]["text"]
+
+
+def on_a_terminal(environment, folder):
+    """Return what a command that fails prints to a stderr that is a terminal."""
+    ours, theirs = pty.openpty()
+    script = "import sys; from consilience.cli import main; sys.argv[1:] = ['inspect', 'x']; main()"
+    words = [sys.executable, "-c", script]
+    subprocess.run(words, stderr=theirs, stdout=theirs, cwd=folder, env={**os.environ, **environment}, check=False)
+    os.close(theirs)
+    try:
+        return os.read(ours, 10_000).decode()
+    finally:
+        os.close(ours)
+
+
+def test_marks_are_coloured_on_a_terminal_alone_and_not_where_that_is_unwanted(folder, process):
+    assert on_a_terminal({"NO_COLOR": ""}, folder).startswith("\x1b[31m\x1b[1mconsilience:\x1b[0m x: ")
+    assert on_a_terminal({"NO_COLOR": "1"}, folder).startswith("consilience: x: ")
+    assert process("inspect", "x").err.startswith("consilience: x: ")

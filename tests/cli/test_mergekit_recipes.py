@@ -1,0 +1,269 @@
+"""Recipes of mergekit are read as they are: the merge is that of its formulas, tensor by tensor."""
+
+import numpy as np
+import pytest
+import torch
+
+import consilience as cs
+from consilience.checkpoints.recipe import read_merge_recipe
+from tests.checkpoints.some_checkpoints import read, write
+
+LAYERS = 3
+SHAPES = {"model.embed_tokens.weight": (10, 4)}
+SHAPES |= {f"model.layers.{i}.self_attn.q_proj.weight": (4, 4) for i in range(LAYERS)}
+SHAPES |= {f"model.layers.{i}.mlp.up_proj.weight": (6, 4) for i in range(LAYERS)}
+SHAPES |= {"model.norm.weight": (4,), "lm_head.weight": (10, 4)}
+CLOSE = {"rtol": 0, "atol": 5e-7}  # of float32, entries below 1
+
+
+def state(seed):
+    draw = torch.Generator().manual_seed(seed)
+    return {name: 0.1 * torch.randn(shape, generator=draw) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture
+def places(folder):
+    for seed, name in enumerate(("base", "one", "two")):
+        write(folder / name, state(seed))
+    return folder
+
+
+@pytest.fixture
+def run(places, command):
+    def merge(text, *more):
+        (places / "recipe.yaml").write_text(text)
+        done = command("merge", "--recipe", "recipe.yaml", "-o", "out", *more)
+        assert (done.code, done.err) == (0, ""), done.err
+        return {name: values.double().numpy() for name, values in read("out").items()}, done.out
+
+    return merge
+
+
+BASE, ONE, TWO = ({name: values.double().numpy() for name, values in state(seed).items()} for seed in range(3))
+
+
+def assert_merged(found, expected):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], **CLOSE, err_msg=name)
+
+
+def layer_of(name):
+    return int(name.split(".")[2]) if ".layers." in name else None
+
+
+def test_a_linear_recipe(run):
+    found, said = run("""
+models:
+  - model: one
+    parameters: {weight: 1.0}
+  - model: two
+    parameters: {weight: 0.3}
+merge_method: linear
+dtype: float32
+""")
+    assert_merged(found, {name: (ONE[name] + 0.3 * TWO[name]) / 1.3 for name in SHAPES})
+    assert "note: dtype is the type of the output" in said
+
+
+def test_a_linear_sum_with_a_negative_weight(run):
+    found, _ = run("""
+models: [{model: one, parameters: {weight: 1.0}}, {model: two, parameters: {weight: -0.25}}]
+merge_method: linear
+parameters: {normalize: false}
+""")
+    assert_merged(found, {name: ONE[name] - 0.25 * TWO[name] for name in SHAPES})
+
+
+def slerp(a, b, t):
+    cosine = np.sum(a * b) / np.linalg.norm(a) / np.linalg.norm(b)
+    angle = np.arccos(cosine)
+    return (np.sin((1 - t) * angle) * a + np.sin(t * angle) * b) / np.sin(angle)
+
+
+def test_the_slerp_recipe_of_mergekits_front_page(run):
+    """Filters with gradients over a slice of all layers; the base is the end at t = 0 wherever it is listed."""
+    found, _ = run(
+        """
+slices:
+  - sources:
+      - model: one
+        layer_range: [0, 3]
+      - model: two
+        layer_range: [0, 3]
+merge_method: slerp
+base_model: two
+parameters:
+  t:
+    - filter: self_attn
+      value: [0, 0.5, 0.3, 0.7, 1]
+    - filter: mlp
+      value: [1, 0.5, 0.7, 0.3, 0]
+    - value: 0.5
+dtype: bfloat16
+""",
+        "--dtype",
+        "float32",
+    )
+    gradient = {"self_attn": [0.0, 0.3, 1.0], "mlp": [1.0, 0.7, 0.0]}
+
+    def t(name):
+        return next((values[layer_of(name)] for part, values in gradient.items() if part in name), 0.5)
+
+    assert_merged(found, {name: slerp(TWO[name], ONE[name], t(name)) for name in SHAPES})
+
+
+def ties(changes, weights, densities):
+    trimmed = []
+    for change, density in zip(changes, densities, strict=True):
+        threshold = np.sort(np.abs(change).ravel())[-max(1, round(density * change.size))]
+        trimmed.append(np.where(np.abs(change) >= threshold, change, 0.0))
+    sign = np.sign(sum(w * change for w, change in zip(weights, trimmed, strict=True)))
+    agree = [change * sign > 0 for change in trimmed]
+    total = sum(w * np.where(yes, change, 0.0) for w, change, yes in zip(weights, trimmed, agree, strict=True))
+    mass = sum(w * yes for w, yes in zip(weights, agree, strict=True))
+    return np.divide(total, mass, out=np.zeros_like(total), where=mass > 0)
+
+
+def test_the_ties_recipe_of_mergekits_front_page(run):
+    """Gradients of densities and weights, filters of weights, the base among the models, int8_mask."""
+    found, said = run("""
+models:
+  - model: base
+  - model: one
+    parameters:
+      density: [1, 0.7, 0.1] # density gradient
+      weight: 1.0
+  - model: two
+    parameters:
+      density: 0.33
+      weight:
+        - filter: mlp
+          value: 0.5
+        - value: 0
+merge_method: ties
+base_model: base
+parameters:
+  normalize: true
+  int8_mask: true
+""")
+    density = {0: 1.0, 1: 0.7, 2: 0.1, None: 1.0}
+    expected = {}
+    for name in SHAPES:
+        changes = [ONE[name] - BASE[name], TWO[name] - BASE[name]]
+        weights = [1.0, 0.5 if "mlp" in name else 0.0]
+        expected[name] = BASE[name] + ties(changes, weights, [density[layer_of(name)], 0.33])
+    assert_merged(found, expected)
+    assert "int8_mask changes memory only" in said
+
+
+def test_task_arithmetic_with_lambda_and_a_negation(run):
+    found, _ = run("""
+models:
+  - {model: one, parameters: {weight: 1.0}}
+  - {model: two, parameters: {weight: -0.5}}
+merge_method: task_arithmetic
+base_model: base
+parameters: {lambda: 0.8}
+""")
+    assert_merged(found, {name: BASE[name] + 0.8 * ((ONE[name] - BASE[name]) - 0.5 * (TWO[name] - BASE[name]))
+                          for name in SHAPES})  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["dare_linear", "dare_ties"])
+def test_dare_of_density_one_is_the_undropped_sum(run, method):
+    found, said = run(f"""
+models: [{{model: one, parameters: {{weight: 0.4}}}}, {{model: two, parameters: {{weight: 0.0}}}}]
+merge_method: {method}
+base_model: base
+parameters: {{density: 1.0}}
+""")
+    assert_merged(found, {name: BASE[name] + 0.4 * (ONE[name] - BASE[name]) for name in SHAPES})
+    assert "divided by the density" in said
+
+
+def test_slices_have_gradients_of_their_own(run):
+    found, _ = run("""
+slices:
+  - sources: [{model: one, layer_range: [0, 2]}, {model: two, layer_range: [0, 2]}]
+    parameters: {t: [0.2, 0.6]}
+  - sources: [{model: one, layer_range: [2, 3]}, {model: two, layer_range: [2, 3]}]
+    parameters: {t: [0.0, 0.9]}
+merge_method: slerp
+base_model: one
+""")
+    place = {0: 0.2, 1: 0.6, 2: 0.9, None: 0.2}  # a slice of one layer takes the last entry, what is outside the first
+    assert_merged(found, {name: slerp(ONE[name], TWO[name], place[layer_of(name)]) for name in SHAPES})
+
+
+def test_weights_that_are_all_zero_leave_the_base(run):
+    found, _ = run("""
+models: [{model: one, parameters: {weight: [{filter: mlp, value: 1.0}, {value: 0.0}]}}]
+merge_method: ties
+base_model: base
+""")
+    assert_merged(found, {name: ONE[name] if "mlp" in name else BASE[name] for name in SHAPES})
+
+
+def test_models_are_found_beside_the_recipe_here_and_in_the_hubs_cache(places, monkeypatch):
+    snapshot = places / "cache" / "models--org--name" / "snapshots" / "abc"
+    write(snapshot, state(5))
+    (snapshot.parent.parent / "refs").mkdir()
+    (snapshot.parent.parent / "refs" / "main").write_text("abc")
+    monkeypatch.setenv("HF_HUB_CACHE", str(places / "cache"))
+    (places / "recipes").mkdir()
+    write(places / "recipes" / "near", state(6))
+    recipe = places / "recipes" / "recipe.yaml"
+    models = "[{model: near}, {model: one}, {model: org/name}, {model: {path: org/name, revision: abc}}]"
+    recipe.write_text(f"merge_method: linear\nparameters: {{weight: 1}}\nmodels: {models}\n")
+    found = read_merge_recipe(recipe).models
+    assert found[0].endswith("recipes/near")
+    assert found[1] == "one"
+    assert found[2:] == [str(snapshot)] * 2
+
+
+HEAD = "models: [{model: one, parameters: {weight: 1}}, {model: two, parameters: {weight: 1}}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD + "merge_method: della\nbase_model: base",
+         "method 'della' of mergekit is not in this library; there are linear, slerp, ties"),
+        (HEAD + "merge_method: mean", "method 'mean' does not exist; there are linear"),
+        (HEAD, "has mergekit's form and no merge_method"),
+        (HEAD + "merge_method: ties", "method ties needs a base_model"),
+        (HEAD + "merge_method: slerp\nparameters: {t: 0.5}", "method slerp needs a base_model"),
+        (HEAD + "merge_method: linear\nmodules: {}", "has modules, which is not understood"),
+        (HEAD + "merge_method: linear\nchat_template: chatml", "sets chat_template"),
+        (HEAD + "merge_method: linear\nparameters: {wieght: 1}",
+         r"'linear' has no parameter wieght, did you mean weight\?; it has weight"),
+        (HEAD + "merge_method: dare_ties\nbase_model: base\nparameters: {rescale: false}", "sets rescale to false"),
+        (HEAD + "merge_method: linear\nslices: []", "needs models or slices, one of them"),
+        ("models: [{model: one}]\nmerge_method: linear", "nothing says the weight of .* of one"),
+        ("models: [{model: one, parameters: {weight: much}}]\nmerge_method: linear", "weight must be a number"),
+        ("models: [{model: one, lora: x}]\nmerge_method: linear", "a model has lora"),
+        ("models: [{model: one+adapter}]\nmerge_method: linear", "is a model with an adapter"),
+        ("models: [{model: nowhere/at-all}]\nmerge_method: linear", "nor in the hub's cache; fetch it: hf download"),
+        ("models: [{name: one}]\nmerge_method: linear", "a model must be named as model: PATH"),
+        ("models: []\nmerge_method: linear", "models must be a list"),
+        ("base_model: one\ngate_mode: hidden\nexperts: []", "has gate_mode, a key of mergekit-moe"),
+        ("merge_method: linear\nparameters: {weight: 1}\nslices: [{sources: [{model: one, layer_range: [0, 2]}]}]",
+         r"its slices have layers \[0, 2\] of 3"),
+        ("merge_method: linear\nparameters: {weight: 1}\nslices: [{sources: [{model: one, layer_range: [0, 2]}, "
+         "{model: two, layer_range: [1, 3]}]}]", r"the sources of a slice have layers \[0, 2\] and others"),
+        ("merge_method: passthrough\nslices: [{sources: [{model: one}]}]", "method 'passthrough' of mergekit"),
+    ],
+)  # fmt: skip
+def test_what_has_no_counterpart_is_named(places, text, message):
+    recipe = places / "recipe.yaml"
+    recipe.write_text(text)
+    with pytest.raises(cs.FileFormatError, match=message):
+        read_merge_recipe(recipe)
+
+
+def test_ours_and_theirs_are_told_apart(places):
+    recipe = places / "recipe.yaml"
+    recipe.write_text("models: [one, two]\nmethod: slerp\n")
+    assert read_merge_recipe(recipe).method == "slerp"
+    assert not read_merge_recipe(recipe).notes
