@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, overload
 
+from consilience.draws.containers import to_container
+from consilience.draws.draws import Draws
 from consilience.errors import OptionError
 from consilience.estimators import rebuild as estimators
 from consilience.estimators.statistics import Statistics
@@ -15,14 +17,17 @@ from consilience.posteriors.posterior import Posterior
 def rebuild(posterior: Posterior) -> Any: ...
 @overload
 def rebuild(posterior: Statistics, **parameters: Any) -> Any: ...
-def rebuild(posterior: Posterior | Statistics, **parameters: Any) -> Any:
+@overload
+def rebuild(posterior: Draws) -> Any: ...
+def rebuild(posterior: Posterior | Statistics | Draws, **parameters: Any) -> Any:
     """Return a fitted model with the components of a posterior, or the estimator that statistics give.
 
-    A posterior that came from no library's model is returned as it is.
+    A posterior that came from no library's model is returned as it is. Draws are given back in the container that they
+    came in.
 
     Parameters
     ----------
-    posterior : Posterior or Statistics
+    posterior : Posterior, Statistics or Draws
         What ``describe`` or ``load`` returned, or what was fused.
     **parameters
         Of statistics: hyper-parameters in place of those that the sites used, such as ``alpha=0.5``.
@@ -49,4 +54,6 @@ def rebuild(posterior: Posterior | Statistics, **parameters: Any) -> Any:
         return estimators.rebuild(posterior, parameters)
     if parameters:
         raise OptionError(", ".join(parameters), "is for statistics of estimators; a posterior says all itself")
+    if isinstance(posterior, Draws):
+        return to_container(posterior)
     return posteriors.rebuild(posterior)

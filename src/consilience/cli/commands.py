@@ -25,6 +25,8 @@ from consilience.cli.pack import pack
 from consilience.cli.report import report
 from consilience.cli.serve import send, serve
 from consilience.cli.short_warnings import short_warnings
+from consilience.draws.methods import DRAWS_METHODS
+from consilience.draws.methods.base import DrawsMethod
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.method import NetworkMethod
@@ -53,11 +55,12 @@ def methods(name: str | None) -> None:
 
     Without a NAME, estimators that need no method are listed too.
     """
-    tables: dict[str, Sequence[type[Method] | type[NetworkMethod] | type[TensorMethod]]] = {
+    tables: dict[str, Sequence[type[Method] | type[NetworkMethod] | type[TensorMethod] | type[DrawsMethod]]] = {
         "Posteriors of statistical models": METHODS,
         "Neural networks": NETWORK_METHODS,
         "Bayesian neural networks": BAYESIAN_METHODS,
         "Checkpoints, with `consilience merge`": TENSOR_METHODS,
+        "Posterior draws": DRAWS_METHODS,
     }
     names = sorted({method.name for table in tables.values() for method in table})
     if name is not None and name not in names:
@@ -94,7 +97,7 @@ def _format_default(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _print_method(method: type[Method] | type[NetworkMethod] | type[TensorMethod]) -> None:
+def _print_method(method: type[Method] | type[NetworkMethod] | type[TensorMethod] | type[DrawsMethod]) -> None:
     """Print what a method does, needs and gives, its paper, and its options with their defaults."""
     click.echo(f"{method.name:12} {method.summary}")
     click.echo(f"{'':12} needs: {method.needs}")
