@@ -11,6 +11,7 @@ from consilience.core.inputs import NamedInput, files_given_twice, in_order, too
 from consilience.draws.checking import chain_problems, disagreements, value_problems
 from consilience.draws.draws import Draws, as_draws
 from consilience.draws.files import FORMAT, read_many
+from consilience.draws.fusion import DrawsFusion
 from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.relabel import Relabelling, relabel_sites
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
@@ -86,7 +87,7 @@ def describe_inputs(
                 called = "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
                 raise InputError("", f"is no draws file but {called}", "fuse files of one kind")
             else:
-                draws = as_draws(one.model)
+                draws = one.model.draws if isinstance(one.model, DrawsFusion) else as_draws(one.model)
             content_digest = draws.digest
             draws = draws.stated(
                 prior=method.prior,
