@@ -14,19 +14,19 @@ def sample_average(draws, rng):
 
 
 def consensus_independent(draws, rng):
-    """consensusMCindep (Scott et al. 2016): weights 1/variance, parameter by parameter."""
+    """ConsensusMCindep (Scott et al. 2016): weights 1/variance, parameter by parameter."""
     weights = 1.0 / draws.var(axis=1, ddof=1)  # (J, d)
     return np.einsum("jtd,jd->td", draws, weights) / weights.sum(axis=0)
 
 
 def consensus_covariance(draws, rng):
-    """consensusMCcov (Scott et al. 2016): weights are inverse covariances."""
+    """ConsensusMCcov (Scott et al. 2016): weights are inverse covariances."""
     weights = np.stack([np.linalg.inv(np.atleast_2d(np.cov(own, rowvar=False))) for own in draws])
     return np.linalg.solve(weights.sum(axis=0), np.einsum("jtd,jde->te", draws, weights).T).T
 
 
 def semiparametric(draws, rng):
-    """semiparamDPE (Neiswanger, Wang and Xing 2014, section 3.3 and algorithm 1), one chain, h = i^(-1/(4 + d))."""
+    """SemiparamDPE (Neiswanger, Wang and Xing 2014, section 3.3 and algorithm 1), one chain, h = i^(-1/(4 + d))."""
     n_sites, n_draws, d = draws.shape
     means = draws.mean(axis=1)
     covariances = np.stack([np.atleast_2d(np.cov(own, rowvar=False)) for own in draws])

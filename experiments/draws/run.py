@@ -1,6 +1,6 @@
 """Distances of fused draws from the full posterior, by target and method.
 
-    python -m experiments.draws.run [--seeds 5]          resumes: what results.json has is not computed again
+python -m experiments.draws.run [--seeds 5]          resumes: what results.json has is not computed again
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OURS = {
 
 
 def distances(coordinates, reference):
-    """Return root mean square distance of means, least and greatest ratio of widths, mean Wasserstein-1, in deviations."""
+    """Return distance of means, least and greatest ratio of widths, and mean Wasserstein-1, in deviations."""
     deviation = reference.std(axis=0)
     gaps = (coordinates.mean(axis=0) - reference.mean(axis=0)) / deviation
     ratios = coordinates.std(axis=0) / deviation
@@ -77,7 +77,13 @@ def run_cell(make, seed):
             return
         kept = ("chosen", "largest_skewness", "acceptance_rate")
         told = {key: value for key, value in fusion.details.items() if key in kept}
-        record(name, target.to_coordinates({key: one[0] for key, one in fusion.draws.variables.items()}), started, code=fusion.verdict.code, **told)
+        record(
+            name,
+            target.to_coordinates({key: one[0] for key, one in fusion.draws.variables.items()}),
+            started,
+            code=fusion.verdict.code,
+            **told,
+        )
 
     record("a second full run", again, time.perf_counter())
     shared = [cs.Draws(in_chains(target, own), prior=1.0 / n_sites, **target.told) for own in draws["shared"]]
@@ -111,6 +117,7 @@ def run_cell(make, seed):
 
 
 def main():
+    """Run what results.json lacks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="*")
@@ -127,7 +134,7 @@ def main():
                     warnings.simplefilter("ignore", cs.HarmWarning)
                     results[key] = {"half": part, "target": name, "seed": seed, **run_cell(make, seed)}
                 RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-                print(f"{key}: {time.perf_counter() - started:.0f} s")
+                print(f"{key}: {time.perf_counter() - started:.0f} s")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def ensemble_draws(log_density, start, n_draws, rng, n_steps=N_STEPS):
 
 
 def grid_draws(log_density, ranges, n_draws, rng, size=600):
-    """Return draws (n_draws, 2) of a log density in two dimensions, on a grid over ranges, jittered within its cells."""
+    """Return draws (n_draws, 2) of a log density in two dimensions: cells of a grid over ranges, jittered."""
     axes = [np.linspace(low, high, size) for low, high in ranges]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
     values = log_density(points)

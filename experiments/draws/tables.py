@@ -37,7 +37,8 @@ def _cell(results: list[dict[str, Any]], method: str) -> str:
     if not rows:
         return "refused" if n_refused else "–"
     low, high = min(row["widths"][0] for row in rows), max(row["widths"][1] for row in rows)
-    text = f"{mean(row['mean'] for row in rows):.2f}, {low:.2f}–{high:.2f}, **{mean(row['wasserstein'] for row in rows):.2f}**"
+    means, distances = (mean(row[name] for row in rows) for name in ("mean", "wasserstein"))
+    text = f"{means:.2f}, {low:.2f}–{high:.2f}, **{distances:.2f}**"
     return text + (f" ({n_refused} of {len(found)} refused)" if n_refused else "")
 
 
@@ -48,7 +49,8 @@ def table(half: str) -> str:
     seeds = {one["seed"] for one in results}
     names = {"eight_schools": "eight schools", "signs": "two modes"}
     lines = [
-        f"| means, widths, **Wasserstein**; {len(seeds)} seeds | {' | '.join(names.get(one, one) for one in targets)} |",
+        f"| means, widths, **Wasserstein**; {len(seeds)} seeds"
+        f" | {' | '.join(names.get(one, one) for one in targets)} |",
         "| --- |" + " --- |" * len(targets),
     ]
     for method in METHODS:

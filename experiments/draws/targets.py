@@ -1,4 +1,4 @@
-"""Targets: data at sites, subposteriors with prior^(1/J), with the whole prior, and with likelihood^J, and the full one.
+"""Targets: data at sites; subposteriors with prior^(1/J), the whole prior, and likelihood^J; the full posterior.
 
 A target gives log densities in unconstrained coordinates, Jacobians included, as samplers see them: log prior of theta,
 log likelihood of the rows of a site, log |d theta / d u|.
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaln
 
 from experiments.draws.sampling import ensemble_draws, grid_draws
 
@@ -71,10 +70,17 @@ class Target:
 
 
 def nothing(points):
+    """Return the log Jacobian of parameters without constraints."""
     return np.zeros(len(points))
 
 
+def logarithm(values):
+    """Return the logarithm of values, flat, which baselines may have made negative."""
+    return np.log(np.maximum(values.ravel(), 1e-9))
+
+
 def normal(x, mean, sd):
+    """Return the log density of a normal law, up to a constant."""
     return -0.5 * ((x - mean) / sd) ** 2 - np.log(sd)
 
 
@@ -113,8 +119,9 @@ def gamma(rng, n_sites=10, rows=4):
     """Three Poisson rates with gamma priors, 10 sites of 4 rows: skewed posteriors of positive parameters."""
     rates = np.array([1.5, 3.0, 6.0])
     y = rng.poisson(rates, size=(n_sites, rows, 3))
+    totals = y.sum(axis=1)  # (n_sites, 3)
     return Target(
-        [lambda u, own=own: (own.sum(axis=0) * u - rows * np.exp(u) - gammaln(own + 1).sum(axis=0)).sum(axis=1) for own in y],
+        [lambda u, total=total: (total * u - rows * np.exp(u)).sum(axis=1) for total in totals],
         lambda u: (u - np.exp(u)).sum(axis=1), lambda u: u.sum(axis=1), np.log(rates),
         lambda u: {"rate": np.exp(u)}, lambda v: np.log(np.maximum(v["rate"], 1e-9)),
         {"rate": ("gamma", 2, 1)}, {"constraints": {"rate": "positive"}},
@@ -122,7 +129,7 @@ def gamma(rng, n_sites=10, rows=4):
 
 
 def signs(rng, n_sites=5, rows=20):
-    """y ~ N(theta^2, 4): two modes at every site."""
+    """Y ~ N(theta^2, 4): two modes at every site."""
     y = rng.normal(1.25**2, 2.0, size=(n_sites, rows))
     return Target(
         [lambda u, own=own: normal(own, u**2, 2.0).sum(axis=1) for own in y],
@@ -145,14 +152,14 @@ def eight_schools(rng):
         lambda u: normal(u[:, 0], 0.0, 20.0) - np.log(25 + np.exp(2 * u[:, 1])),  # half-Cauchy(5)
         lambda u: u[:, 1], np.array([5.0, 1.5]),
         lambda u: {"mu": u[..., 0], "tau": np.exp(u[..., 1])},
-        lambda v: np.stack([v["mu"].ravel(), np.log(np.maximum(v["tau"].ravel(), 1e-9))], axis=1),
+        lambda v: np.stack([v["mu"].ravel(), logarithm(v["tau"])], axis=1),
         {"mu": ("normal", 0, 20), "tau": ("half_cauchy", 5)}, {"constraints": {"tau": "positive"}},
         ranges=((-120.0, 120.0), (-8.0, 10.0)),
     )  # fmt: skip
 
 
 def radon(rng, n_sites=5, counties=8):
-    """Radon-like: log levels in 40 counties, floor as covariate, county effects integrated out; 5 sites of 8 counties."""
+    """Radon-like: log levels in 40 counties, 8 at each of 5 sites; the floor as covariate, county effects integrated."""
     truth = np.array([1.5, -0.7, np.log(0.35), np.log(0.75)])  # intercept, floor, log deviations of counties and houses
     sums = []
     for _ in range(n_sites * counties):
@@ -177,9 +184,7 @@ def radon(rng, n_sites=5, counties=8):
         lambda u: normal(u[:, :2], 0.0, 5.0).sum(axis=1) - 0.5 * np.exp(2 * u[:, 2:]).sum(axis=1),  # half-normal(1)
         lambda u: u[:, 2:].sum(axis=1), truth,
         lambda u: {"a": u[..., 0], "b": u[..., 1], "tau": np.exp(u[..., 2]), "sigma": np.exp(u[..., 3])},
-        lambda v: np.stack(
-            [v["a"].ravel(), v["b"].ravel(), *(np.log(np.maximum(v[n].ravel(), 1e-9)) for n in ("tau", "sigma"))], axis=1
-        ),
+        lambda v: np.stack([v["a"].ravel(), v["b"].ravel(), logarithm(v["tau"]), logarithm(v["sigma"])], axis=1),
         {"a": ("normal", 0, 5), "b": ("normal", 0, 5), "tau": ("half_normal", 1), "sigma": ("half_normal", 1)},
         {"constraints": {"tau": "positive", "sigma": "positive"}},
     )  # fmt: skip
@@ -233,7 +238,7 @@ def mixture(rng, n_sites=5, rows=150):
 
 
 def funnel(rng, n_sites=5, rows=2, k=4):
-    """Neal's funnel with data: v ~ N(0, 2^2), theta_k ~ N(0, e^v), y ~ N(theta_k, 1); 5 sites of 2 rows of each theta."""
+    """Neal's funnel with data: v ~ N(0, 2^2), theta_k ~ N(0, e^v), y ~ N(theta_k, 1); 5 sites of 2 rows for each."""
     theta = rng.normal(size=k)
     y = rng.normal(theta, 1.0, size=(n_sites, rows, k))
 
