@@ -159,7 +159,7 @@ def eight_schools(rng):
 
 
 def radon(rng, n_sites=5, counties=8):
-    """Radon-like: log levels in 40 counties, 8 at each of 5 sites; the floor as covariate, county effects integrated."""
+    """Radon-like: 40 counties, 8 at each of 5 sites; the floor as covariate, county effects integrated out."""
     truth = np.array([1.5, -0.7, np.log(0.35), np.log(0.75)])  # intercept, floor, log deviations of counties and houses
     sums = []
     for _ in range(n_sites * counties):

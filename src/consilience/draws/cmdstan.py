@@ -155,7 +155,8 @@ def _variables(path: Path, columns: Sequence[str], table: Array) -> dict[str, Ar
             raise FileFormatError(path, f"lacks columns of {name}: its indices do not fill an array")
         values = np.empty((*table.shape[:2], *shape))
         for index, place in entries:
-            values[(..., *index)] = table[:, :, place]
+            entry: Any = (..., *index)
+            values[entry] = table[:, :, place]
         variables[name] = values
     return variables
 
