@@ -44,9 +44,11 @@ def _cell(results: list[dict[str, Any]], method: str) -> str:
 
 def table(half: str) -> str:
     """Return a table of one half of the targets."""
-    results = list(json.loads((HERE / "results.json").read_text()).values())
-    targets = list(dict.fromkeys(one["target"] for one in results if one["half"] == half))
-    seeds = {one["seed"] for one in results}
+    results = [one for one in json.loads((HERE / "results.json").read_text()).values() if one["half"] == half]
+    targets = list(dict.fromkeys(one["target"] for one in results))
+    of_seed = {seed: {one["target"] for one in results if one["seed"] == seed} for seed in range(100)}
+    seeds = [seed for seed, found in of_seed.items() if len(found) == len(targets)]  # with all targets
+    results = [one for one in results if one["seed"] in seeds]
     names = {"eight_schools": "eight schools", "signs": "two modes"}
     lines = [
         f"| means, widths, **Wasserstein**; {len(seeds)} seeds"

@@ -9,6 +9,7 @@ import numpy as np
 
 from consilience.core.verdict import Verdict
 from consilience.draws.constraints import Real
+from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS
 from consilience.draws.methods.auto import DrawsAuto
 from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.methods.hierarchical import HierarchicalDraws
@@ -62,6 +63,8 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
     against |= _prior_notes(stack, method)
     against |= _size_notes(stack)
     against |= _shape_notes(stack)
+    if not method.takes_modes and not isinstance(method, WASP):
+        against |= _skewness_notes(stack)
     if code == "fine" and against:
         code = "doubtful"
     text = f"{stack.n_sites} subposteriors of {stack.n_coordinates} parameters combined by {chosen}"
@@ -99,6 +102,22 @@ def _size_notes(stack: Subposteriors) -> dict[str, str]:
     return {
         f"{which} has fewer than {MIN_ROWS_PER_COORDINATE} rows for each parameter, where errors of 0.3 standard"
         " deviations must be expected": "join small sites before sampling, or refine in rounds"
+    }
+
+
+def _skewness_notes(stack: Subposteriors) -> dict[str, str]:
+    """Return that subposteriors are skewed beyond chance: the standard error of a skewness is sqrt(6 / n)."""
+    limits = np.array([GAUSSIAN_SKEWNESS + 3.0 * np.sqrt(6.0 / site.n_draws) for site in stack.sites])
+    beyond = np.abs(stack.skewness) - limits[:, None]  # (J, D)
+    if not np.any(beyond > 0):
+        return {}
+    site, place = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
+    largest = stack.skewness[site, place]
+    return {
+        f"subposteriors are skewed ({stack.sites[0].coordinate_names[place]} at {stack.names[site]} by {largest:.2f}),"
+        " where errors of 0.1 to 0.6 standard deviations were measured": (
+            "more rows at each site; of few parameters, compare with method='semiparametric', parametric=False"
+        )
     }
 
 
