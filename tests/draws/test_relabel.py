@@ -42,6 +42,15 @@ def test_components_are_numbered_alike_in_all_draws(switch):
         np.testing.assert_array_equal(np.sort(relabelled.variables[name]), np.sort(draws.variables[name]))
 
 
+def test_variables_by_component_are_known_by_the_name_of_their_axis():
+    draws = mixture()[0]
+    values = {"mu": draws.variables["mu"], "beta": draws.variables["mu"] + 0.0}
+    named = cs.Draws(values, dims={"mu": ("component",), "beta": ("school",)})
+    relabelled = cs.relabel(named)
+    assert np.all(relabelled.variables["mu"].std(axis=(0, 1)) < 0.2)
+    np.testing.assert_array_equal(relabelled.variables["beta"], values["beta"])
+
+
 def test_sites_are_numbered_alike():
     sites = [mixture(seed)[0] for seed in range(3)]
     relabelled = cs.relabel(sites)

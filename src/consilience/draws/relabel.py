@@ -28,6 +28,8 @@ from consilience.matching.assignment import assign_blocks
 
 MAX_PASSES = 100
 """A bound on passes; the objective falls with each and labels are finitely many. 2 to 6 were seen."""
+COMPONENT_AXES = (("component",), ("components",), ("cluster",))
+"""First axes of variables that are taken to be by component where nothing is said."""
 CLOSE_COST = 1.0
 """Difference of costs, in nats, below which a draw's second-best labels are nearly as good."""
 MIN_DEVIATION = 1e-9
@@ -76,7 +78,7 @@ def relabel(
         The draws of one site, or of several.
     exchangeable : sequence of str, optional
         Variables whose first own axis are the components, such as ``("mu", "sigma", "weights")``. Default: what
-        ``Draws`` say.
+        ``Draws`` say, else the variables whose first own axis is called "component", "components" or "cluster".
     constraints : mapping of str to constraint, optional
         Where variables lie: see ``Draws``. Logarithms are compared of positive ones and of simplexes.
     details : bool
@@ -111,6 +113,7 @@ def relabel(
     if exchangeable is not None:
         sites = [replace(site, exchangeable=()) for site in sites]
     sites = [site.stated(**statement) for site in sites]
+    sites = [site if site.exchangeable else site.stated(exchangeable=_by_axis(site)) for site in sites]
     if not all(site.exchangeable for site in sites):
         raise OptionError("exchangeable", "names no variables by component, such as exchangeable=('mu', 'sigma')")
     relabelled, found = relabel_sites(sites)
@@ -120,6 +123,11 @@ def relabel(
     ]
     answer = results if is_list else results[0]
     return (answer, found if is_list else found[0]) if details else answer
+
+
+def _by_axis(draws: Draws) -> tuple[str, ...]:
+    """Return the variables whose first own axis has the name of components."""
+    return tuple(name for name in draws.variables if draws.dims_of(name)[:1] in COMPONENT_AXES)
 
 
 def relabel_sites(sites: Sequence[Draws]) -> tuple[list[Draws], list[Relabelling]]:
