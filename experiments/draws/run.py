@@ -1,6 +1,6 @@
 """Distances of fused draws from the full posterior, by target and method.
 
-python -m experiments.draws.run [--seeds 5]          resumes: what results.json has is not computed again
+python -m experiments.draws.run [--seeds 3]          resumes: what results.json has is not computed again
 """
 
 from __future__ import annotations
@@ -81,7 +81,6 @@ def run_cell(make, seed):
             name,
             target.to_coordinates({key: one[0] for key, one in fusion.draws.variables.items()}),
             started,
-            code=fusion.verdict.code,
             **told,
         )
 
@@ -119,7 +118,7 @@ def run_cell(make, seed):
 def main():
     """Run what results.json lacks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="*")
     arguments = parser.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

@@ -156,7 +156,7 @@ def test_the_default_is_the_product_of_gaussians_and_averages_draws_of_skewed_la
     skewed = [cs.Draws({"beta": rng.gamma(2.0, size=(2, 1000))}, prior=0.5) for _ in range(2)]
     fusion = cs.fuse(skewed)
     assert fusion.details["chosen"] == "consensus_mc"
-    assert "beta is positive in all draws" in fusion.verdict.text
+    assert "beta: positive in all draws" in fusion.verdict.text
     assert "constraints={'beta': 'positive'}" in fusion.verdict.remedy
 
 

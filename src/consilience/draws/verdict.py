@@ -99,8 +99,9 @@ def _size_notes(stack: Subposteriors) -> dict[str, str]:
     if not few:
         return {}
     which = ", ".join(few[:3]) + (f" and {len(few) - 3} more" if len(few) > 3 else "")
+    verb = "has" if len(few) == 1 else "have"
     return {
-        f"{which} has fewer than {MIN_ROWS_PER_COORDINATE} rows for each parameter, where errors of 0.3 standard"
+        f"{which} {verb} fewer than {MIN_ROWS_PER_COORDINATE} rows for each parameter, where errors of 0.3 standard"
         " deviations must be expected": "join small sites before sampling, or refine in rounds"
     }
 
@@ -134,7 +135,7 @@ def _shape_notes(stack: Subposteriors) -> dict[str, str]:
     if not near:
         return {}
     return {
-        f"{', '.join(near[:5])} is positive in all draws and near zero, and was combined as any real number": (
+        f"{', '.join(near[:5])}: positive in all draws and near zero, but combined as any real number": (
             f"state constraints={{{near[0]!r}: 'positive'}}"
         )
     }
