@@ -57,7 +57,7 @@ class HierarchicalDraws(DrawsMethod):
             if values[0] <= 0:
                 raise InputError(
                     name,
-                    "says less of some coordinate than its prior and Jacobian, so that no likelihood is left without these",
+                    "says less of some coordinate than its prior and Jacobian: no likelihood is left without these",
                     "give it more rows, or take method='consensus_mc', which divides them out of the product alone",
                 )
         return own - common, common
