@@ -15,6 +15,7 @@ from average.tables import TABLES as AVERAGE
 from battery.tables import TABLES as BATTERY
 from bnn.alignment_tables import TABLES as POSTERIORS
 from bnn.tables import TABLES as BNN
+from draws.tables import TABLES as DRAWS
 from exact.tables import TABLES as EXACT
 from federated.tables import TABLES as FEDERATED
 from fisher.tables import TABLES as FISHER
@@ -56,6 +57,7 @@ PAGES = (
     "docs/synthetic_inputs.md",
     "docs/verdict.md",
     "docs/average.md",
+    "docs/draws.md",
     "docs/estimators.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -372,6 +374,7 @@ TABLES = {
     **TRUST,
     **HOUSE,
     **SCORES,
+    **DRAWS,
     **SYNTHETIC_INPUTS,
     "networks-speed": networks_speed_table,
     "recurrent-speed": recurrent_speed_table,

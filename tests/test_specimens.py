@@ -15,6 +15,7 @@ from tests.api import kinds_zoo
 from tests.bayesian import methods_zoo as bayesian_methods
 from tests.bayesian import readers_zoo
 from tests.checkpoints import methods_zoo as checkpoint_methods
+from tests.draws import methods_zoo as draws_methods
 from tests.estimators import estimators_zoo
 from tests.families import zoo as families
 from tests.federated import request_kinds_zoo as request_kinds
@@ -28,6 +29,7 @@ TABLES = {
     "posteriors.methods.METHODS": (posterior_methods.NAMES, posterior_methods.SPECIMENS),
     "networks.methods.NETWORK_METHODS": (network_methods.NAMES, network_methods.SPECIMENS),
     "bayesian.methods.BAYESIAN_METHODS": (bayesian_methods.NAMES, bayesian_methods.SPECIMENS),
+    "draws.methods.DRAWS_METHODS": (draws_methods.NAMES, draws_methods.SPECIMENS),
     "checkpoints.methods.table.TENSOR_METHODS": (checkpoint_methods.NAMES, checkpoint_methods.SPECIMENS),
     "posteriors.adapters.table.ADAPTERS": (adapters_zoo.KINDS, adapters_zoo.SPECIMENS),
     "bayesian.readers.table.BAYESIAN_ADAPTERS": (readers_zoo.KINDS, readers_zoo.SPECIMENS),

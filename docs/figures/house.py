@@ -29,6 +29,7 @@ ROOMS = {
     "bayesian": "Gaussian weights",
     "networks": "neural networks",
     "estimators": "sums of estimators",
+    "draws": "posterior draws",
     "posteriors": "statistical models",
     "core": "shared types: Kind, Fusion, Verdict",
     "drawing": "charts and pages",
@@ -41,7 +42,7 @@ ROOMS = {
 }
 """What each room is for; a room without a line here stops the script."""
 
-KINDS = ("checkpoints", "bayesian", "networks", "estimators", "posteriors")
+KINDS = ("checkpoints", "bayesian", "networks", "estimators", "draws", "posteriors")
 
 WAY = (
     ("api", "fuse()", 0.5),

@@ -28,6 +28,14 @@ from consilience.checkpoints.methods.task_vectors import DARE, TIES, TaskArithme
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import HarmWarning, Verdict
+from consilience.draws.draws import Draws
+from consilience.draws.fusion import DrawsFusion
+from consilience.draws.methods.auto import DrawsAuto
+from consilience.draws.methods.density_product import DensityProduct
+from consilience.draws.methods.gaussian import ConsensusMonteCarlo, GaussianProduct
+from consilience.draws.methods.hierarchical import HierarchicalDraws
+from consilience.draws.methods.wasp import WASP
+from consilience.draws.relabel import relabel
 from consilience.errors import (
     ConsilienceError,
     FileFormatError,
@@ -102,6 +110,7 @@ __all__ = [
     "SLERP",
     "SPAHM",
     "TIES",
+    "WASP",
     "Attached",
     "Auto",
     "Average",
@@ -110,10 +119,15 @@ __all__ = [
     "BayesianNetwork",
     "Concatenate",
     "Consensus",
+    "ConsensusMonteCarlo",
     "ConsilienceError",
+    "DensityProduct",
     "Description",
     "DirichletProcess",
     "Distill",
+    "Draws",
+    "DrawsAuto",
+    "DrawsFusion",
     "EstimatorFusion",
     "Evaluation",
     "Features",
@@ -124,8 +138,10 @@ __all__ = [
     "FisherInformation",
     "FisherMerging",
     "Fusion",
+    "GaussianProduct",
     "GromovFusion",
     "HarmWarning",
+    "HierarchicalDraws",
     "InputError",
     "KLFusion",
     "KLNetworkFusion",
@@ -181,6 +197,7 @@ __all__ = [
     "predictive_scores",
     "rebuild",
     "register_adapter",
+    "relabel",
     "remove",
     "repair",
     "save",

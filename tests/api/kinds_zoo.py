@@ -39,9 +39,20 @@ def estimator(seed=0):
     return GaussianNB().fit(rng.normal(size=(40, 2)) + (classes == "elm")[:, None], classes)
 
 
+def draws(seed=0):
+    values = np.random.default_rng(seed).normal(size=(2, 150, 2))
+    return cs.Draws({"beta": values}, prior=0.5, n_observations=30)
+
+
 OBJECTS = Specimens(
     "OBJECTS in tests/api/kinds_zoo.py",
-    {"estimators": estimator, "posteriors": posterior, "bayesian": bayesian_network, "networks": network},
+    {
+        "estimators": estimator,
+        "draws": draws,
+        "posteriors": posterior,
+        "bayesian": bayesian_network,
+        "networks": network,
+    },
 )
 """By the kind's name, what makes an object of it from a seed; a new kind is a new entry here."""
 
@@ -70,6 +81,7 @@ FILES = Specimens(
     "FILES in tests/api/kinds_zoo.py",
     {
         "statistics": lambda path: _saved(estimator(), path),
+        "draws": lambda path: _saved(draws(), path),
         "posterior": lambda path: _saved(posterior(), path),
         "bayesian": lambda path: _saved(bayesian_network(), path, symmetry=symmetry()),
         "network": lambda path: _saved(network(), path, symmetry=symmetry()),

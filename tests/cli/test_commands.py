@@ -11,6 +11,7 @@ import pytest
 import consilience as cs
 from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.draws.methods import DRAWS_METHODS
 from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
@@ -232,6 +233,7 @@ def test_methods_lists_every_method_with_its_options(command):
         "Neural networks": NETWORK_METHODS,
         "Bayesian neural networks": BAYESIAN_METHODS,
         "Checkpoints, with `consilience merge`": TENSOR_METHODS,
+        "Posterior draws": DRAWS_METHODS,
     }
     expected = [one for title, methods in tables.items() for one in (title, *methods)]
     title, estimators, hint = blocks[len(expected) :]

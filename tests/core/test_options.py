@@ -12,6 +12,8 @@ import consilience as cs
 
 METHODS = (
     cs.KLFusion,
+    cs.ConsensusMonteCarlo,
+    cs.DensityProduct,
     cs.SPAHM,
     cs.AMPS,
     cs.KMeans,

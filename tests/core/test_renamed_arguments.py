@@ -10,10 +10,11 @@ import consilience as cs
 from consilience.api.options import MethodOptions
 from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.core.deprecated import renamed_keyword
+from consilience.draws.methods import DRAWS_METHODS
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
 
-ALL_METHODS = (*METHODS, *NETWORK_METHODS, *BAYESIAN_METHODS)
+ALL_METHODS = (*METHODS, *NETWORK_METHODS, *BAYESIAN_METHODS, *DRAWS_METHODS)
 
 
 def mixtures():

@@ -128,6 +128,14 @@ def seeds():
         steps = make_pipeline(StandardScaler(), Ridge(alpha=0.5))
         return cs.describe(steps.fit(X, X[:, 0]), (X, X[:, 0]), features=Features(("a", "b", "c")))
 
+    def sampled(seed):
+        draws = {
+            "mu": np.random.default_rng(seed).normal(size=(2, 110, 2)),
+            "tau": np.full((2, 110), 2.0) ** rng.normal(size=(2, 110)),
+        }
+        told = {"constraints": {"tau": "positive"}, "coords": {"place": ["a", "b"]}, "dims": {"mu": ("place",)}}
+        return cs.Draws(draws, prior={"mu": ("normal", 0, 9), "tau": ("half_cauchy", 5)}, n_observations=40, **told)
+
     fused = cs.fuse([replace(one, source={}) for one in pair], method="average")
     tables = {
         "wishart": functools.partial(cs.save, full),
@@ -145,6 +153,8 @@ def seeds():
         "bayesian": functools.partial(cs.save, bayesian),
         "statistics": functools.partial(cs.save, classifier),
         "sums": cs.fuse([sums(0), sums(1)]).save,
+        "draws": functools.partial(cs.save, sampled(0)),
+        "fused draws": cs.fuse([sampled(0), sampled(1)], "consensus_mc").save,
         "description": functools.partial(cs.save, described),
     }
     return {name: _written(write) for name, write in tables.items()}

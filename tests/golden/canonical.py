@@ -52,6 +52,10 @@ def _parts(value):
             return _network_fusion(value)
         case cs.EstimatorFusion():
             return {**_of_every_fusion(value), "statistics": value.statistics, "matching": value.matching}
+        case cs.DrawsFusion():
+            return {**_of_every_fusion(value), "draws": value.draws, "matching": value.matching}
+        case cs.Draws():
+            return dict(value.variables)
         case cs.Statistics():
             return dict(value.tensors())
         case cs.Matching():
@@ -106,6 +110,8 @@ def covered_by(results):
                 covered.add(f"networks by {value.provenance['method']}")
             case cs.EstimatorFusion():
                 covered.add(f"estimators by {value.statistics.kind.rpartition('.')[2]}")
+            case cs.DrawsFusion():
+                covered.add(f"draws by {value.provenance['method']}")
             case cs.Merge():
                 covered.add(f"checkpoints by {value.provenance['recipe']['method']}")
     return sorted(covered)

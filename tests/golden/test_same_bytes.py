@@ -72,6 +72,7 @@ SECTIONS = {
     "Neural networks": "networks",
     "Bayesian neural networks": "bayesian",
     "Checkpoints, with `consilience merge`": "checkpoints",
+    "Posterior draws": "draws",
     "Estimators, fused by their sums, which takes no method": "estimators",
 }
 

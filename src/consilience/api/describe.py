@@ -9,6 +9,7 @@ from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS
 from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
+from consilience.draws.draws import Draws
 from consilience.estimators.statistics import Statistics
 from consilience.networks.network import Network
 from consilience.posteriors.posterior import Features, Posterior
@@ -119,5 +120,5 @@ def describe(
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)
-    described: Posterior | Statistics | Network | BayesianNetwork = kind.describe(model, data, **stated)
+    described: Posterior | Statistics | Draws | Network | BayesianNetwork = kind.describe(model, data, **stated)
     return described

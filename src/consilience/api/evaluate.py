@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from consilience.api.kinds import NETWORKS, POSTERIORS, kind_of
+from consilience.api.kinds import NETWORKS, POSTERIORS, kind_of, list_models
 from consilience.core.inputs import name_inputs
+from consilience.draws.evaluation import DrawsEvaluation
 from consilience.estimators.evaluation import EstimatorEvaluation
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.posteriors.evaluation import Evaluation
@@ -14,7 +15,7 @@ from consilience.posteriors.evaluation import Evaluation
 
 def evaluate(
     fused: Any, own: Any, data: Any, labels: Any = None, *, module: Any = None
-) -> Evaluation | EstimatorEvaluation | NetworkEvaluation:
+) -> Evaluation | EstimatorEvaluation | DrawsEvaluation | NetworkEvaluation:
     """Compare a fused model with a site's own on the site's data, before adopting it. Nothing leaves the site.
 
     Both models score every observation, and the differences are paired, by the first score. Every score says its kind
@@ -33,6 +34,10 @@ def evaluate(
 
     Estimators that are fused by their sums: accuracy and cross-entropy, squared error and R^2, or the log-likelihood of
     rows, whichever their class has; `data` may be ``(X, y)``, or `labels` are y.
+
+    Posterior draws: distances from reference draws of the posterior of all data, where somebody has such, or log
+    predictive densities of held-out rows, where `data` is a function of a dictionary of arrays (T, ...) that returns
+    log-likelihoods (T, n).
 
     Use data that neither model was trained on: scores on a model's own training data favour that model.
 
@@ -55,7 +60,7 @@ def evaluate(
 
     Returns
     -------
-    Evaluation, EstimatorEvaluation or NetworkEvaluation
+    Evaluation, EstimatorEvaluation, DrawsEvaluation or NetworkEvaluation
 
     Raises
     ------
@@ -76,6 +81,7 @@ def evaluate(
     >>> evaluation.better, evaluation.fused_usage
     ('fused', array([50, 50, 50]))
     """
+    fused, own = (list_models({"": one})[""] for one in (fused, own))  # chains in a CSV file are read
     both = tuple(
         one if one.file is not None else replace(one, name=role, label=role)
         for one, role in zip(name_inputs([fused, own]), ("the fused model", "your own model"), strict=True)

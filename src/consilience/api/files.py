@@ -10,6 +10,7 @@ from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS, load_file
 from consilience.bayesian.network import BayesianNetwork
 from consilience.core.deprecated import renamed_keyword
+from consilience.draws.draws import Draws
 from consilience.estimators.statistics import Statistics
 from consilience.networks.descriptions.description import Description
 from consilience.networks.fisher.information import FisherInformation
@@ -103,13 +104,13 @@ def save(
 @overload
 def load(
     path: str | Path,
-) -> Posterior | Statistics | Network | BayesianNetwork | FisherInformation | Description: ...
+) -> Posterior | Statistics | Draws | Network | BayesianNetwork | FisherInformation | Description: ...
 @overload
 def load(path: str | Path, *, module: Any) -> nn.Module: ...
 def load(path: str | Path, *, module: Any = None) -> Any:
     """Return what is in a file, or the ensemble in a folder.
 
-    A file holds a posterior, statistics, a network, Fisher information, or the description of a network.
+    A file holds a posterior, statistics, draws, a network, Fisher information, or the description of a network.
     A Bayesian network comes without a module: give it one with ``with_module`` to ask it.
 
     Parameters

@@ -66,10 +66,11 @@ def fuse(
         Models by name, or in a list, which gives them names: "model 0", ... for objects, their stems for files. Each is
         a fitted model, a Posterior, or the path of a posterior file, mixed if they describe the same kind of thing;
         topic models that name their words may have different vocabularies, and the fused one has all words. Or
-        estimators that are fused by their sums, their Statistics, or files of these. Or
-        networks: torch modules, their state dicts, Networks, BayesianNetworks, or paths of their files. Of estimators
-        and networks a folder or pattern of files, too. Or the posteriors of very many sites, which are not loaded as a
-        whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
+        estimators that are fused by their sums, their Statistics, or files of these. Or posterior draws:
+        ``consilience.Draws``, what ArviZ makes of a sampler's output, CmdStan CSV files. Or
+        networks: torch modules, their state dicts, Networks, BayesianNetworks, or paths of their files. Of estimators,
+        draws and networks a folder or pattern of files, too. Or the posteriors of very many sites, which are not loaded
+        as a whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
     method : str or method object, optional
         A name (see ``consilience methods``) or a method object. Default: the recommended one, and Fisher merging for
         networks that come with Fisher information.

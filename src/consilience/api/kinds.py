@@ -13,6 +13,9 @@ from typing import Any
 from consilience.bayesian.kind import BayesianNetworks
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Inspection, Kind
+from consilience.draws.cmdstan import read_csv_sites
+from consilience.draws.draws import Draws
+from consilience.draws.kind import PosteriorDraws
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.estimators.kind import Estimators
 from consilience.files.remote import is_remote, list_files
@@ -31,9 +34,9 @@ from consilience.posteriors.sharded.kind import ShardedPosteriors
 from consilience.posteriors.sharded.shards import Shards
 
 POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetworks(), ShardedPosteriors()
-ESTIMATORS = Estimators()
+ESTIMATORS, DRAWS = Estimators(), PosteriorDraws()
 
-KINDS: tuple[Kind, ...] = (ESTIMATORS, POSTERIORS, BAYESIAN, NETWORKS)
+KINDS: tuple[Kind, ...] = (ESTIMATORS, DRAWS, POSTERIORS, BAYESIAN, NETWORKS)
 """Every kind, in the order in which an object is shown to them: cheap tests first."""
 
 _KIND_OF_FORMAT = {form.tag: kind for kind in (*KINDS, SHARDS) for form in kind.formats if form.tag is not None}
@@ -56,12 +59,23 @@ def are_shards(models: Any, engine: Any = None) -> bool:
 
 
 def list_models(models: Any, engine: Any = None) -> Any:
-    """Return the files in folders or patterns of networks or of statistics as a list of paths; other models as is.
+    """Return the files in folders or patterns of networks, statistics or draws as a list of paths; other models as is.
 
     Sums are added one file after another, and networks are read one array at a time, so that folders of them need no
-    shards. Descriptions are found beside their networks.
+    shards. Descriptions are found beside their networks. CSV files of CmdStan are read as draws, by site.
     """
-    if engine is not None or isinstance(models, Shards) or not are_shards(models):
+    if engine is not None or isinstance(models, Shards):
+        return models
+    if isinstance(models, str | Path) and str(models).endswith(".csv"):
+        try:
+            models = [file.path for file in list_files(models, (".csv",)) if not is_remote(file.path)]
+        except InputError:  # whoever opens them says it
+            return models
+    if (sites := read_csv_sites(models)) is not models:
+        if isinstance(sites, Mapping):
+            return {name: Draws(model) if isinstance(model, list) else model for name, model in sites.items()}
+        return [Draws(model) if isinstance(model, list) else model for model in sites]
+    if not are_shards(models):
         return models
     try:
         paths = [file.path for file in list_files(models, (".safetensors",))]
@@ -78,7 +92,7 @@ def list_models(models: Any, engine: Any = None) -> Any:
     return [path for path, form in forms.items() if form.tag != DESCRIPTION_FORMAT]
 
 
-_LISTED_KINDS = (ESTIMATORS, NETWORKS, BAYESIAN)
+_LISTED_KINDS = (ESTIMATORS, DRAWS, NETWORKS, BAYESIAN)
 """Kinds whose folders are lists of files."""
 
 
@@ -132,6 +146,8 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
         return BAYESIAN
     if NETWORKS in kinds or isinstance(method, NetworkMethod):
         return NETWORKS
+    if DRAWS in kinds:
+        return DRAWS
     if ESTIMATORS in kinds:
         return ESTIMATORS
     if not any(one.is_plain_checkpoint for one in inputs):

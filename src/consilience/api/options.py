@@ -14,6 +14,7 @@ class MethodOptions(TypedDict, total=False):
     """
 
     aligned: bool | None
+    allow_divergent: bool
     alpha: float | None
     annealing: bool
     assignment: Literal["integral", "relaxed", "variational", "means"]
@@ -24,12 +25,15 @@ class MethodOptions(TypedDict, total=False):
     clip: int | None
     compat: bool
     concentration: float | None
+    constraints: Mapping[str, Any] | None
     cost: str
+    covariance: Literal["full", "diagonal"]
     covariance_type: str
     damping: float | None
     direction: Literal["forward", "reverse"]
     divergence: str
     epsilon: float
+    exchangeable: Sequence[str] | None
     exclusive: bool
     factorial: bool
     favor_target: int | None
@@ -55,15 +59,18 @@ class MethodOptions(TypedDict, total=False):
     minority: Literal["keep", "drop"]
     mode: str
     momentum: float
+    n_draws: int | None
     n_inputs: int
     n_samples: int
     normalize: bool
+    only: Sequence[str] | None
     optimize: bool
     order: float
     outgoing: str
     paper_scaling: bool
+    parametric: bool
     penalty: float | None
-    prior: str | None
+    prior: float | str | Mapping[str, Any] | None
     prior_precision: float | None
     prior_variance: float | None
     refit: bool

@@ -7,6 +7,8 @@ from typing import Any, overload
 
 from consilience.api.kinds import load_file
 from consilience.core.fusion import Fusion
+from consilience.draws.containers import to_container
+from consilience.draws.draws import Draws
 from consilience.errors import OptionError, UnsupportedError
 from consilience.estimators import rebuild as estimators
 from consilience.estimators.statistics import Statistics
@@ -17,15 +19,18 @@ from consilience.posteriors.posterior import Posterior
 @overload
 def rebuild(posterior: Posterior) -> Any: ...
 @overload
+def rebuild(posterior: Draws) -> Any: ...
+@overload
 def rebuild(posterior: Statistics | str | Path, **parameters: Any) -> Any: ...
-def rebuild(posterior: Posterior | Statistics | str | Path, **parameters: Any) -> Any:
+def rebuild(posterior: Posterior | Statistics | Draws | str | Path, **parameters: Any) -> Any:
     """Return a fitted model with the components of a posterior, or the estimator that statistics give.
 
-    A posterior that came from no library's model is returned as it is.
+    A posterior that came from no library's model is returned as it is. Draws are given back in the container that they
+    came in.
 
     Parameters
     ----------
-    posterior : Posterior, Statistics, str or Path
+    posterior : Posterior, Statistics, Draws, str or Path
         What ``describe`` or ``load`` returned, or what was fused; or the path of its file.
     **parameters
         Of statistics: hyper-parameters in place of those that the sites used, such as ``alpha=0.5``.
@@ -54,6 +59,8 @@ def rebuild(posterior: Posterior | Statistics | str | Path, **parameters: Any) -
         return estimators.rebuild(posterior, parameters)
     if parameters:
         raise OptionError(", ".join(parameters), "is for statistics of estimators; a posterior says all itself")
+    if isinstance(posterior, Draws):
+        return to_container(posterior)
     if not isinstance(posterior, Posterior):
         name = type(posterior).__name__
         remedy = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from consilience.api.kinds import BAYESIAN, ESTIMATORS, FORMATS, NETWORKS, POSTERIORS, format_of
+from consilience.api.kinds import BAYESIAN, DRAWS, ESTIMATORS, FORMATS, NETWORKS, POSTERIORS, format_of
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe
 from consilience.errors import InputError, OptionError, Problem
@@ -32,9 +32,9 @@ _NETWORK_OPTIONS = {
 def kind_of_models(recipe: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
     """Return the kind of models that files hold, from the formats that their headers state.
 
-    One Bayesian network makes all files Bayesian, else one network makes all networks, else one file of statistics
-    makes all estimators. Plain checkpoints, and what travels beside networks, say nothing alone: checkpoints are
-    networks where a symmetry is known, traced, or not needed.
+    One Bayesian network makes all files Bayesian, else one network makes all networks, else one file of draws makes all
+    draws, else one file of statistics makes all estimators. Plain checkpoints, and what travels beside networks, say
+    nothing alone: checkpoints are networks where a symmetry is known, traced, or not needed.
 
     Parameters
     ----------
@@ -64,10 +64,11 @@ def kind_of_models(recipe: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
         return BAYESIAN
     if "network" in names:
         return NETWORKS
-    if "statistics" in names:
-        if options:
-            raise OptionError(", ".join(options), f"for networks only, and {recipe.models[0]} is a statistics file")
-        return ESTIMATORS
+    for name, kind, called in (("draws", DRAWS, "a draws file"), ("statistics", ESTIMATORS, "a statistics file")):
+        if name in names:
+            if options:
+                raise OptionError(", ".join(options), f"for networks only, and {recipe.models[0]} is {called}")
+            return kind
     plain = [label for label, name in formats.items() if name == "checkpoint"]
     if "posterior" in names:
         if options and not plain:
@@ -115,7 +116,9 @@ def _refuse_bayesian(
     """Raise for Bayesian networks among other files, and for those whose symmetry is not known."""
     noun_of_format = {form.name: form.called for form in FORMATS}
     first_format = next(iter(formats.values()))
-    expected = "bayesian" if first_format in ("posterior", "statistics", "checkpoint", *_COMPANIONS) else first_format
+    expected = (
+        "bayesian" if first_format in ("posterior", "statistics", "draws", "checkpoint", *_COMPANIONS) else first_format
+    )
     example = next(label for label, name in formats.items() if name == expected)
     problems = [
         Problem(

@@ -15,6 +15,8 @@ from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.cli.json_output import echo_json, json_option
+from consilience.draws.methods import DRAWS_METHODS
+from consilience.draws.methods.base import DrawsMethod
 from consilience.errors import suggestion
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import ESTIMATORS
@@ -24,13 +26,14 @@ from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import METHODS
 
-AnyMethod = type[Method] | type[NetworkMethod] | type[TensorMethod]
+AnyMethod = type[Method] | type[NetworkMethod] | type[TensorMethod] | type[DrawsMethod]
 
 TABLES: Mapping[str, Sequence[AnyMethod]] = {
     "Posteriors of statistical models": METHODS,
     "Neural networks": NETWORK_METHODS,
     "Bayesian neural networks": BAYESIAN_METHODS,
     "Checkpoints, with `consilience merge`": TENSOR_METHODS,
+    "Posterior draws": DRAWS_METHODS,
 }
 """All methods, by what they are for."""
 

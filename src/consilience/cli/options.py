@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from consilience import api
-from consilience.api.kinds import ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of, list_models
+from consilience.api.kinds import DRAWS, ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of, list_models
 from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_models, network_options
 from consilience.core.inputs import EQUAL
 from consilience.core.kind import Kind
@@ -122,20 +122,25 @@ class FusionPlan:
         The models' files, each opened once; empty for shards.
     engine : str, optional
         Address of the Dask scheduler for shards. Default: this process.
+    chains : mapping of str to Draws, optional
+        The draws in CSV files of CmdStan, by site, beside paths of other files. Default: None, where there are none.
     """
 
     recipe: Recipe
     kind: Kind
     files: tuple[SafetensorsFile, ...]
     engine: str | None = None
+    chains: Mapping[str, Any] | None = None
 
     @property
-    def models(self) -> Sequence[Any]:
-        """The models that ``fuse`` is called with: opened files, or the paths of shards."""
-        return self.files or self.recipe.models
+    def models(self) -> Sequence[Any] | Mapping[str, Any]:
+        """The models that ``fuse`` is called with: opened files, the paths of shards, or draws by site."""
+        return self.chains or self.files or self.recipe.models
 
     def n_models(self) -> int:
         """Return the number of models to fuse, without companions such as Fisher information."""
+        if self.chains is not None:
+            return len(self.chains)
         if not self.files:
             return api.shards(self.recipe.models).n_sites
         return sum(not format_of(file).is_companion for file in self.files)
@@ -143,10 +148,10 @@ class FusionPlan:
     def arguments(self) -> dict[str, Any]:
         """Return the keywords of ``fuse`` beside options of the method, after importing modules and reading inputs."""
         stated = {"weights": self.recipe.weights, "n_observations": self.recipe.n_observations}
+        if self.kind in (POSTERIORS, ESTIMATORS, DRAWS):
+            return stated
         if not self.files:
             return {"engine": self.engine, **stated}
-        if self.kind in (POSTERIORS, ESTIMATORS):
-            return stated
         return {**stated, **_network_arguments(self.recipe, self.files)}
 
 
@@ -238,6 +243,10 @@ def make_fusion_plan(
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
     address = _scheduler_address(engine, scheduler)
     listed = list_models(merged.models, address)
+    if isinstance(listed, Mapping):
+        if misplaced := network_options(merged):
+            raise OptionError(", ".join(misplaced), f"for networks only, and {merged.models[0]} holds posterior draws")
+        return FusionPlan(merged, DRAWS, (), None, listed)
     files = () if are_shards(listed) else tuple(open_files(listed, listed))
     if not files or any(file.stated_format == SHARD_FORMAT for file in files):
         if misplaced := network_options(merged):
@@ -247,7 +256,7 @@ def make_fusion_plan(
     if address is None:
         return FusionPlan(merged, kind, files)
     if kind is not POSTERIORS:
-        called = "estimators" if kind is ESTIMATORS else "networks"
+        called = {ESTIMATORS: "estimators", DRAWS: "posterior draws"}.get(kind, "networks")
         raise OptionError(f"--engine, --scheduler: {called} are fused here; these are for shards of posteriors")
     return FusionPlan(merged, SHARDS, (), address)
 

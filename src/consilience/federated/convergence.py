@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from consilience.api.kinds import BAYESIAN, ESTIMATORS, POSTERIORS, kind_of_file
+from consilience.api.kinds import BAYESIAN, DRAWS, ESTIMATORS, POSTERIORS, kind_of_file
 from consilience.bayesian.file_format import read_bayesian
 from consilience.checks import Array
+from consilience.draws.files import read_draws
 from consilience.estimators.files import read_statistics
 from consilience.networks.files import read_network
 from consilience.posteriors.files import read_posterior
@@ -44,6 +45,7 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
     """
     convergence: dict[str, Any] = {"objective": objective if math.isfinite(objective) else None, "change": None}
     kind = kind_of_file(after)
+    pairs: list[tuple[Any, Any]]
     if kind is POSTERIORS:
         new = read_posterior(after)[0]
         convergence["components"] = new.n_components
@@ -54,11 +56,19 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
         convergence["components"] = read_statistics(after)[0].n_components
     if before is None:
         return convergence
-    if kind is ESTIMATORS:
+    if kind is DRAWS:  # draws of two rounds have an order of their own each, so that their means are compared
+        means = [
+            {name: values.mean(axis=(0, 1)) for name, values in read_draws(path)[0].variables.items()}
+            for path in (before, after)
+        ]
+        if means[0].keys() != means[1].keys():
+            return convergence
+        pairs = [(means[0], means[1])]
+    elif kind is ESTIMATORS:
         old_sums, new_sums = (dict(read_statistics(path)[0].tensors()) for path in (before, after))
         if old_sums.keys() != new_sums.keys():
             return convergence
-        pairs: list[tuple[Any, Any]] = [(old_sums, new_sums)]
+        pairs = [(old_sums, new_sums)]
     elif kind is BAYESIAN:
         old_bnn, new_bnn = read_bayesian(before), read_bayesian(after)
         # Means and variances are as many numbers, compared as one vector.

@@ -1,0 +1,1 @@
+"""Posterior draws as a kind of model: subposteriors of sites are combined into draws of the full posterior."""

@@ -1,0 +1,152 @@
+"""Checks of draws: values, chains, and what must agree between sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from consilience.draws.diagnostics import (
+    MAX_DIVERGENT,
+    MAX_RHAT,
+    MIN_CHAIN_LENGTH,
+    distant_chains,
+    divergent_chains,
+    rank_rhat,
+)
+from consilience.draws.draws import Draws
+from consilience.errors import Problem
+
+MAX_NAMED = 5
+"""Variables and chains that a message names at most. Chosen by hand."""
+
+
+def value_problems(draws: Draws) -> list[Problem]:
+    """Return what is wrong with the values of one site's draws, a line each."""
+    length = draws.shape[1]
+    problems = []
+    if length < MIN_CHAIN_LENGTH:
+        problems.append(
+            Problem("", f"has chains of {length} draws, expected at least {MIN_CHAIN_LENGTH}", "sample longer chains")
+        )
+    for name, values in draws.variables.items():
+        finite = np.isfinite(values)
+        if not finite.all():
+            chain, draw = np.argwhere(~finite)[0][:2]
+            problems.append(
+                Problem(name, f"is {values[~finite][0]} in draw {draw} of chain {chain}, expected finite numbers")
+            )
+            continue
+        constraint = draws.constraints[name]
+        inside = constraint.is_inside(values)
+        if not np.all(inside):
+            where = np.argwhere(~inside)[0]
+            problems.append(
+                Problem(
+                    name,
+                    f"lies outside of its constraint, {constraint.to_json()}, in draw {where[1]} of chain {where[0]}:"
+                    f" {np.asarray(values[tuple(where)]).ravel()[:3].tolist()}",
+                    "mend constraints=",
+                )
+            )
+    if problems:
+        return problems
+    fixed = np.flatnonzero(np.ptp(draws.unconstrained, axis=(0, 1)) == 0)
+    if len(fixed):
+        names = [draws.coordinate_names[place] for place in fixed[:MAX_NAMED]]
+        problems.append(
+            Problem("", f"has the same value in all draws of {', '.join(names)}", "leave it out with only=(...)")
+        )
+    return problems
+
+
+def chain_problems(draws: Draws) -> list[Problem]:
+    """Return the chains of one site that diverged or did not mix, a line each."""
+    chains = draws.shape[0]
+    problems = []
+    remedy = "sample again (a smaller step, another parametrisation), or give allow_divergent=True"
+    for chain in divergent_chains(draws.diverging):
+        share = 100 * float(np.mean(draws.diverging[chain]))
+        problems.append(
+            Problem(
+                f"chain {chain}", f"diverged in {share:.1f} % of its draws, more than {100 * MAX_DIVERGENT:g} %", remedy
+            )
+        )
+    rhat = rank_rhat(draws.unconstrained)
+    odd = np.flatnonzero(rhat > MAX_RHAT)
+    if len(odd):
+        worst = odd[np.argsort(-rhat[odd])][:MAX_NAMED]
+        figures = ", ".join(f"{draws.coordinate_names[place]} {rhat[place]:.2f}" for place in worst)
+        more = f" and {len(odd) - len(worst)} more" if len(odd) > len(worst) else ""
+        apart = distant_chains(draws.unconstrained, worst.tolist())
+        subject = f"chain {', '.join(map(str, apart[:MAX_NAMED]))}" if 0 < len(apart) < chains else "its chains"
+        verb = "did not mix with the others" if 0 < len(apart) < chains else "did not mix"
+        problems.append(
+            Problem(
+                subject,
+                f"{verb}: R-hat is above {MAX_RHAT} for {figures}{more}",
+                f"{remedy}; of a mixture, state exchangeable=(...)",
+            )
+        )
+    return problems
+
+
+def disagreements(sites: Sequence[tuple[str, Draws]]) -> list[Problem]:
+    """Return how draws differ in what must agree, a line each; sites are called by labels."""
+    problems: list[Problem] = []
+    if not sites:
+        return problems
+    first_label, first = sites[0]
+    for label, site in sites[1:]:
+        problems += _of_two(first_label, first, label, site)
+    return problems
+
+
+def _of_two(first_label: str, first: Draws, label: str, site: Draws) -> list[Problem]:
+    def differs(what: str, found: object, expected: object, remedy: str = "") -> Problem:
+        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy)
+
+    if set(site.variables) != set(first.variables):
+        its, expected = (", ".join(sorted(draws.variables))[:200] for draws in (site, first))
+        return [differs("has the variables", its, expected, "fit the same model, or choose with only=(...)")]
+    problems = []
+    for name, values in first.variables.items():
+        own = site.variables[name]
+        if own.shape[2:] != values.shape[2:]:
+            problems.append(differs(f"{name} has shape", own.shape[2:], values.shape[2:], "fit the same model"))
+        elif site.dims_of(name) != first.dims_of(name):
+            problems.append(differs(f"{name} has the dims", site.dims_of(name), first.dims_of(name)))
+        if site.constraints[name] != first.constraints[name]:
+            its, expected = (draws.constraints[name].to_json() for draws in (site, first))
+            problems.append(differs(f"{name} is", its, expected, "state the same constraints"))
+    problems += [
+        differs(
+            f"labels {name}",
+            site.coords[name][:3].tolist(),
+            first.coords[name][:3].tolist(),
+            "give all sites the same coords, in one order",
+        )
+        for name in sorted(set(site.coords) & set(first.coords) & first.all_dims())
+        if not np.array_equal(site.coords[name], first.coords[name])
+    ]
+    problems += [
+        differs(f"states {name}", getattr(site, name), getattr(first, name))
+        for name in ("jacobian", "exchangeable", "likelihood_power")
+        if getattr(site, name) != getattr(first, name)
+    ]
+    if _prior_kind(site) != _prior_kind(first):
+        problems.append(
+            differs("states a prior that is", _prior_kind(site), _prior_kind(first), "sample all sites alike")
+        )
+    return problems
+
+
+def _prior_kind(draws: Draws) -> object:
+    """Return what must agree of priors: laws whole, powers not."""
+    if isinstance(draws.prior, float):
+        return "a power"
+    if draws.prior is None:
+        return "not stated"
+    if isinstance(draws.prior, dict):
+        return {name: draws.prior[name] for name in sorted(draws.prior)}
+    return draws.prior

@@ -1,0 +1,197 @@
+"""CmdStan CSV files of draws.
+
+Lines that start with ``#`` are comments: the configuration before the table, the adaptation amid it, times after it.
+The first other line names the columns: ``lp__``, ``accept_stat__``, ``stepsize__``, ``treedepth__``, ``n_leapfrog__``,
+``divergent__``, ``energy__``, then parameters, transformed parameters and generated quantities, ``b.1``, ``M.1.2``, the
+first index fastest. The file does not say which columns are parameters. Warm-up rows of ``save_warmup = 1`` come first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.draws.containers import MAPPING, Contents
+from consilience.errors import FileFormatError, InputError, Problem
+
+MAX_BYTES = 2**31
+"""Largest file that is read: text of a million draws of a hundred parameters. Chosen by hand."""
+
+_SETTING = re.compile(r"#\s*(\w+)\s*=\s*([^\s(]+)")
+_CHAIN_NUMBER = re.compile(r"[_-]\d+$")
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """One file: columns by name, without warm-up."""
+
+    columns: tuple[str, ...]
+    rows: Array  # (T, n_columns)
+
+
+def chain_files(paths: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return files by site: those whose names differ only in a number at their end are the chains of one.
+
+    Examples
+    --------
+    >>> sites = chain_files([Path("lund_1.csv"), Path("lund_2.csv"), Path("oslo.csv")])
+    >>> {name: len(files) for name, files in sites.items()}
+    {'lund': 2, 'oslo': 1}
+    """
+    sites: dict[tuple[Path, str], list[Path]] = {}
+    for path in paths:
+        sites.setdefault((path.parent, _CHAIN_NUMBER.sub("", path.stem)), []).append(path)
+    stems = [stem for _, stem in sites]
+    return {
+        stem if stems.count(stem) == 1 else str(folder / stem): sorted(files) for (folder, stem), files in sites.items()
+    }
+
+
+def read_cmdstan(paths: Sequence[Path]) -> Contents:
+    """Return the draws of the chains of one site.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that cannot be read or is no CmdStan CSV.
+    InputError
+        For chains of other columns or lengths.
+    """
+    chains = [_read_chain(path) for path in paths]
+    first = chains[0]
+    problems = []
+    for path, chain in zip(paths[1:], chains[1:], strict=True):
+        if chain.columns != first.columns:
+            odd = sorted(set(chain.columns) ^ set(first.columns))[:5]
+            problems.append(Problem(path, f"has other columns than {paths[0]}: {', '.join(odd)}", "give one model"))
+        elif len(chain.rows) != len(first.rows):
+            problems.append(
+                Problem(
+                    path,
+                    f"has {len(chain.rows)} draws, expected {len(first.rows)} as {paths[0]}",
+                    "run chains of one length",
+                )
+            )
+    if problems:
+        raise InputError(problems)
+    table = np.stack([chain.rows for chain in chains])  # (C, T, n_columns)
+    diverging = table[:, :, first.columns.index("divergent__")] if "divergent__" in first.columns else None
+    return Contents(_variables(paths[0], first.columns, table), MAPPING, {}, {}, diverging)
+
+
+def _read_chain(path: Path) -> Chain:
+    settings: dict[str, str] = {}
+    columns: tuple[str, ...] | None = None
+    lines: list[str] = []
+    numbers: list[int] = []
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise FileFormatError(path, f"is larger than {MAX_BYTES:,} bytes", "thin the chain")
+        with path.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                text = line.strip()
+                if text.startswith("#"):
+                    if columns is None and (setting := _SETTING.match(text)):
+                        settings.setdefault(setting[1], setting[2])
+                elif columns is None and text:
+                    columns = tuple(name.strip() for name in text.split(","))
+                elif text:
+                    lines.append(text)
+                    numbers.append(number)
+    except OSError as error:
+        raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FileFormatError(path, "is not text in UTF-8") from error
+    remedy = "give the output_*.csv that CmdStan's `sample` wrote"
+    if columns is None or "lp__" not in columns:
+        raise FileFormatError(path, "is no CSV of CmdStan: no header with the column lp__", remedy)
+    if len(set(columns)) < len(columns):
+        raise FileFormatError(path, "names a column twice in its header", remedy)
+    method = settings.get("method", "sample")
+    if method != "sample":
+        raise FileFormatError(path, f"is of CmdStan's method {method!r}, which gives no posterior draws", remedy)
+    rows = np.empty((len(lines), len(columns)))
+    for place, (text, number) in enumerate(zip(lines, numbers, strict=True)):
+        cells = text.split(",")
+        if len(cells) != len(columns):
+            raise FileFormatError(
+                path, f"line {number} has {len(cells)} cells, expected {len(columns)}: the chain was cut off", remedy
+            )
+        try:
+            rows[place] = [float(cell) for cell in cells]
+        except ValueError as error:
+            raise FileFormatError(path, f"line {number} has a cell that is no number", remedy) from error
+    if settings.get("save_warmup") in ("1", "true"):
+        warmup, thin = int(settings.get("num_warmup", 1000)), max(int(settings.get("thin", 1)), 1)
+        rows = rows[-(-warmup // thin) :]
+    if not len(rows):
+        raise FileFormatError(path, "has no draws after warm-up", remedy)
+    return Chain(columns, rows)
+
+
+def _variables(path: Path, columns: Sequence[str], table: Array) -> dict[str, Array]:
+    """Return arrays by variable from columns such as ``M.2.1``, whose first index is the fastest."""
+    places: dict[str, list[tuple[tuple[int, ...], int]]] = {}
+    for place, column in enumerate(columns):
+        if column.endswith("__"):
+            continue
+        name, *indices = column.split(".")
+        try:
+            places.setdefault(name, []).append((tuple(int(index) - 1 for index in indices), place))
+        except ValueError as error:
+            raise FileFormatError(
+                path, f"has a column {column!r}, which is no variable of Stan with indices"
+            ) from error
+    variables = {}
+    for name, entries in places.items():
+        shape = tuple(np.max([index for index, _ in entries], axis=0) + 1) if entries[0][0] else ()
+        if len({len(index) for index, _ in entries}) > 1 or int(np.prod(shape)) != len(entries):
+            raise FileFormatError(path, f"lacks columns of {name}: its indices do not fill an array")
+        values = np.empty((*table.shape[:2], *shape))
+        for index, place in entries:
+            entry: Any = (..., *index)
+            values[entry] = table[:, :, place]
+        variables[name] = values
+    return variables
+
+
+def read_csv_sites(models: Any) -> Any:
+    """Return models by name with every CSV file of CmdStan read; models without such as they are.
+
+    Parameters
+    ----------
+    models : mapping or sequence
+        Where a path, or each of a list of paths, ends in ``.csv``, it holds chains. In a sequence, files whose names
+        differ only in a number at their end are of one site.
+    """
+    if isinstance(models, Mapping):
+        if not any(_is_csv(model) for model in models.values()):
+            return models
+        return {name: _paths(model) if _is_csv(model) else model for name, model in models.items()}
+    if not isinstance(models, Sequence) or isinstance(models, str) or not any(_is_csv(model) for model in models):
+        return models
+    if any(isinstance(model, list | tuple) for model in models):
+        return [_paths(model) if _is_csv(model) else model for model in models]
+    sites: dict[str, Any] = dict(chain_files([Path(model) for model in models if _is_csv(model)]))
+    for place, model in enumerate(models):
+        if not _is_csv(model):
+            name = Path(model).stem if isinstance(model, str | Path) else f"model {place}"
+            sites[name if name not in sites else f"{name} ({place})"] = model
+    return sites
+
+
+def _is_csv(model: object) -> bool:
+    """Return whether a model is a CSV file, or a list of such."""
+    if isinstance(model, list | tuple):
+        return len(model) > 0 and all(isinstance(one, str | Path) and _is_csv(one) for one in model)
+    return isinstance(model, str | Path) and str(model).endswith(".csv")
+
+
+def _paths(model: Any) -> list[Path]:
+    return [Path(one) for one in (model if isinstance(model, list | tuple) else [model])]

@@ -1,0 +1,241 @@
+"""Containers of posterior draws: mappings of arrays, ArviZ InferenceData, xarray DataTree and Dataset.
+
+ArviZ and xarray are known by duck typing, and imported only to give draws back in the container that they came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.errors import InputError, Problem, UnsupportedError
+
+if TYPE_CHECKING:
+    from consilience.draws.draws import Draws
+
+MAPPING, BARE_MAPPING = "mapping", "mapping without chains"
+CONTAINERS = (MAPPING, BARE_MAPPING, "InferenceData", "DataTree", "Dataset")
+"""What draws come in and go back to; arrays of the second have draws first and no chains."""
+
+_LEADING = ("chain", "draw")
+_COORDINATE_KINDS = "iufbUM"
+"""Kinds of NumPy types of coordinates that a file can have: numbers, texts, dates."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What is in a container.
+
+    Parameters
+    ----------
+    variables : mapping of str to ndarray of shape (C, T, ...)
+        The draws, chain by chain.
+    container : str
+        One of `CONTAINERS`.
+    dims : mapping of str to tuple of str
+        Names of the axes after chain and draw, by variable.
+    coords : mapping of str to ndarray
+        Labels by name of the axis.
+    diverging : ndarray of bool of shape (C, T), optional
+        Divergent transitions, where the sampler recorded them.
+    """
+
+    variables: Mapping[str, Array]
+    container: str
+    dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    coords: Mapping[str, np.ndarray] = field(default_factory=dict)
+    diverging: Any = None
+
+
+def is_container(model: object) -> bool:
+    """Return whether an object is InferenceData, or a DataTree or Dataset with posterior draws.
+
+    A mapping of arrays is none by itself: it could be anything, and is wrapped as ``Draws(mapping)``.
+    """
+    return _container_of(model) is not None
+
+
+def _container_of(model: object) -> str | None:
+    kind = type(model)
+    package, name = kind.__module__.partition(".")[0], kind.__name__
+    if package == "arviz" and name == "InferenceData":
+        return name
+    if package == "xarray" and name in ("DataTree", "Dataset"):
+        return name
+    return None
+
+
+def read_container(model: Any, has_chains: bool | None) -> Contents:
+    """Return what is in a container.
+
+    Raises
+    ------
+    InputError
+        For a container without posterior draws, and arrays that are none.
+    UnsupportedError
+        For an object that is no container.
+    """
+    container = _container_of(model)
+    if container is None:
+        if isinstance(model, Mapping):
+            return _read_mapping(model, has_chains)
+        raise UnsupportedError(
+            f"a {type(model).__name__}",
+            "holds no posterior draws",
+            "give InferenceData, a DataTree, a dictionary of arrays (chains, draws, ...), or CmdStan CSV files",
+        )
+    posterior, sample_stats = model, None
+    if container != "Dataset":
+        posterior, sample_stats = _group(model, "posterior"), _group(model, "sample_stats")
+    if posterior is None:
+        raise InputError("", f"is a {container} without a group `posterior`", "give the draws of the sampler")
+    problems = []
+    variables: dict[str, Array] = {}
+    dims: dict[str, tuple[str, ...]] = {}
+    for key, array in posterior.data_vars.items():
+        name = str(key)
+        if tuple(array.dims[:2]) != _LEADING:
+            problems.append(Problem(name, f"has axes {array.dims}, expected chain and draw first"))
+            continue
+        own = _numbers(name, array.values, problems)
+        if own is not None:
+            variables[name], dims[name] = own, tuple(str(dim) for dim in array.dims[2:])
+    coords = {
+        str(name): np.asarray(values.values)
+        for name, values in posterior.coords.items()
+        if name not in _LEADING and values.dims == (name,)
+    }
+    for name, labels in list(coords.items()):
+        if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
+            coords[name] = labels.astype(np.str_)
+        elif labels.dtype.kind not in _COORDINATE_KINDS:
+            problems.append(Problem(f"coordinate {name}", f"is of type {labels.dtype}, expected numbers or texts"))
+    if not variables and not problems:
+        problems.append(Problem("", "has no variables in its group `posterior`"))
+    if problems:
+        raise InputError(problems)
+    diverging = None
+    if sample_stats is not None and "diverging" in sample_stats:
+        diverging = np.asarray(sample_stats["diverging"].values)
+    return Contents(variables, container, dims, coords, diverging)
+
+
+def _group(model: Any, name: str) -> Any:
+    """Return a group of InferenceData, or a child of a DataTree as a Dataset; None where there is none."""
+    if _container_of(model) == "InferenceData":
+        return getattr(model, name, None)
+    return model.children[name].to_dataset() if name in model.children else None
+
+
+def _numbers(name: str, values: Any, problems: list[Problem]) -> Array | None:
+    """Return an array of numbers in float64; None, and a problem more, for anything else."""
+    if values.dtype.kind == "O":
+        problems.append(
+            Problem(
+                name,
+                "is an array of objects: ArviZ 0.x makes such ones, silently, of the nested form of ArviZ 1.x",
+                "call arviz.from_dict(posterior={...}), or give a dictionary of arrays",
+            )
+        )
+        return None
+    if values.dtype.kind not in "iufb":
+        problems.append(Problem(name, f"is of type {values.dtype}, expected real numbers"))
+        return None
+    return np.asarray(values, dtype=np.float64)
+
+
+def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Contents:
+    """Return a dictionary of arrays (C, T, ...) or (n, ...).
+
+    Which of the two is stated by `has_chains`. Else arrays have chains where all agree in two axes, the first of which
+    is the shorter one: there are fewer chains than draws in a chain, and fewer parameters than draws.
+    """
+    problems: list[Problem] = []
+    arrays: dict[str, Array] = {}
+    for name, values in model.items():
+        if not isinstance(name, str) or not name:
+            problems.append(Problem("draws", f"expected names of variables that are texts, found {name!r:.40}"))
+            continue
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            array = np.empty(0, dtype=object)
+        own = _numbers(name, array, problems)
+        if own is not None:
+            arrays[name] = own
+    if not model:
+        problems.append(Problem("draws", "has no variables"))
+    if problems:
+        raise InputError(problems)
+    if has_chains is None:
+        leading = {array.shape[:2] for array in arrays.values()}
+        (shape,) = leading if len(leading) == 1 else ((),)
+        has_chains = len(shape) == 2 and shape[0] < shape[1]
+    if not has_chains:
+        arrays = {name: array[None] for name, array in arrays.items()}
+    leading = {array.shape[:2] for array in arrays.values()}
+    if len(leading) > 1 or len(next(iter(leading))) < 2:
+        shapes = ", ".join(f"{name} {array.shape if has_chains else array.shape[1:]}" for name, array in arrays.items())
+        expected = "chains and draws" if has_chains else "draws"
+        raise InputError(
+            "draws",
+            f"variables do not agree in their {expected}: {shapes:.300}",
+            "give arrays (chains, draws, ...), or (draws, ...) with has_chains=False",
+        )
+    return Contents(arrays, MAPPING if has_chains else BARE_MAPPING)
+
+
+def to_container(draws: Draws) -> Any:
+    """Return draws in the container that they came in, with dims and coords.
+
+    Raises
+    ------
+    UnsupportedError
+        Where the library of the container is not installed.
+    """
+    if draws.container in (MAPPING, BARE_MAPPING):
+        has_chains = draws.container == MAPPING
+        return {
+            name: values if has_chains else values.reshape(-1, *values.shape[2:])
+            for name, values in draws.variables.items()
+        }
+    try:
+        import xarray
+
+        if draws.container == "InferenceData":
+            arviz = _arviz()
+    except ImportError as error:
+        raise UnsupportedError(
+            f"draws in a {draws.container}",
+            f"need {error.name}, which is not installed",
+            "install consilience[draws]; fusion.draws.variables are plain arrays",
+        ) from error
+    chains, length = draws.shape
+    dataset = xarray.Dataset(
+        {name: ((*_LEADING, *draws.dims_of(name)), values) for name, values in draws.variables.items()},
+        {
+            "chain": np.arange(chains),
+            "draw": np.arange(length),
+            **{name: labels for name, labels in draws.coords.items() if name in draws.all_dims()},
+        },
+        dict(draws.attributes),
+    )
+    if draws.container == "Dataset":
+        return dataset
+    if draws.container == "DataTree":
+        return xarray.DataTree.from_dict({"/posterior": dataset})
+    return arviz.InferenceData(posterior=dataset)
+
+
+def _arviz() -> Any:
+    """Return the arviz module; its import tells of a refactoring to come, which is no fault of the user."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+    return arviz

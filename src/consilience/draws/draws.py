@@ -1,0 +1,370 @@
+"""Posterior draws of one site, with what they are of: constraints, prior, dims, coords."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.draws.cmdstan import read_cmdstan
+from consilience.draws.constraints import Constraint, Real, as_constraint, is_shaped
+from consilience.draws.containers import read_container
+from consilience.draws.priors import CommonFactor, Term, as_prior, law_problem
+from consilience.errors import InputError, OptionError, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Draws of the posterior of one site, its subposterior.
+
+    Parameters
+    ----------
+    variables : mapping, InferenceData, DataTree, Dataset, path or list of paths
+        Arrays (chains, draws, ...) or (draws, ...) by name; what ArviZ makes of a sampler's output; or the CmdStan CSV
+        files of the chains of one site.
+    prior : float, "flat" or mapping of str to law, optional
+        What of the prior the posterior holds: the power to which it was raised (1/J of J sites, which is advised); that
+        it is flat; or the law of every variable, such as ``{"beta": ("normal", 0, 1)}``, where the whole prior was used
+        and is to be divided out. Default: not stated.
+    constraints : mapping of str to constraint, optional
+        Where variables lie: "positive", "unit_interval", ("lower", a), ("upper", b), ("interval", a, b), "simplex",
+        "ordered" or "covariance". They are combined on the unconstrained scale. Default: real.
+    only : sequence of str, optional
+        Variables to combine, where others are functions of them: transformed parameters and generated quantities, which
+        are dropped. Default: all.
+    n_observations : float, optional
+        Number of observations behind the posterior.
+    likelihood_power : float, optional
+        Power to which the likelihood was raised: J for the Wasserstein posterior. Default: 1.
+    jacobian : {"once", "shared"}, optional
+        Whether the density on the unconstrained scale holds the Jacobian once, as that of any sampler does, or was
+        raised to 1/J with it. Default: "once".
+    exchangeable : sequence of str, optional
+        Variables whose first own axis are the components of a mixture, numbered arbitrarily.
+    has_chains : bool, optional
+        Whether arrays of a mapping have chains as first axis. Default: where all agree in two axes, of which the first
+        is the shorter one.
+    diverging : array_like of bool of shape (chains, draws), optional
+        Divergent transitions. Default: what the sampler recorded.
+    dims, coords, container, attributes, dropped : optional
+        Names of axes and their labels, the container to give draws back in, texts about them, and names of variables
+        that were left out. Default: read from `variables`.
+
+    Raises
+    ------
+    InputError
+        For what holds no draws, and statements about variables that there are not.
+    OptionError
+        For statements that are not of their form.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> draws = Draws({"beta": rng.normal(size=(4, 500, 2)), "sigma": rng.gamma(9.0, size=(4, 500))},
+    ...               prior=1 / 3, constraints={"sigma": "positive"})
+    >>> draws.shape, draws.names
+    ((4, 500), ('beta[0]', 'beta[1]', 'sigma'))
+    """
+
+    variables: Any
+    prior: Any = field(default=None, kw_only=True)
+    constraints: Any = field(default=None, kw_only=True)
+    only: Any = field(default=None, kw_only=True, repr=False)
+    n_observations: float | None = field(default=None, kw_only=True)
+    likelihood_power: float = field(default=1.0, kw_only=True)
+    jacobian: Literal["once", "shared"] = field(default="once", kw_only=True)
+    exchangeable: Any = field(default=(), kw_only=True)
+    has_chains: bool | None = field(default=None, kw_only=True, repr=False)
+    diverging: Any = field(default=None, kw_only=True, repr=False)
+    dims: Any = field(default=None, kw_only=True, repr=False)
+    coords: Any = field(default=None, kw_only=True, repr=False)
+    container: Any = field(default=None, kw_only=True, repr=False)
+    attributes: Any = field(default=None, kw_only=True, repr=False)
+    dropped: tuple[str, ...] = field(default=(), kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.container is None:
+            self._read()
+        self._choose()
+        self._check()
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _read(self) -> None:
+        """Take variables, dims, coords and divergences from whatever holds them."""
+        paths = [self.variables] if isinstance(self.variables, str | Path) else self.variables
+        if isinstance(paths, list | tuple) and paths and all(isinstance(path, str | Path) for path in paths):
+            contents = read_cmdstan([Path(path) for path in paths])
+        else:
+            contents = read_container(self.variables, self.has_chains)
+        diverging = contents.diverging if self.diverging is None else self.diverging
+        self._set(
+            variables=dict(contents.variables),
+            container=contents.container,
+            dims={**contents.dims, **{name: tuple(own) for name, own in (self.dims or {}).items()}},
+            coords={**contents.coords, **{name: np.asarray(own) for name, own in (self.coords or {}).items()}},
+            diverging=diverging,
+            has_chains=True,
+        )
+
+    def _choose(self) -> None:
+        """Drop the variables that are not to be combined."""
+        if self.only is None:
+            return
+        chosen = [self.only] if isinstance(self.only, str) else list(self.only)
+        if missing := [str(name) for name in chosen if name not in self.variables]:
+            raise InputError(
+                "only", f"names {', '.join(missing)}, which is no variable; there are {', '.join(self.variables):.200}"
+            )
+        left = tuple(name for name in self.variables if name not in chosen)
+        self._set(
+            variables={name: self.variables[name] for name in self.variables if name in chosen},
+            dims={name: own for name, own in self.dims.items() if name in chosen},
+            dropped=(*self.dropped, *left),
+            only=None,
+        )
+
+    def _check(self) -> None:
+        """Check all statements, and freeze what they say."""
+        stated = dict(self.constraints or {})
+        if odd := [str(name) for name in stated if name not in self.variables]:
+            raise InputError(
+                "constraints", f"of {', '.join(odd)}, which is no variable; there are {', '.join(self.variables):.200}"
+            )
+        constraints = {name: as_constraint(stated.get(name, "real"), name) for name in self.variables}
+        problems = [
+            Problem(name, f"has shape {values.shape[2:]}, which no {constraints[name].name} has", "mend constraints=")
+            for name, values in self.variables.items()
+            if not is_shaped(constraints[name], values.shape[2:])
+        ]
+        if problems:
+            raise InputError(problems)
+        prior = as_prior(self.prior)
+        if isinstance(prior, dict):
+            if missing := [name for name in self.variables if name not in prior]:
+                problems.append(
+                    Problem("prior", f"says nothing of {', '.join(missing)}", "give its law, or 'flat', too")
+                )
+            if odd := [name for name in prior if name not in (*self.variables, *self.dropped)]:
+                problems.append(Problem("prior", f"of {', '.join(odd)}, which is no variable", "leave it out"))
+            prior = {name: law for name, law in prior.items() if name in self.variables}
+            found = [law_problem(n, law, constraints[n], self.variables[n].shape[2:]) for n, law in prior.items()]
+            problems += [problem for problem in found if problem is not None]
+        exchangeable = (self.exchangeable,) if isinstance(self.exchangeable, str) else tuple(self.exchangeable or ())
+        problems += self._exchangeable_problems(exchangeable)
+        if problems:
+            raise InputError(problems)
+        if self.jacobian not in ("once", "shared"):
+            raise OptionError("jacobian", f"found {self.jacobian!r:.40}, expected 'once' or 'shared'")
+        for name in ("n_observations", "likelihood_power"):
+            value = getattr(self, name)
+            is_positive = not isinstance(value, bool) and isinstance(value, int | float) and 0 < value < float("inf")
+            if value is not None and not is_positive:
+                raise OptionError(name, f"expected a positive number, found {value!r:.40}")
+        diverging = None if self.diverging is None else np.asarray(self.diverging) != 0
+        if diverging is not None and diverging.shape != self.shape:
+            raise InputError("diverging", f"has shape {diverging.shape}, expected {self.shape}: chains and draws")
+        views = {name: np.asarray(values).view() for name, values in self.variables.items()}
+        for values in views.values():
+            values.setflags(write=False)  # of the view: the caller's array stays as it is
+        self._set(
+            variables=MappingProxyType(views),
+            constraints=MappingProxyType(constraints),
+            prior=prior,
+            exchangeable=exchangeable,
+            diverging=diverging,
+            dims=MappingProxyType({name: self.dims_of(name) for name in self.variables}),
+            coords=MappingProxyType(dict(self.coords or {})),
+            attributes=MappingProxyType({str(k): str(v) for k, v in (self.attributes or {}).items()}),
+            n_observations=None if self.n_observations is None else float(self.n_observations),
+            likelihood_power=float(self.likelihood_power),
+        )
+
+    def _exchangeable_problems(self, names: Sequence[str]) -> list[Problem]:
+        if odd := [str(name) for name in names if name not in self.variables]:
+            return [Problem("exchangeable", f"names {', '.join(odd)}, which is no variable")]
+        sizes = {name: self.variables[name].shape[2:3] for name in names}
+        if len(set(sizes.values())) > 1 or () in sizes.values():
+            return [Problem("exchangeable", f"variables need one first axis of components, found {sizes}")]
+        return []
+
+    # -- shapes and names
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number C of chains and T of draws in each."""
+        first = next(iter(self.variables.values()))
+        return int(first.shape[0]), int(first.shape[1])
+
+    @property
+    def n_draws(self) -> int:
+        """Number of draws in all chains."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def n_coordinates(self) -> int:
+        """Number D of unconstrained coordinates."""
+        return sum(self.constraints[name].n_coordinates(values.shape[2:]) for name, values in self.variables.items())
+
+    @property
+    def n_components(self) -> int:
+        """Number K of exchangeable components; of draws without such, the number of variables."""
+        return int(self.variables[self.exchangeable[0]].shape[2]) if self.exchangeable else len(self.variables)
+
+    def dims_of(self, name: str) -> tuple[str, ...]:
+        """Return the names of a variable's axes after chain and draw; ArviZ's own where they have none."""
+        own = tuple((self.dims or {}).get(name) or ())
+        rank = self.variables[name].ndim - 2
+        return own if len(own) == rank else tuple(f"{name}_dim_{axis}" for axis in range(rank))
+
+    def all_dims(self) -> set[str]:
+        """Return the names of all axes."""
+        return {dim for name in self.variables for dim in self.dims_of(name)}
+
+    def entry_names(self, name: str) -> list[str]:
+        """Return names of the entries of a variable, with their labels: ``theta[Choate]``."""
+        shape, dims = self.variables[name].shape[2:], self.dims_of(name)
+        labels = [
+            [str(label) for label in self.coords[dim]]
+            if dim in self.coords and len(self.coords[dim]) == size
+            else [str(place) for place in range(size)]
+            for dim, size in zip(dims, shape, strict=True)
+        ]
+        return [
+            f"{name}[{', '.join(labels[axis][place] for axis, place in enumerate(index))}]" if shape else name
+            for index in np.ndindex(*shape)
+        ]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all entries of all variables."""
+        return tuple(entry for name in self.variables for entry in self.entry_names(name))
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """Names of the unconstrained coordinates (D,)."""
+        return tuple(
+            entry
+            for name, values in self.variables.items()
+            for entry in self.constraints[name].coordinate_names(self.entry_names(name), values.shape[2:])
+        )
+
+    def parts(self) -> Iterator[tuple[str, slice, tuple[int, ...], Constraint]]:
+        """Yield every variable with its place among the coordinates, its shape and its constraint."""
+        start = 0
+        for name, values in self.variables.items():
+            constraint, shape = self.constraints[name], values.shape[2:]
+            end = start + constraint.n_coordinates(shape)
+            yield name, slice(start, end), shape, constraint
+            start = end
+
+    # -- coordinates
+
+    def entries(self) -> Array:
+        """Return all entries of all variables (C, T, n_entries), as they are."""
+        return np.concatenate([values.reshape(*self.shape, -1) for values in self.variables.values()], axis=2)
+
+    @cached_property
+    def unconstrained(self) -> Array:
+        """All draws in unconstrained coordinates (C, T, D)."""
+        columns = []
+        for name, _, shape, constraint in self.parts():
+            flat = self.variables[name].reshape(-1, *shape)
+            columns.append(constraint.unconstrain(flat).reshape(*self.shape, -1))
+        return np.concatenate(columns, axis=2)
+
+    def from_unconstrained(self, coordinates: Array) -> dict[str, Array]:
+        """Return variables (1, T, ...) of coordinates (T, D)."""
+        return {
+            name: constraint.constrain(coordinates[:, part], shape)[None]
+            for name, part, shape, constraint in self.parts()
+        }
+
+    def common_factor(self) -> CommonFactor:
+        """Return c(u), what every site's density has once and so has the full posterior."""
+        if self.jacobian == "shared" and not isinstance(self.prior, dict):
+            return CommonFactor((), self.n_coordinates)
+        laws = self.prior if isinstance(self.prior, dict) else {}
+        terms = tuple(Term(part, shape, constraint, laws.get(name)) for name, part, shape, constraint in self.parts())
+        return CommonFactor(terms, self.n_coordinates)
+
+    # -- files and containers
+
+    def header(self) -> dict[str, Any]:
+        """Return everything but the arrays, as JSON values."""
+        return {
+            "variables": {
+                name: {"dims": list(self.dims_of(name)), "constraint": self.constraints[name].to_json()}
+                for name in self.variables
+            },
+            "coords": {
+                name: {"dtype": labels.dtype.str, "labels": _plain(labels)}
+                for name, labels in sorted(self.coords.items())
+                if name in self.all_dims()
+            },
+            "prior": self.prior,
+            "n_observations": self.n_observations,
+            "likelihood_power": self.likelihood_power,
+            "jacobian": self.jacobian,
+            "exchangeable": list(self.exchangeable),
+            "container": self.container,
+            "attributes": dict(sorted(self.attributes.items())),
+            "dropped": list(self.dropped),
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the draws and of what is said of them, in hexadecimal."""
+        told = {name: value for name, value in self.header().items() if name not in ("container", "attributes")}
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+        for name, values in self.variables.items():
+            digest.update(f"{name} {values.shape}".encode())
+            digest.update(np.ascontiguousarray(values + 0.0).tobytes())  # + 0.0 makes -0.0 and 0.0 the same bits
+        return digest.hexdigest()
+
+    def stated(self, **statements: Any) -> Draws:
+        """Return the draws with what is said of them where they say nothing themselves; None says nothing.
+
+        `constraints` are added by variable.
+        """
+        changes: dict[str, Any] = {}
+        if statements.get("prior") is not None and self.prior is None:
+            changes["prior"] = statements["prior"]
+        if constraints := statements.get("constraints"):
+            if not isinstance(constraints, Mapping):
+                raise OptionError("constraints", f"expected one by variable, found {constraints!r:.80}")
+            own = {name: one for name, one in self.constraints.items() if not isinstance(one, Real)}
+            changes["constraints"] = {**constraints, **own}
+        if statements.get("exchangeable") and not self.exchangeable:
+            changes["exchangeable"] = statements["exchangeable"]
+        if statements.get("n_observations") is not None:
+            changes["n_observations"] = statements["n_observations"]
+        if statements.get("only") is not None:
+            changes["only"] = statements["only"]
+            kept = [changes["only"]] if isinstance(changes["only"], str) else list(changes["only"])
+            constraints = changes.get("constraints", self.constraints)
+            changes["constraints"] = {name: one for name, one in constraints.items() if name in kept}
+            prior = changes.get("prior", self.prior)
+            if isinstance(prior, Mapping):
+                changes["prior"] = {name: law for name, law in prior.items() if name in kept}
+        return replace(self, **changes) if changes else self
+
+
+def as_draws(model: Any) -> Draws:
+    """Return draws as they are, and any container as draws of which nothing more is said."""
+    return model if isinstance(model, Draws) else Draws(model)
+
+
+def _plain(labels: Any) -> list[Any]:
+    """Return labels as JSON values; dates as integers of their unit."""
+    return (labels.astype(np.int64) if labels.dtype.kind == "M" else labels).tolist()

@@ -1,0 +1,130 @@
+"""Evaluation of fused draws against a site's own: by reference draws, or by the log-likelihood of held-out rows.
+
+lppd_i = log 1/T sum_t p(y_i | theta_t)          (Gelman, Hwang and Vehtari 2014, equation 5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from consilience.checks import Array
+from consilience.core.inputs import NamedInput
+from consilience.core.paired import paired_difference
+from consilience.draws.checking import disagreements
+from consilience.draws.distances import mean_distances, wasserstein_distances, width_ratios
+from consilience.draws.draws import Draws, as_draws
+from consilience.draws.evaluation import DrawsEvaluation
+from consilience.draws.files import read_draws
+from consilience.draws.fusion import DrawsFusion
+from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.posteriors.evaluation import Score
+from consilience.posteriors.scores import ScoreKind
+
+_OVER_PARAMETERS = "differences are over parameters, which depend on each other: the interval is a guide"
+
+
+def evaluate_draws(fused: NamedInput, own: NamedInput, data: Any, labels: Any) -> DrawsEvaluation:
+    """Return how fused draws and a site's own compare.
+
+    Parameters
+    ----------
+    fused, own : NamedInput
+        The draws.
+    data : draws, path or callable
+        Draws of the posterior of all data, where somebody has such: distances from these. Or a function of a dictionary
+        of arrays (T, ...) that returns log-likelihoods (T, n) of held-out rows: predictive densities of these.
+    labels
+        None.
+
+    Raises
+    ------
+    InputError
+        For draws of other parameters, and log-likelihoods of another shape.
+    """
+    if labels is not None:
+        raise OptionError("labels", "are classes of rows, and draws have none; leave it out")
+    both = [_draws_of(fused), _draws_of(own)]
+    if callable(data):
+        return _by_likelihood(both[0], both[1], data)
+    reference = _reference(data)
+    problems = [
+        problem
+        for one, draws in ((fused, both[0]), (own, both[1]))
+        for problem in disagreements([("the reference", reference), (one.label, draws.stated())])
+        if "prior" not in problem and "likelihood_power" not in problem and "exchangeable" not in problem
+        if "constraint" not in problem.remedy and "jacobian" not in problem
+    ]
+    if problems:
+        raise InputError(problems)
+    order = list(reference.variables)
+    values = [_rows(draws, order) for draws in (*both, reference)]
+    return _by_reference(*values)
+
+
+def _draws_of(one: NamedInput) -> Draws:
+    """Return the draws of an input."""
+    try:
+        if one.file is not None:
+            return read_draws(one.file)[0]
+        return one.model.draws if isinstance(one.model, DrawsFusion) else as_draws(one.model)
+    except (InputError, UnsupportedError) as error:
+        raise InputError(problem.about(one.label) for problem in error.problems) from error
+
+
+def _reference(data: Any) -> Draws:
+    """Return reference draws, from a file of draws or of CmdStan, or an object."""
+    if isinstance(data, str | Path):
+        return as_draws([data]) if Path(data).suffix == ".csv" else read_draws(Path(data))[0]
+    try:
+        return data.draws if isinstance(data, DrawsFusion) else as_draws(data)
+    except (InputError, UnsupportedError) as error:
+        raise InputError(problem.about("data") for problem in error.problems) from error
+
+
+def _rows(draws: Draws, order: list[str]) -> Array:
+    """Return all entries (n, d), variables in an order."""
+    return np.concatenate([draws.variables[name].reshape(draws.n_draws, -1) for name in order], axis=1)
+
+
+def _by_reference(fused: Array, own: Array, reference: Array) -> DrawsEvaluation:
+    """Return the distances of both from a reference, each (n, d)."""
+    varies = reference.std(axis=0) > 0
+    fused, own, reference = fused[:, varies], own[:, varies], reference[:, varies]
+    distances = [wasserstein_distances(draws, reference) for draws in (fused, own)]
+    means = [float(np.sqrt(np.mean(mean_distances(draws, reference) ** 2))) for draws in (fused, own)]
+    widths = [float(np.sqrt(np.mean(np.log(width_ratios(draws, reference)) ** 2))) for draws in (fused, own)]
+    scores = (
+        Score("Wasserstein distance", "sd", False, float(distances[0].mean()), float(distances[1].mean())),
+        Score("distance of means", "sd", False, means[0], means[1]),
+        Score("log ratio of widths", "", False, widths[0], widths[1]),
+    )
+    difference = paired_difference(distances[0], distances[1], np.ones(len(distances[0])))
+    return DrawsEvaluation(scores, difference, "parameters", (_OVER_PARAMETERS,))
+
+
+def _by_likelihood(fused: Draws, own: Draws, log_likelihood: Callable[..., Any]) -> DrawsEvaluation:
+    """Return log predictive densities of both, row by row."""
+    densities = []
+    for called, draws in (("the fused draws", fused), ("your own draws", own)):
+        flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.variables.items()}
+        values = np.asarray(log_likelihood(flat), dtype=np.float64)
+        if values.ndim != 2 or len(values) != draws.n_draws:
+            raise InputError(
+                "data",
+                f"gave log-likelihoods of shape {values.shape} for {called}, expected ({draws.n_draws}, rows)",
+                "return one number for each draw and each held-out row",
+            )
+        if np.any(np.isnan(values)) or np.any(values == np.inf):
+            raise InputError("data", f"gave log-likelihoods of {called} that are no numbers, or infinite")
+        densities.append(logsumexp(values, axis=0) - np.log(draws.n_draws))
+    if densities[0].shape != densities[1].shape:
+        raise InputError("data", f"gave {len(densities[0])} rows and then {len(densities[1])}", "give the same rows")
+    means = [float(one.mean()) for one in densities]
+    scores = (Score("log predictive density", "nats", True, means[0], means[1], ScoreKind.PREDICTIVE),)
+    difference = paired_difference(densities[0], densities[1], np.ones(len(densities[0])))
+    return DrawsEvaluation(scores, difference, "rows", ())

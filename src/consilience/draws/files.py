@@ -1,0 +1,235 @@
+"""Draws files: safetensors with a JSON document in the header.
+
+Format 1. Tensors: ``draws.NAME`` float64 (C, T, ...) for every variable, chains first, and ``diverging`` uint8 (C, T)
+where the sampler recorded divergent transitions. The header's metadata has one key, ``consilience``, whose value is the
+JSON of ``DrawsHeader``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from consilience.core.provenance import library_versions
+from consilience.draws.containers import CONTAINERS
+from consilience.draws.draws import Draws
+from consilience.errors import ConsilienceError, FileFormatError, InputError
+from consilience.files.arrays import write_arrays
+from consilience.files.budget import pad_text
+from consilience.files.document import REMEDY
+from consilience.files.safetensors_file import (
+    SafetensorsFile,
+    TensorHeader,
+    as_file,
+    read_all_arrays,
+    validate_documents,
+)
+from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
+
+FORMAT = "consilience-draws"
+"""What the documents of these files state as their format."""
+FORMAT_VERSION = 1
+"""Version of the format, stated by every file; another one is refused."""
+
+_PREFIX, _DIVERGING = "draws.", "diverging"
+_MAX_VARIABLES = 10_000
+"""Variables at most, against files that exhaust memory. Chosen by hand."""
+
+
+class VariableHeader(StrictModel):
+    """A variable: names of its axes after chain and draw, and where it lies."""
+
+    dims: list[str]
+    constraint: str | list[str | int | float]
+
+
+class CoordinateHeader(StrictModel):
+    """Labels of an axis."""
+
+    dtype: str
+    labels: Chunked[list[bool | int | float | str]]
+
+
+class MadeHeader(StrictModel):
+    """Provenance of a fused file, as ``make_provenance`` records it."""
+
+    method: str
+    options: dict[str, Any]
+    seed: int | None
+    inputs: Chunked[list[dict[str, Any]]]
+    result: dict[str, Any]
+    versions: Chunked[dict[str, str]]
+    verdict: dict[str, Any] | None = None
+
+
+class DrawsHeader(StrictModel):
+    """The JSON document in the header of a draws file."""
+
+    format: Literal["consilience-draws"]
+    format_version: Literal[1]
+    library_version: str
+    order: Chunked[list[str]]
+    variables: Entries[VariableHeader]
+    coords: Entries[CoordinateHeader]
+    prior: float | int | str | FiniteJSON | None = None
+    n_observations: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    likelihood_power: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    jacobian: Literal["once", "shared"] = "once"
+    exchangeable: list[str] = Field(default_factory=list)
+    container: str
+    attributes: Chunked[dict[str, str]] = Field(default_factory=dict)
+    dropped: Chunked[list[str]] = Field(default_factory=list)
+    provenance: MadeHeader | None = None
+
+
+def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Any] | None = None) -> None:
+    """Write a draws file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When the path cannot be written.
+    """
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "library_version": library_versions()["consilience"],
+        "order": list(draws.variables),
+        **draws.header(),
+        "provenance": None if provenance is None else dict(provenance),
+    }
+    arrays = {f"{_PREFIX}{name}": np.array(values, order="C") for name, values in draws.variables.items()}
+    if draws.diverging is not None:
+        arrays[_DIVERGING] = draws.diverging.astype(np.uint8)
+    try:
+        document = json.dumps(header, sort_keys=True, allow_nan=False)
+        document = pad_text(document, sum(values.nbytes for values in arrays.values()))
+    except (TypeError, ValueError) as error:
+        raise InputError(path, f"cannot be written: its header would not be JSON ({error})") from error
+    write_arrays(path, arrays, document)
+
+
+def read_draws(where: Path | SafetensorsFile) -> tuple[Draws, dict[str, Any] | None]:
+    """Return the draws of a file and its provenance, everything checked but values.
+
+    Raises
+    ------
+    FileFormatError
+        For a file that is none of these, and tensors that are missing, unknown, or of another type or shape.
+    InputError
+        For statements that contradict each other.
+    """
+    (contents,) = read_many([as_file(where)])
+    if isinstance(contents, InputError):
+        raise contents
+    return contents
+
+
+def read_header(where: Path | SafetensorsFile) -> tuple[DrawsHeader, TensorHeader]:
+    """Return what the header of a draws file says."""
+    (parsed,) = _parse_headers([as_file(where)])
+    if isinstance(parsed, FileFormatError):
+        raise parsed
+    return parsed
+
+
+def read_many(files: Sequence[SafetensorsFile]) -> list[tuple[Draws, dict[str, Any] | None] | InputError]:
+    """Return what ``read_draws`` returns or raises for every file: all documents first, then all tensors."""
+    results: list[Any] = list(_parse_headers(files))
+    for position, parsed in enumerate(results):
+        if not isinstance(parsed, FileFormatError):
+            try:
+                _check_tensors(files[position], *parsed)
+                results[position] = parsed[0]
+            except InputError as error:
+                results[position] = error
+    sound = [position for position, result in enumerate(results) if not isinstance(result, InputError)]
+    for position, arrays in zip(sound, read_all_arrays([files[position] for position in sound]), strict=True):
+        if isinstance(arrays, FileFormatError):
+            results[position] = arrays
+            continue
+        try:
+            results[position] = _make(files[position], results[position], arrays)
+        except InputError as error:
+            results[position] = error
+    return results
+
+
+def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[DrawsHeader, TensorHeader] | FileFormatError]:
+    return validate_documents(files, DrawsHeader, FORMAT_VERSION, "a draws file", {"variables": _MAX_VARIABLES})
+
+
+def _check_tensors(file: SafetensorsFile, header: DrawsHeader, tensors: TensorHeader) -> None:
+    """Raise for tensors that such a file does not have, or of a type or shape that is not theirs."""
+    if header.container not in CONTAINERS:
+        raise FileFormatError(file.label, f"has draws in a {header.container!r:.40}, expected one of {CONTAINERS}")
+    if sorted(header.order) != sorted(header.variables) or not header.order:
+        raise FileFormatError(file.label, "names its variables in two ways, or none", REMEDY)
+    expected = {f"{_PREFIX}{name}": "float64" for name in header.variables}
+    if _DIVERGING in tensors.shapes:
+        expected[_DIVERGING] = "uint8"
+    if missing := sorted(set(expected) - set(tensors.shapes)):
+        raise FileFormatError(file.label, f"lacks the tensor {missing[0]!r}", REMEDY)
+    if unknown := sorted(set(tensors.shapes) - set(expected)):
+        raise FileFormatError(file.label, f"has tensors that such a file does not have: {', '.join(unknown[:5])}")
+    leading = {tensors.shapes[name][:2] for name in expected}
+    for name, dtype in expected.items():
+        shape = tensors.shapes[name]
+        if tensors.dtypes[name] != dtype:
+            raise FileFormatError(file.label, f"tensor {name!r} has type {tensors.dtypes[name]}, expected {dtype}")
+        if math.prod(shape) == 0:
+            raise FileFormatError(file.label, f"tensor {name!r} is empty")
+        rank = 2 if name == _DIVERGING else 2 + len(header.variables[name.removeprefix(_PREFIX)].dims)
+        if len(shape) != rank or len(leading) > 1:
+            raise FileFormatError(
+                file.label, f"tensor {name!r} has shape {shape}, which is not that of the header", REMEDY
+            )
+
+
+def _make(file: SafetensorsFile, header: DrawsHeader, arrays: dict[str, Any]) -> tuple[Draws, dict[str, Any] | None]:
+    """Return the draws of a file with its provenance.
+
+    Raises
+    ------
+    InputError
+        Saying what is wrong with its statements.
+    """
+    try:
+        draws = Draws(
+            {name: arrays[f"{_PREFIX}{name}"] for name in header.order},
+            prior=header.prior,
+            constraints={name: one.constraint for name, one in header.variables.items()},
+            n_observations=header.n_observations,
+            likelihood_power=header.likelihood_power,
+            jacobian=header.jacobian,
+            exchangeable=tuple(header.exchangeable),
+            has_chains=True,
+            diverging=arrays.get(_DIVERGING),
+            dims={name: tuple(one.dims) for name, one in header.variables.items()},
+            coords={name: _labels(name, one) for name, one in header.coords.items()},
+            container=header.container,
+            attributes=dict(header.attributes),
+            dropped=tuple(header.dropped),
+        )
+    except ConsilienceError as error:
+        raise InputError(problem.about(file.label) for problem in error.problems) from error
+    return draws, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
+
+
+def _labels(name: str, header: CoordinateHeader) -> Any:
+    """Return the labels of an axis as they were."""
+    try:
+        dtype = np.dtype(header.dtype)
+        if dtype.kind not in "iufbUM":
+            raise TypeError(f"labels of type {dtype}")
+        if dtype.kind == "M":
+            return np.array(header.labels, dtype=np.int64).astype(dtype)
+        return np.array(header.labels, dtype=dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"coordinate {name}", f"has labels that are not of their type ({error})") from error

@@ -1,0 +1,196 @@
+"""Fusion of draws: read, checked and relabelled where components are exchangeable, then combined and mapped back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from consilience.core.ancestry import site_digests
+from consilience.core.kind import Prepared, Request
+from consilience.core.progress import Progress
+from consilience.core.provenance import make_provenance
+from consilience.core.status import Status
+from consilience.draws.diagnostics import bulk_ess, rank_rhat
+from consilience.draws.draws import Draws
+from consilience.draws.fusion import DrawsFusion, DrawsInput
+from consilience.draws.inputs import DescribedDraws, describe_inputs
+from consilience.draws.methods import make_draws_method
+from consilience.draws.methods.base import DrawsMethod
+from consilience.draws.subposteriors import Subposteriors
+from consilience.draws.verdict import judge
+from consilience.errors import OptionError, Problem
+from consilience.matching.result import Matching
+from consilience.posteriors.fuse import checked_min_count
+from consilience.posteriors.thin_components import MIN_COUNT
+
+DIGITS = 6
+"""Significant digits of figures that are recorded."""
+
+
+def prepare_draws(request: Request) -> Prepared:
+    """Read, check and relabel draws; see ``Kind.prepare``."""
+    options = dict(request.options)
+    min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
+    method = make_draws_method(request.method, options)
+    if request.weights is not None:
+        raise OptionError("weights", "draws count by how sure they are; leave it out")
+    described, problems = describe_inputs(request.inputs, method, request.n_observations)
+    problems += [
+        Problem(
+            site.label,
+            f"is about {site.draws.n_observations:g} observations, fewer than {min_count:g}: nothing may leave",
+            "min_count=0 takes it",
+        )
+        for site in described
+        if site.draws.n_observations is not None and site.draws.n_observations < min_count
+    ]
+    if problems or not described:
+        return Prepared.checked(problems)
+    stack = Subposteriors(tuple(site.name for site in described), tuple(site.draws for site in described))
+    if problems := method.refuse(stack):
+        return Prepared.checked(problems)
+    return Prepared(
+        [], partial(_fuse_described, described, stack, method, min_count, request.rng, request.seed, request.progress)
+    )
+
+
+def _fuse_described(
+    described: Sequence[DescribedDraws],
+    stack: Subposteriors,
+    method: DrawsMethod,
+    min_count: float,
+    rng: np.random.Generator,
+    seed: int | None,
+    progress: Progress,
+) -> DrawsFusion:
+    """Combine subposteriors, and return the fusion with its record."""
+    combined = method.combine(stack, rng, progress)
+    draws = _as_given(stack.sites, combined.draws, method, combined.details)
+    details: dict[str, Any] = {
+        "sites": {site.name: _facts_of(site.draws) for site in described},
+        "overlap": _overlap(stack),
+        **combined.details,
+    }
+    found = [site.relabelling for site in described if site.relabelling is not None]
+    if found:
+        details["relabelling"] = {
+            site.name: {"switched": _rounded(one.switched_share), "close": _rounded(one.close_share)}
+            for site, one in zip(described, found, strict=True)
+        }
+    verdict = judge(stack, method, details, combined.notes)
+    matching = _matching(described)
+    objective = float(sum(one.objective for one in found)) if found else float("nan")
+    result = {
+        "n_components": draws.n_components,
+        "status": Status.CONVERGED.name.lower(),
+        **details,
+        "site_digests": site_digests(described),
+    }
+    options = {option.name: _option(getattr(method, option.name)) for option in fields(method)}
+    records = [_input_record(site, matching.of_site(place)) for place, site in enumerate(described)]
+    return DrawsFusion(
+        draws,
+        matching,
+        details,
+        make_provenance(method.name, {**options, "min_count": min_count}, seed, records, result),
+        verdict,
+        tuple(DrawsInput(site.name, site.draws, site.digest) for site in described),
+        objective=objective,
+    )
+
+
+def _as_given(sites: Sequence[Draws], coordinates: Any, method: DrawsMethod, details: Mapping[str, Any]) -> Draws:
+    """Return fused coordinates as draws like those of the first site, which hold the prior once."""
+    first = sites[0]
+    powers = [site.prior for site in sites if isinstance(site.prior, float)]
+    prior: Any = first.prior
+    if powers and method.needs_prior:
+        prior = min(1.0, sum(powers))
+    numbers = [site.n_observations for site in sites]
+    total = None if any(number is None for number in numbers) else float(sum(filter(None, numbers)))
+    return replace(
+        first,
+        variables=first.from_unconstrained(coordinates),
+        prior=prior,
+        likelihood_power=1.0,
+        n_observations=total,
+        diverging=None,
+        attributes={"fused_by": f"consilience {details.get('chosen', method.name)}", "n_sites": str(len(sites))},
+    )
+
+
+def _facts_of(draws: Draws) -> dict[str, Any]:
+    """Return what is said of one site's draws."""
+    ess, rhat = bulk_ess(draws.unconstrained), rank_rhat(draws.unconstrained)
+    return {
+        "chains": draws.shape[0],
+        "draws": draws.n_draws,
+        "least_ess": _rounded(float(np.nanmin(ess))),
+        "largest_rhat": _rounded(float(np.nanmax(rhat))) if np.any(np.isfinite(rhat)) else None,
+        "n_observations": draws.n_observations,
+    }
+
+
+def _overlap(stack: Subposteriors) -> dict[str, Any]:
+    """Return how far subposteriors overlap, as JSON values."""
+    if stack.n_draws <= stack.n_coordinates + 1:  # no covariance: coordinates count alone
+        return {
+            "coefficient": None, "coordinate": None, "sites": [], "q": 0.0, "p_value": 1.0, "degrees_of_freedom": 0,
+            "i2": 0.0,
+        }  # fmt: skip
+    found = stack.overlap
+    return {
+        "coefficient": _rounded(found.coefficient),
+        "coordinate": stack.sites[0].coordinate_names[found.coordinate],
+        "sites": [stack.names[site] for site in found.sites],
+        "q": _rounded(found.q),
+        "p_value": _rounded(found.p_value),
+        "degrees_of_freedom": found.degrees_of_freedom,
+        "i2": _rounded(found.i2),
+    }
+
+
+def _matching(described: Sequence[DescribedDraws]) -> Matching:
+    """Return the fused component that each site's component became in most draws; variables by name without such."""
+    labels = []
+    for site in described:
+        count = site.draws.n_components
+        if site.relabelling is None:
+            labels.append(np.arange(count))
+            continue
+        flat = site.relabelling.labels.reshape(-1, count)
+        rows, counts = np.unique(flat, axis=0, return_counts=True)
+        labels.append(rows[int(np.argmax(counts))])
+    owner = np.repeat(np.arange(len(labels)), [len(one) for one in labels])
+    names = tuple(site.name for site in described)
+    return Matching(np.concatenate(labels).astype(np.int64), owner, described[0].draws.n_components, names=names)
+
+
+def _input_record(site: DescribedDraws, labels: Any) -> dict[str, Any]:
+    """Return the record of an input in the provenance of a fused file."""
+    record: dict[str, Any] = {
+        "name": site.name,
+        "components": site.draws.n_components,
+        "weight": site.draws.n_observations,
+        "labels": labels.tolist(),
+    }
+    return record if site.digest is None else {**record, "sha256": site.digest}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _option(value: Any) -> Any:
+    """Return an option as JSON values; objects by their texts."""
+    if isinstance(value, Mapping):
+        return {str(name): _option(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_option(one) for one in value]
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,123 @@
+"""The result of fusing draws: draws of the full posterior, in the container that went in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.checks import Array
+from consilience.core.fusion import Fusion
+from consilience.core.status import Status
+from consilience.core.verdict import Verdict
+from consilience.draws.containers import to_container
+from consilience.draws.draws import Draws
+from consilience.draws.files import write_draws
+from consilience.matching.result import Matching
+
+
+@dataclass(frozen=True, eq=False)
+class DrawsInput:
+    """Draws that were fused; kept for the report, never saved.
+
+    Parameters
+    ----------
+    name : str
+        Name of the site in results and reports.
+    draws : Draws
+        Its draws, components numbered as the fused ones.
+    sha256 : str or None
+        Digest of its file; None for an object in memory.
+    """
+
+    name: str
+    draws: Draws
+    sha256: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class DrawsFusion(Fusion):
+    """Draws of the posterior of all sites' data.
+
+    Parameters
+    ----------
+    draws : Draws
+        The fused draws, in one chain.
+    matching : Matching
+        The fused component of each exchangeable component of each site; variables where there are none.
+    details : mapping of str to value
+        Draws and effective sample sizes of each site, how much sites overlap, and what the method found.
+    provenance : mapping of str to value
+        Inputs, options and versions, as JSON values; every saved file carries it.
+    inputs : tuple of DrawsInput
+        The sites, in the order of their names; empty where they are not at hand.
+    """
+
+    draws: Draws
+    matching: Matching
+    details: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    _verdict: Verdict = field(repr=False)
+    inputs: tuple[DrawsInput, ...] = field(default=(), repr=False)
+    objective: float = float("nan")
+    history: Array = field(default_factory=lambda: np.zeros(0))
+    status: Status = Status.CONVERGED
+    keeps_models: bool = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where to look for what fusions of other kinds have."""
+            where = "; the draws are in .draws" if name in ("posterior", "network", "statistics") else ""
+            raise AttributeError(f"a {type(self).__name__} has no {name!r}{where}")
+
+    @property
+    def model(self) -> Any:
+        """The fused draws in the container that went in: InferenceData, a DataTree, a dictionary of arrays.
+
+        Warns where the verdict knows that they do harm.
+
+        Raises
+        ------
+        UnsupportedError
+            Where the container's library is not installed.
+        """
+        self.verdict.warn()
+        return to_container(self.draws)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was combined how, and what speaks against it, in one sentence."""
+        return self._verdict
+
+    @property
+    def n_components(self) -> int:
+        """Number of exchangeable components; of variables where there are none."""
+        return self.draws.n_components
+
+    def save(self, path: str | Path) -> None:
+        """Write the fused draws with their provenance, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written.
+        """
+        self.verdict.warn()
+        write_draws(Path(path), self.draws, self.record)
+
+    def report(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
+        """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written.
+        """
+        from consilience.draws.report import content_of, write_page  # here, so that fusing needs no pages
+
+        sites = [(site.name, site.draws) for site in self.inputs]
+        write_page(Path(path), content_of(self.draws, self.record, sites), *args, **kwargs)

@@ -1,0 +1,63 @@
+"""Inspection of draws files: what is inside, from the header alone, and what it tells about people."""
+
+from __future__ import annotations
+
+import math
+
+from consilience.core.inspection import Row, listed, provenance_rows
+from consilience.core.kind import Inspection
+from consilience.draws.files import read_header
+from consilience.files.safetensors_file import SafetensorsFile
+
+
+def inspect_draws(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a draws file says."""
+    header, tensors = read_header(file)
+    shapes = {name: list(shape) for name, shape in tensors.shapes.items()}
+    document = {"header": header.model_dump(), "shapes": shapes}
+    chains, length = tensors.shapes[f"draws.{header.order[0]}"][:2]
+    variables = [
+        f"{name} {tuple(shapes[f'draws.{name}'][2:])} {_called(header.variables[name].constraint)}"
+        for name in header.order
+    ]
+    rows: list[Row] = [
+        ("file", str(file)),
+        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        ("draws", f"{length:,} in each of {chains} chains, from {header.container}"),
+        ("variables", listed(variables)),
+        ("prior", _prior(header.prior)),
+    ]
+    if header.likelihood_power != 1:
+        rows.append(("likelihood", f"to the power {header.likelihood_power:g}"))
+    if header.n_observations is not None:
+        rows.append(("observations", f"{header.n_observations:,.0f}"))
+    if header.exchangeable:
+        rows.append(("components", f"of {listed(header.exchangeable)} are exchangeable"))
+    if header.coords:
+        rows.append(("coords", listed([f"{name} ({len(one.labels)})" for name, one in header.coords.items()])))
+    if header.dropped:
+        rows.append(("left out", listed(header.dropped)))
+    rows.append(("size", f"{8 * sum(math.prod(shape) for shape in shapes.values()):,} bytes at most"))
+    if header.provenance is not None:
+        rows += provenance_rows(header.provenance.model_dump())
+    rows += [
+        ("What this file tells about people", ""),
+        ("posterior", "where each parameter lies, and how surely: as much as a table of estimates with intervals"),
+        ("effects", "a parameter of one person (an effect by patient) is told of that person: leave it out with only="),
+        ("differences", "posteriors of two sets that differ by one person tell of that person: send one"),
+        ("protection", "no noise is added beyond that of sampling, so no formal privacy is given"),
+    ]
+    return Inspection(document, rows)
+
+
+def _called(constraint: str | list[str | int | float]) -> str:
+    return constraint if isinstance(constraint, str) else "(" + ", ".join(map(str, constraint)) + ")"
+
+
+def _prior(prior: object) -> str:
+    """Return in words what the draws hold of the prior."""
+    if prior is None:
+        return "not stated"
+    if isinstance(prior, dict):
+        return "whole: " + listed([f"{name} {' '.join(map(str, law))}" for name, law in prior.items()])
+    return str(prior) if isinstance(prior, str) else f"to the power {prior:g}"

@@ -1,0 +1,135 @@
+"""Posterior draws as a kind of model, for the table of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from consilience.core.inputs import NamedInput
+from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
+from consilience.draws.checking import value_problems
+from consilience.draws.containers import is_container
+from consilience.draws.draws import Draws, as_draws
+from consilience.draws.evaluation import DrawsEvaluation
+from consilience.draws.files import FORMAT, read_draws, write_draws
+from consilience.draws.fuse import prepare_draws
+from consilience.draws.fusion import DrawsFusion
+from consilience.draws.methods import DRAWS_METHODS, make_draws_method
+from consilience.errors import InputError, OptionError, Problem
+from consilience.files.safetensors_file import SafetensorsFile
+
+
+def load_draws(file: SafetensorsFile) -> Draws:
+    """Return the draws in a file."""
+    return read_draws(file)[0]
+
+
+def inspect_draws(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a draws file says."""
+    from consilience.draws import inspect  # here, so that fusing starts without it
+
+    return inspect.inspect_draws(file)
+
+
+class PosteriorDraws(Kind):
+    """Draws of subposteriors, from any sampler."""
+
+    name = "draws"
+    formats = (FileFormat("draws", FORMAT, "a draws file", load_draws, inspect_draws),)
+    methods = DRAWS_METHODS
+    no_file = "every method for draws writes a file"
+
+    def recognises(self, models: Sequence[object]) -> list[bool]:
+        """Return which models are draws, containers of ArviZ or xarray, or fusions of such."""
+        return [isinstance(model, Draws | DrawsFusion) or is_container(model) for model in models]
+
+    def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:
+        """Return a method; see `Kind.make_method`."""
+        return make_draws_method(method, options)
+
+    def averages(self, method: Any) -> bool:
+        """Return that no method averages copies robustly."""
+        del method
+        return False
+
+    def prepare(self, request: Request) -> Prepared:
+        """Read, check and relabel draws."""
+        return prepare_draws(request)
+
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> DrawsEvaluation:
+        """Compare two sets of draws by reference draws, or by a function that gives log-likelihoods."""
+        if module is not None:
+            raise OptionError("module", "is for networks, and these models are none")
+        from consilience.draws.evaluate import evaluate_draws  # here, so that fusing starts without it
+
+        return evaluate_draws(fused, local, data, labels)
+
+    def summary(self, fusion: Any) -> str:
+        """Return what the command says of a fusion."""
+        from consilience.draws.summary import summary  # here, as above
+
+        return summary(fusion)
+
+    def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
+        """Return what a round needs to know of a draws file."""
+        if companion is not None:
+            raise InputError(file, "has draws, of which no Fisher information is taken", "send it alone")
+        draws = load_draws(file)
+        if problems := value_problems(draws):
+            raise InputError(problem.about(file) for problem in problems)
+        shapes = {name: list(values.shape[2:]) for name, values in sorted(draws.variables.items())}
+        constraints = {name: draws.constraints[name].to_json() for name in shapes}
+        prior = "a power" if isinstance(draws.prior, float) else draws.prior
+        facets = {
+            "kind": self.name,
+            "variables": facet(shapes),
+            "constraints": facet(constraints),
+            "prior": facet(prior),
+            "power of the likelihood": facet(draws.likelihood_power),
+            "exchangeable variables": facet(list(draws.exchangeable)),
+            "Fisher information": "none",
+        }
+        return SiteFacts(facets, draws.n_observations, draws.n_components)
+
+    def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
+        """Raise for draws about too few observations; see `Kind.withhold`."""
+        del target
+        number = load_draws(file).n_observations
+        if number is not None and number < min_count:
+            raise InputError(
+                file,
+                f"is about {number:g} observations, fewer than {min_count:g}: nothing may leave",
+                "min_count=0 keeps it",
+            )
+        return None
+
+    def describe(self, model: Any, data: Any, **stated: Any) -> Draws:
+        """Return draws with their number of observations; see `Kind.describe`."""
+        for name in ("class_prior", "classes", "example", "features", "sample_weight", "layers"):
+            if stated.pop(name, None) is not None:
+                raise OptionError(name, "says nothing of posterior draws; leave it out")
+        stated.pop("min_count", None)
+        draws = model.draws if isinstance(model, DrawsFusion) else as_draws(model)
+        number = stated.pop("n_observations", None)
+        if data is not None:
+            if isinstance(data, str | Path) or not hasattr(data, "__len__"):
+                raise OptionError("data", "of draws are rows, to be counted; give n_observations")
+            number = float(len(data)) if number is None else number
+        if problems := value_problems(draws):
+            raise InputError(problems)
+        return draws.stated(n_observations=number)
+
+    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+        """Write draws."""
+        del symmetry  # of a network
+        record = model.record if isinstance(model, DrawsFusion) else None
+        write_draws(path, self.describe(model, **{"data": None, **stated}, features=features), record)
+
+    def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
+        """Write a page about a fused draws file."""
+        if given := sorted(f"--{name.removesuffix('s')}" for name, value in shown.items() if value):
+            raise OptionError(", ".join(given), "shows nothing of posterior draws; leave it out")
+        from consilience.draws.report import content_of_files, write_page  # here, so that fusing needs no pages
+
+        write_page(page, content_of_files(fused, sites))

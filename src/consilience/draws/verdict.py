@@ -1,0 +1,141 @@
+"""The verdict on fused draws: what was combined how, and what speaks against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from consilience.core.verdict import Verdict
+from consilience.draws.constraints import Real
+from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS
+from consilience.draws.methods.auto import DrawsAuto
+from consilience.draws.methods.base import DrawsMethod
+from consilience.draws.methods.hierarchical import HierarchicalDraws
+from consilience.draws.methods.wasp import WASP
+from consilience.draws.subposteriors import Subposteriors
+
+SIGNIFICANCE = 0.05
+"""p-value of Q below which sites differ, as in a meta-analysis."""
+HARDLY = 1e-6
+"""p-value of Q below which subposteriors hardly overlap: sites that agree show it once in a million fusions."""
+MIN_ROWS_PER_COORDINATE = 20
+"""Rows of a site for each coordinate below which errors of 0.3 standard deviations were measured: logistic regressions
+of 10 and 8 rows for each of 5 and 50 coefficients (docs/draws.md)."""
+NEAR_BOUND = 3.0
+"""Mean of a variable without a constraint whose draws are all positive, in standard deviations, below which its bound
+shows."""
+
+
+def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any], notes: Mapping[str, str]) -> Verdict:
+    """Return the verdict on draws.
+
+    Parameters
+    ----------
+    stack : Subposteriors
+        What was combined.
+    method : DrawsMethod
+        The method that was asked for.
+    details : mapping
+        Of the fusion: what was chosen, how much sites overlap.
+    notes : mapping of str to str
+        What the method says is wrong, each with its remedy.
+    """
+    chosen = str(details.get("chosen", method.name))
+    against = dict(notes)
+    code, harmless = "fine", None
+    found = details["overlap"]
+    differs = found["p_value"] < SIGNIFICANCE and not isinstance(method, HierarchicalDraws | WASP)
+    if differs:
+        figures = f"Q = {found['q']:.4g} on {found['degrees_of_freedom']}, I2 = {100 * found['i2']:.0f} %"
+        remedy = "method='hierarchical' gives what sites have in common, with honest intervals"
+        if found["p_value"] < HARDLY:
+            code, harmless = "apart", False
+            where = f"{found['coordinate']} of {' and '.join(found['sites'])}, coefficient {found['coefficient']:.2g}"
+            against[
+                f"subposteriors hardly overlap (least in {where}; {figures}), so that their product lies where no site"
+                " has draws, and its intervals are too narrow"
+            ] = remedy
+        else:
+            code = "differ"
+            against[f"sites differ ({figures}), so that one law for all is a choice"] = remedy
+    against |= _prior_notes(stack, method)
+    against |= _size_notes(stack)
+    against |= _shape_notes(stack)
+    if not method.takes_modes and not isinstance(method, WASP):
+        against |= _skewness_notes(stack)
+    if code == "fine" and against:
+        code = "doubtful"
+    text = f"{stack.n_sites} subposteriors of {stack.n_coordinates} parameters combined by {chosen}"
+    candidates: dict[str, float] = {}
+    if isinstance(method, DrawsAuto):
+        text += f" (largest |skewness| {details['largest_skewness']:.2f})"
+    sentences = "; ".join([text, *against])
+    harm = "" if harmless is False else "; how near it is to the posterior of all data is not known"
+    remedies = [remedy for remedy in dict.fromkeys(against.values()) if remedy]
+    return Verdict(code, f"{sentences}{harm}.", harmless, candidates=candidates, remedy="; ".join(remedies) or None)
+
+
+def _prior_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]:
+    """Return whether the powers of the prior do not add up to one."""
+    powers = [site.prior for site in stack.sites if isinstance(site.prior, float)]
+    if not powers or not method.needs_prior or abs(sum(powers) - 1.0) <= 1e-6:
+        return {}
+    return {
+        f"the prior counts {sum(powers):.3g} times, since the sites' powers of it add up to that": (
+            f"sample with the prior raised to 1/{stack.n_sites}"
+        )
+    }
+
+
+def _size_notes(stack: Subposteriors) -> dict[str, str]:
+    """Return sites with few rows for each coordinate."""
+    few = [
+        name
+        for name, site in zip(stack.names, stack.sites, strict=True)
+        if site.n_observations is not None and site.n_observations < MIN_ROWS_PER_COORDINATE * stack.n_coordinates
+    ]
+    if not few:
+        return {}
+    which = ", ".join(few[:3]) + (f" and {len(few) - 3} more" if len(few) > 3 else "")
+    verb = "has" if len(few) == 1 else "have"
+    return {
+        f"{which} {verb} fewer than {MIN_ROWS_PER_COORDINATE} rows for each parameter, where errors of 0.3 standard"
+        " deviations must be expected": "join small sites before sampling, or refine in rounds"
+    }
+
+
+def _skewness_notes(stack: Subposteriors) -> dict[str, str]:
+    """Return that subposteriors are skewed beyond chance: the standard error of a skewness is sqrt(6 / n)."""
+    limits = np.array([GAUSSIAN_SKEWNESS + 3.0 * np.sqrt(6.0 / site.n_draws) for site in stack.sites])
+    beyond = np.abs(stack.skewness) - limits[:, None]  # (J, D)
+    if not np.any(beyond > 0):
+        return {}
+    site, place = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
+    largest = stack.skewness[site, place]
+    return {
+        f"subposteriors are skewed ({stack.sites[0].coordinate_names[place]} at {stack.names[site]} by {largest:.2f}),"
+        " where errors of 0.1 to 0.6 standard deviations were measured": (
+            "more rows at each site; of few parameters, compare with method='semiparametric', parametric=False"
+        )
+    }
+
+
+def _shape_notes(stack: Subposteriors) -> dict[str, str]:
+    """Return variables that are positive everywhere, near zero, and combined as real."""
+    near = []
+    for name, _, _, constraint in stack.sites[0].parts():
+        if not isinstance(constraint, Real):
+            continue
+        values = [site.variables[name] for site in stack.sites]
+        is_positive = all(np.all(one > 0) for one in values)
+        if is_positive and any(np.any(one.mean(axis=(0, 1)) < NEAR_BOUND * one.std(axis=(0, 1))) for one in values):
+            near.append(name)
+    if not near:
+        return {}
+    return {
+        f"{', '.join(near[:5])}: positive in all draws and near zero, but combined as any real number": (
+            f"state constraints={{{near[0]!r}: 'positive'}}"
+        )
+    }

@@ -1,0 +1,32 @@
+"""Every method for draws, and sites that it takes: what the laws of all methods run on."""
+
+import consilience as cs
+from consilience.draws.methods import DRAWS_METHODS
+from tests.draws.sites import gaussian_sites
+from tests.specimens import Specimens
+
+
+def shared_prior(seed=0):
+    return gaussian_sites(seed=seed)
+
+
+def whole_prior(seed=0):
+    """Sites whose likelihoods were raised to their number."""
+    return gaussian_sites(seed=seed, likelihood_power=4.0)
+
+
+SPECIMENS = Specimens(
+    "SPECIMENS in tests/draws/methods_zoo.py",
+    {
+        "auto": (cs.DrawsAuto(), shared_prior),
+        "consensus_mc": (cs.ConsensusMonteCarlo(), shared_prior),
+        "gaussian_product": (cs.GaussianProduct(), shared_prior),
+        "semiparametric": (cs.DensityProduct(sweeps=600), shared_prior),
+        "wasp": (cs.WASP(), whole_prior),
+        "hierarchical": (cs.HierarchicalDraws(), shared_prior),
+    },
+)
+"""By the method's name: a method, and what makes sites of a seed, with mean and covariance of their product."""
+
+NAMES = [method.name for method in DRAWS_METHODS]
+"""What the laws run over: the table itself."""
