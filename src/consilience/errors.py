@@ -116,3 +116,7 @@ class UnsupportedError(ConsilienceError, TypeError):
 
 class WithheldWarning(UserWarning):
     """Components were left out of a model's description; those of too few observations stay with ``min_count=0``."""
+
+
+class RobustWarning(UserWarning):
+    """An option undoes part of what robust fusion is for."""
