@@ -1,7 +1,7 @@
 """Ten sites, none to four of them hostile: what plain and robust fusion make of it.
 
     nice python benchmarks/hostile_sites.py            all cases and seeds; what is in the JSON file is not run again
-    nice python benchmarks/hostile_sites.py --table    the table of docs/robust.md
+    python experiments/write_tables.py                 the table of docs/robust.md
 
 Hostile sites replace honest ones; *clean* is the plain fusion of the n - k honest ones. Mixtures:
 BayesianGaussianMixture of five components, 500 rows a site, whose means a site moves by N(0, 0.15^2); held-out nats
@@ -575,84 +575,30 @@ def run_sums(seed: int) -> dict[str, Any]:
     return found
 
 
-CASES: dict[str, tuple[Callable[[int], dict[str, Any]], tuple[int, ...], str]] = {
-    "mixtures, 2 columns, shaping": (lambda seed: run_mixtures(seed, 2), SHAPING, "nats"),
-    "mixtures, 2 columns": (lambda seed: run_mixtures(seed, 2), JUDGING, "nats"),
-    "mixtures, 6 columns": (lambda seed: run_mixtures(seed, 6), JUDGING, "nats"),
-    "softmax regression, one start": (lambda seed: run_networks(seed, 0, one_start=True), JUDGING, "ratio"),
-    "MLP, one start": (lambda seed: run_networks(seed, 32, one_start=True), JUDGING, "ratio"),
-    "MLP, own starts": (lambda seed: run_networks(seed, 32, one_start=False), JUDGING, "ratio"),
-    "topics": (run_topics, JUDGING, "ratio"),
-    "hidden Markov models": (run_chains, JUDGING, "nats"),
-    "sums": (run_sums, JUDGING, "ratio"),
+CASES: dict[str, tuple[Callable[[int], dict[str, Any]], tuple[int, ...]]] = {
+    "mixtures, 2 columns, shaping": (lambda seed: run_mixtures(seed, 2), SHAPING),
+    "mixtures, 2 columns": (lambda seed: run_mixtures(seed, 2), JUDGING),
+    "mixtures, 6 columns": (lambda seed: run_mixtures(seed, 6), JUDGING),
+    "softmax regression, one start": (lambda seed: run_networks(seed, 0, one_start=True), JUDGING),
+    "MLP, one start": (lambda seed: run_networks(seed, 32, one_start=True), JUDGING),
+    "MLP, own starts": (lambda seed: run_networks(seed, 32, one_start=False), JUDGING),
+    "topics": (run_topics, JUDGING),
+    "hidden Markov models": (run_chains, JUDGING),
+    "sums": (run_sums, JUDGING),
 }
-
-
-def table(results: dict[str, Any]) -> str:
-    """Return the worst attack of every defence at each k, as Markdown."""
-    lines = []
-    for case, (_, _, unit) in CASES.items():
-        seeds = list(results.get(case, {}).values())
-        if not seeds:
-            continue
-        shown = (
-            "nats above clean / centre error over clean"
-            if case.startswith("mixtures")
-            else ("nats above clean" if unit == "nats" else "error over clean")
-        )
-        lines += [
-            f"| {case} ({len(seeds)} seeds): {shown} | k = 0 | 1 | 2 | 3 | 4 |",
-            "| --- | --- | --- | --- | --- | --- |",
-        ]
-        defences = [name for name in seeds[0]["0"]["none"] if name != "clean"]
-        for defence in defences:
-            cells = [worst_cell(seeds, str(count), defence, unit) for count in (0, *HOSTILE)]
-            lines.append(f"| {defence} | " + " | ".join(cells) + " |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def worst_cell(seeds: list[dict[str, Any]], count: str, defence: str, unit: str) -> str:
-    """Return the worst attack's cost as text."""
-    costs: dict[str, tuple[float, float | None]] = {}
-    for attack in seeds[0][count]:
-        values = [one[count][attack][defence] for one in seeds]
-        if any(value is None for value in values):
-            return "-"
-        if any(value == "failed" for value in values):
-            return f"failed ({attack})"
-        cleans = [one[count][attack]["clean"] for one in seeds]
-        if isinstance(values[0], list | tuple):
-            excess = np.mean([value[0] - clean[0] for value, clean in zip(values, cleans, strict=True)])
-            ratio = sum(value[1] for value in values) / sum(clean[1] for clean in cleans)
-            costs[attack] = (float(excess), float(ratio))
-        elif unit == "nats":
-            costs[attack] = (float(np.mean(values) - np.mean(cleans)), None)
-        else:
-            costs[attack] = (float(np.mean(values) / np.mean(cleans)), None)
-    attack = max(costs, key=lambda name: costs[name][0])
-    cost, _ = costs[attack]
-    ratios = [ratio for _, ratio in costs.values() if ratio is not None]
-    number = f"{cost:+.3f}" if unit == "nats" else f"{cost:.2f}"
-    text = f"{number} / {max(ratios):.2f}" if ratios else number
-    return text if count == "0" else f"{text} {attack}"
 
 
 def main() -> None:
     """Run what the result file lacks, and write it after every seed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", action="store_true")
     parser.add_argument("--only", nargs="*", default=list(CASES))
     parser.add_argument("--seeds", type=int, default=None, help="seeds of each case at most")
     arguments = parser.parse_args()
     results = json.loads(RESULT.read_text())["seeds"] if RESULT.exists() else {}
-    if arguments.table:
-        print(table(results))  # noqa: T201  (what was asked for)
-        return
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for case in arguments.only:
-        run, seeds, _ = CASES[case]
+        run, seeds = CASES[case]
         for seed in seeds[: arguments.seeds]:
             if str(seed) not in results.setdefault(case, {}):
                 results[case][str(seed)] = run(seed)

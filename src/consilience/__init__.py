@@ -34,6 +34,7 @@ from consilience.errors import (
     InputError,
     OptionError,
     Problem,
+    RobustWarning,
     UnsupportedError,
     WithheldWarning,
 )
@@ -143,6 +144,7 @@ __all__ = [
     "PredictiveScores",
     "Problem",
     "ReBasin",
+    "RobustWarning",
     "SelfSupervisedFisher",
     "Shards",
     "Statistics",

@@ -238,7 +238,7 @@ def invented(seed=0):
 @pytest.mark.parametrize("how", [*HOWS, None])
 def test_an_invented_component_is_told_and_kept_unless_asked_otherwise(how):
     options = {} if how is None else {"minority": "keep"}
-    with pytest.warns(cs.errors.RobustWarning) if how else nullcontext():
+    with pytest.warns(cs.RobustWarning) if how else nullcontext():
         kept = cs.fuse(invented(), method="kl", rng=0, robust=how, regularization=0.3, **options)
     told = kept.details["minority"]
     assert [one["names"] for one in told] == [["model 0"]]
