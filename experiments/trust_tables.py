@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-HOW = ("plain", "trim", "trim, minority dropped", "median")
+IN_NATS = ("mixtures", "hidden Markov models")
+"""Cases whose error is a difference; that of the others is a ratio."""
+SHAPING_FIRST = "mixtures, 2 columns, shaping"
+"""The case on whose seeds constants were chosen."""
 
 
 def _found(name: str) -> dict[str, Any]:
@@ -34,26 +37,47 @@ def merges_table() -> str:
 
 
 def hostile_table() -> str:
-    """Return errors under every attack, over that of plainly fusing the honest sites: median and worst of the seeds."""
+    """Return the worst attack of every defence at each number of hostile sites of ten; ratios are those of means."""
+    cases: dict[str, dict[str, Any]] = _found("hostile_sites")["seeds"]
     lines = []
-    for task, attacks in _found("hostile_sites")["summary"].items():
-        lines += [f"| {task}: two of ten | {' | '.join(HOW)} |", f"| --- |{' ---: |' * len(HOW)}"]
-        for attack, found in attacks.items():
-            if isinstance(found, dict):
-                lines.append(f"| {attack} | {' | '.join(_ratio(found.get(how)) for how in HOW)} |")
+    for case in sorted(cases, key=lambda name: (name != SHAPING_FIRST, list(cases).index(name))):
+        seeds = list(cases[case].values())
+        if not seeds:
+            continue
+        counts = sorted(seeds[0], key=int)
+        unit = "nats above clean" if case.startswith(IN_NATS) else "error over clean"
+        if isinstance(seeds[0]["0"]["none"]["clean"], list):
+            unit += " / error of means over clean"
+        chosen = "; constants were chosen here" if case == SHAPING_FIRST else ""
+        plural = "s" * (len(seeds) > 1)
+        lines.append(f"| {case} ({len(seeds)} seed{plural}{chosen}): {unit} | k = {' | '.join(counts)} |")
+        lines.append(f"| --- |{' --- |' * len(counts)}")
+        for defence in (name for name in seeds[0]["0"]["none"] if name != "clean"):
+            cells = [_worst(seeds, count, defence, case.startswith(IN_NATS)) for count in counts]
+            lines.append(f"| {defence} | {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _ratio(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return ""
-    middle, worst = (_shown(found[name]) for name in ("ratio", "worst"))
-    return middle if middle == worst else f"{middle} ({worst})"
-
-
-def _shown(value: float | str) -> str:
-    return f"{value:.2f}" if isinstance(value, float) and value < 1e6 else "infinite"
+def _worst(seeds: list[dict[str, Any]], count: str, defence: str, in_nats: bool) -> str:
+    """Return what the worst attack costs, and its name; of two errors, the second with its own worst attack."""
+    costs, ratios = dict[str, float](), list[float]()
+    for attack in seeds[0][count]:
+        cells = [one[count][attack] for one in seeds]
+        values, cleans = [cell[defence] for cell in cells], [cell["clean"] for cell in cells]
+        if any(value is None for value in values):
+            return ""
+        if "failed" in values:
+            return f"fails: {attack}"
+        if isinstance(cleans[0], list):
+            ratios.append(sum(value[1] for value in values) / sum(clean[1] for clean in cleans))
+            values, cleans = [value[0] for value in values], [clean[0] for clean in cleans]
+        total, clean_total = sum(values), sum(cleans)
+        costs[attack] = (total - clean_total) / len(seeds) if in_nats else total / clean_total
+    attack = max(costs, key=costs.__getitem__)
+    text = f"{costs[attack]:+.3f}" if in_nats else f"{costs[attack]:.2f}"
+    text += f" / {max(ratios):.2f}" if ratios else ""
+    return text if count == "0" else f"{text} {attack}"
 
 
 def fuzzing_table() -> str:

@@ -128,6 +128,10 @@ class WithheldWarning(UserWarning):
     code = "W-WITHHELD"
 
 
+class RobustWarning(UserWarning):
+    """An option undoes part of what robust fusion is for."""
+
+
 CATALOGUE: Mapping[str, str] = {
     "E-ADAPTER": "adapters that cannot be merged as they are",
     "E-COLUMN": "a column that the models expect is not in the data",

@@ -68,7 +68,7 @@ def test_the_summary_reports_what_the_method_found(folder, command):
     assert "share a cluster" in command("fuse", *TWO, "-o", FUSED, "--method", "kmeans", "--set", "n_components=1").out
     (folder / "c.safetensors").write_bytes(forged(counts=[9.0, 9.0, 0.1]))
     done = command("fuse", *TWO, "c.safetensors", "-o", FUSED)
-    assert "c: component 2 has 0.1 observations, fewer than 5, and was left out" in done.out
+    assert "c: component 2 has fewer than 5 observations, and was left out" in done.out
 
 
 def test_numbers_in_settings_may_have_an_exponent(command):
@@ -183,16 +183,20 @@ def test_check(process):
 def test_inspect_a_file_of_a_site(command):
     done = command("inspect", TWO[0])
     assert (done.code, done.err) == (0, "")
-    rows = dict(line.split(":", 1) for line in done.out.splitlines())
-    found = {name: value.strip() for name, value in rows.items()}
-    counts = cs.load(TWO[0]).counts
+    lines = [line.split(":", 1) for line in done.out.splitlines()]
+    people = [name for name, _ in lines].index("What this file tells about people")
+    found = {name: value.strip() for name, value in lines[:people]}
+    counts = [f"about {5 * int(count / 5 + 0.5)}" for count in sorted(cs.load(TWO[0]).counts)]
+    name, protection = lines[-1]
+    assert name == "protection"
+    assert "no component has fewer than 5 observations; no noise is added" in protection
     assert found == {
         "file": TWO[0],
         "format": f"consilience-posterior 1 (consilience {cs.__version__})",
         "family": "normal-wishart {'dim': 2}",
         "components": "3",
         "model": "a posterior",
-        "counts": f"smallest {counts.min():.4g}, largest {counts.max():.4g}",
+        "counts": f"smallest {counts[0]}, largest {counts[-1]} observations",
         "features": "x0, x1",
         "tensors": "natural [3, 8]",
     }

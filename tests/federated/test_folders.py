@@ -89,8 +89,30 @@ def test_a_round_ends_at_its_deadline_without_those_that_are_late(files, place, 
     assert output.read_bytes() == expected("abc")
     with pytest.raises(InputError, match="is over"):
         send(files["d"], place, "d")
-    with pytest.raises(InputError, match="is over"):
-        serve(place, output, sites=["a", "b", "c", "d"], **QUICK)
+    with pytest.raises(InputError, match="is over"):  # another plan
+        serve(place, output, sites=["a", "b", "c"], **QUICK)
+
+
+@pytest.mark.parametrize("work", [None, "work"])
+@pytest.mark.parametrize("lost", ["nothing", "the output", "its bytes"])
+def test_a_round_that_had_ended_gives_the_same_again(work, lost, files, place, output, expected, tmp_path):
+    work = None if work is None else tmp_path / work
+    for site in "abc":
+        send(files[site], place, site)
+    first = serve(place, output, sites=["a", "b", "c"], work=work, **QUICK).report
+    if lost == "the output":
+        output.unlink()
+    elif lost == "its bytes":
+        output.write_bytes(b"damaged")
+    again = serve(place, output, sites=["a", "b", "c"], work=work, **QUICK)
+    assert again.report == first
+    assert output.read_bytes() == expected("abc")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(("fused", "."))) == [
+        "fused.round.json",
+        "fused.safetensors",
+    ]
+    copies = {digest(files[site]) for site in "abc"}
+    assert not [path for path in tmp_path.rglob("*") if path.name in copies and place not in path.parents]
 
 
 def test_what_comes_between_the_close_and_the_end_is_named_as_late(files, place, tmp_path):
@@ -218,8 +240,10 @@ def test_a_server_that_was_killed_at_the_very_end_publishes_what_it_had(files, p
     for path in (output, place / "server" / "1" / "round.json", place / "server" / "1" / "fused.safetensors"):
         path.unlink()
     send(files["d"], place, "a")
-    with pytest.raises(InputError, match="the round had ended"):
-        serve(place, output, sites=["a", "b", "c"], work=work, **QUICK)
+    again = serve(place, output, sites=["a", "b", "c"], work=work, **QUICK)
+    assert again.fusion is None
+    assert again.report.to_bytes() == report
+    assert not list((work / "1").glob("files/*"))  # copies of what sites sent
     assert output.read_bytes() == expected("abc")
     assert (place / "server" / "1" / "round.json").read_bytes() == report
     receive(place, tmp_path / "back", timeout=1)

@@ -389,7 +389,8 @@ def _of_size(path, components, **columns):
     rows = np.resize(np.arange(one.n_components), components)
     taken = one.take(rows)
     natural = taken.natural * (1.0 + 1e-3 * np.arange(components)[:, None])
-    known = {"prior": one.prior, "counts": taken.counts, "weights": taken.weights, **columns}
+    counts = taken.counts + (taken.counts + one.family.standard(one.prior[None])[1]) * 1e-3 * np.arange(components)
+    known = {"prior": one.prior, "counts": counts, "weights": taken.weights, **columns}
     made = cs.Posterior(one.family, natural, attached=one.attached, source=one.source, **known)
     cs.save(made, path)
     return path

@@ -187,7 +187,7 @@ def _of_sites_of_one_size(folder, options):
 RARE = ((0, 1), (1, 0), (2, 0, 1), (1, 0), (0, 1, 3))
 """Components 2 and 3 are at one of five sites each."""
 MINORITIES = {
-    "kl, kept": {"method": "kl", "robust": "median"},
+    "kl, by default": {"method": "kl", "robust": "median"},
     "kl, dropped": {"method": "kl", "robust": "median", "minority": "drop"},
     "kmeans, dropped": {"method": "kmeans", "n_components": 4, "robust": "trim", "minority": "drop"},
 }

@@ -1,5 +1,7 @@
 """Laws of robust fusion: what honest sites lose by it, and what hostile ones can do against it, on every family."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -235,7 +237,9 @@ def invented(seed=0):
 
 @pytest.mark.parametrize("how", [*HOWS, None])
 def test_an_invented_component_is_told_and_kept_unless_asked_otherwise(how):
-    kept = cs.fuse(invented(), method="kl", rng=0, robust=how, regularization=0.3)
+    options = {} if how is None else {"minority": "keep"}
+    with pytest.warns(cs.RobustWarning) if how else nullcontext():
+        kept = cs.fuse(invented(), method="kl", rng=0, robust=how, regularization=0.3, **options)
     told = kept.details["minority"]
     assert [one["names"] for one in told] == [["model 0"]]
     assert kept.n_components == 4

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hmmlearn.hmm import GaussianHMM
 from numpy.testing import assert_allclose
+from sklearn.cluster import KMeans
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import consilience as cs
@@ -87,7 +88,7 @@ def test_fuse_leaves_out_by_name_what_a_site_would_withhold(combine):
     record = fusion.details["withheld"]
     assert (record["min_count"], record["count"]) == (5.0, 1)
     assert (record["components"][0]["model"], record["components"][0]["component"]) == ("thin", 2)
-    assert_allclose(record["components"][0]["observations"], 3.0, rtol=0.01)
+    assert set(record["components"][0]) == {"model", "component"}  # and not how few there are
     assert "withheld" not in withheld.details
 
 
@@ -190,3 +191,30 @@ def test_the_matching_has_an_option_of_another_name(method):
     with pytest.warns(DeprecationWarning, match="use min_matching_count="):
         old = method(min_count=7.0)
     assert old == method(min_matching_count=7.0)
+
+
+def kmeans_with_outlier(seed):
+    """Return a fitted KMeans whose third cluster is one row, far away."""
+    rng = np.random.default_rng(seed)
+    rows = np.concatenate([rng.normal(size=(150, 2)), rng.normal(size=(150, 2)) + 9.0, [[500.0, 500.0 + seed]]])
+    return KMeans(3, n_init=10, random_state=0).fit(rows)
+
+
+def test_one_row_leaves_by_no_door_and_nothing_tells_that_it_was_there(tmp_path):
+    model = kmeans_with_outlier(0)
+    with pytest.warns(cs.WithheldWarning, match="1 of 3 components"):
+        cs.save(model, tmp_path / "site")
+    cs.save(model, tmp_path / "all", min_count=0)
+    sent = cs.load(tmp_path / "site")
+    assert_allclose(np.sort(sent.counts), [150.0, 150.0])
+    assert_allclose(sent.weights.sum(), 1.0)
+    means, variance = sent.parameters()["mean"], sent.parameters()["variance"] * sent.counts
+    assert np.abs(means).max() < 20.0
+    # What inertia and widths say together is the number of rows that stay, 300, and not the 301 of the fit.
+    assert_allclose(sent.attached["inertia"].values / (2 * variance), 300.0)
+    others = [kmeans_with_outlier(seed) for seed in (1, 2)]
+    for method in ("kmeans", "kl"):
+        fusion = cs.fuse([model, *others], method=method)
+        assert np.abs(fusion.posterior.parameters()["mean"]).max() < 20.0
+        of_files = cs.fuse([tmp_path / "all", *others], method=method)
+        assert np.abs(of_files.posterior.parameters()["mean"]).max() < 20.0

@@ -56,7 +56,7 @@ class MethodOptions(TypedDict, total=False):
     mean: Literal["probabilities", "logits", "stationary"] | None
     metric: str
     min_matching_count: float
-    minority: Literal["keep", "drop"]
+    minority: Literal["auto", "keep", "drop"]
     mode: str
     momentum: float
     n_draws: int | None
@@ -79,7 +79,7 @@ class MethodOptions(TypedDict, total=False):
     revisit: bool
     rho: float
     ridge: float
-    robust: Literal["trim", "median"] | None
+    robust: Literal["trim", "median"] | bool | None
     sent: bool
     shrink: bool
     shrinkage: float | None

@@ -9,13 +9,13 @@ from consilience.core.inspection import Row, listed, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.inspect import symmetry_document, symmetry_rows
+from consilience.networks.inspect import network_people_rows, symmetry_document, symmetry_rows
 
 
 def inspect_bayesian(file: SafetensorsFile) -> Inspection:
     """Return the inspection of a Bayesian network's file, from its header."""
     summary = read_bayesian_summary(file)
-    return Inspection(_document(summary), _rows(file, summary))
+    return Inspection(_document(summary), [*_rows(file, summary), *network_people_rows()])
 
 
 def _document(summary: BayesianSummary) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.files import description_path, write_description
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.fuse_aligned import split_arguments
-from consilience.networks.kind import load_curves, network_facets, refuse_not_finite
+from consilience.networks.kind import array_scales, load_curves, network_facets, refuse_not_finite
 from consilience.networks.method import NetworkMethod
 from consilience.networks.torch_modules import make_template
 
@@ -84,7 +84,9 @@ class BayesianNetworks(Kind):
         if companion is not None:
             own = NamedInput(file.label, file.label, file=file)
             with_site_descriptions([bnn], [own], None, [NamedInput(companion.label, companion.label, file=companion)])
-        return SiteFacts(network_facets("bayesian", bnn.means, bnn.symmetry, False))
+        scales = array_scales({**bnn.means, **variances})
+        facets = network_facets("bayesian", bnn.means, bnn.symmetry, False)
+        return SiteFacts(facets, scales=scales, bounded_scales=frozenset(scales))
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write means and variances of all parameters with their symmetry, and the description beside them."""

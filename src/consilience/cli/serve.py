@@ -15,6 +15,7 @@ from consilience.core.recipe import Recipe, read_recipe
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 from consilience.federated.convergence import table
+from consilience.federated.events import json_line
 from consilience.federated.flower.server import serve_flower
 from consilience.federated.flower.site import send_flower
 from consilience.federated.folder.server import TOLERANCE, report_path, serve_folder
@@ -55,10 +56,23 @@ from consilience.posteriors.thin_components import MIN_COUNT
 )
 @click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
 @click.option("--work", type=click.Path(path_type=Path), help="The server's own folder.  [default: OUTPUT.work]")
+@click.option(
+    "--ledger",
+    type=click.Path(path_type=Path),
+    help="Record of the sites of published models: none is published that tells of one or two sites beside another.",
+)
 @click.option("--poll", default=1.0, show_default=True, help="Seconds between looks into the place.")
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
+@click.option(
+    "--log",
+    "log_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines on stderr for people, or JSON for a machine.",
+)
 def serve(
     place: str | None,
     output: Path,
@@ -73,6 +87,7 @@ def serve(
     seed: int | None,
     quiet: bool,
     as_json: bool,
+    log_format: str,
     flower: bool,
     address: str | None,
     certificates: Path | None,
@@ -82,9 +97,11 @@ def serve(
 ) -> None:
     """Wait for what sites send to PLACE (a folder or URL that all reach), and fuse it.
 
-    The round ends when every site's contribution is in and good, or at the deadline. OUTPUT is the fused model, and
-    OUTPUT with .round.json in place of its suffix says who took part, and why others did not.
+    The round ends when every site's contribution is in and good, at the deadline, or when the process gets SIGUSR1.
+    OUTPUT is the fused model, and OUTPUT with .round.json in place of its suffix says who took part, and why others did
+    not; while the round is open, who is in and who is missing. A server that was stopped goes on when started again.
     """
+    shown = json_line if log_format == "json" else printable
     plan = Recipe() if recipe is None else read_recipe(recipe)
     if plan.models or plan.weights is not None or plan.module is not None or plan.example is not None:
         raise OptionError(recipe, "a round takes method, options, seed, symmetry and reference of a recipe, no more")
@@ -98,7 +115,7 @@ def serve(
         "weights": None if weights is None else _parse_weights(weights),
         "limits": Limits(file_bytes=limit, components=max_components),
         "rng": seed if seed is not None else (plan.seed or 0),
-        "say": None if quiet or as_json else (lambda line: click.echo(printable(line), err=True)),
+        "say": None if quiet or as_json else (lambda line: click.echo(shown(line), err=True)),
     }
     names = None if sites is None else [name.strip() for name in sites.split(",") if name.strip()]
     if flower:
@@ -118,8 +135,10 @@ def serve(
         if address is not None or certificates is not None or site_keys is not None or insecure:
             raise click.UsageError("--address, --certificates, --site-keys, --insecure: for --flower only.")
         result = serve_folder(place, output, sites=names, **arguments)
-    if page is not None:
+    if page is not None and result.fusion is not None:
         result.fusion.report(page)
+    elif page is not None and not page.exists():
+        _warn(f"{page} is not written: the round had ended before, and the sites' files that it shows are gone")
     if as_json:
         pages = [] if page is None else [page]
         echo_json({"report": result.report.to_json(), "wrote": [output, report_path(output), *pages]})

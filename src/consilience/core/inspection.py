@@ -24,6 +24,29 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(f"{name + ':':12} {printable(value)}" for name, value in rows)
 
 
+PEOPLE = "What this file tells about people"
+"""Name of the row that begins the last part of every inspection."""
+
+
+def people_rows(rows: Sequence[Row], protection: str) -> list[Row]:
+    """Return the last part of an inspection: what a file tells about people, and what protects them.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        What the file tells, a name and a text each.
+    protection : str
+        What was withheld, in words.
+    """
+    differences = "two files that differ by one person tell of that person, by one site, of that site: publish one"
+    return [
+        (PEOPLE, ""),
+        *rows,
+        ("differences", differences),
+        ("protection", f"{protection}; no noise is added, so no formal privacy is given"),
+    ]
+
+
 def provenance_rows(made: dict[str, Any]) -> list[Row]:
     """Return how a file came to be; provenance is any JSON object, so nothing of it is taken for granted."""
     rows = [("fused by", f"{made.get('method')} {made.get('options')} seed {made.get('seed')}")]

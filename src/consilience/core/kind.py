@@ -9,7 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -192,6 +192,27 @@ class FileFormat:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """Where the data that a site's model describes lie, and the range of the variances in it.
+
+    Parameters
+    ----------
+    mean, deviation : tuple of float of length D
+        Of all its components together.
+    lowest, highest : tuple of float of length D
+        Least and greatest component means.
+    variances : tuple of two floats
+        Least and greatest eigenvalue of a component's covariance.
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    lowest: tuple[float, ...]
+    highest: tuple[float, ...]
+    variances: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class SiteFacts:
     """What a round needs to know of one site's contribution.
 
@@ -203,11 +224,29 @@ class SiteFacts:
         Fewest observations behind a component, where the file says.
     components
         Components of a posterior; 0 for networks.
+    scales
+        Size of each array, as its root mean square: sites are ordered by them, and some kinds bound them.
+    bounded_scales
+        Names of the scales that may not be far larger than those of most sites.
+    extent
+        Where its components lie, for models of data that have a place.
     """
 
     facets: Facets
     smallest: float | None = None
     components: int = 0
+    scales: Mapping[str, float] = field(default_factory=dict)
+    bounded_scales: frozenset[str] = frozenset()
+    extent: Extent | None = None
+
+
+def root_mean_square(values: Any) -> float:
+    """Return the root mean square of an array of numbers, 0 of an empty one, without overflow on the way."""
+    numbers = np.asarray(values, dtype=np.float64)
+    largest = float(np.abs(numbers).max(initial=0.0))
+    if largest == 0.0 or not np.isfinite(largest):
+        return largest
+    return largest * float(np.sqrt(np.mean((numbers / largest) ** 2)))
 
 
 def refuse_statements(model: object, stated: Mapping[str, Any]) -> None:

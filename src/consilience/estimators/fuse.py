@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from consilience.estimators.inputs import (
 )
 from consilience.estimators.laplace_product import assess_product
 from consilience.estimators.rebuild import rebuild, with_parameters
+from consilience.estimators.robust import GatedSites, checked_robust, gate, robust_problems
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
 from consilience.matching.result import Matching
@@ -59,6 +61,7 @@ def prepare_estimators(request: Request) -> Prepared:
         raise OptionError("n_observations", "is in the sums of estimators; leave it out, or give it to cs.describe")
     parameters = dict(request.options)
     min_count = checked_min_count(parameters.pop("min_count", MIN_COUNT))
+    robust = checked_robust(parameters.pop("robust", None))
     described, problems = describe_inputs(request.inputs, min_count, parameters)
     if described:
         for name in parameters:
@@ -66,8 +69,17 @@ def prepare_estimators(request: Request) -> Prepared:
     if problems or not described:
         return Prepared.checked(problems)
     sites = [(site.label, site.statistics) for site in described]
-    by_content = [site.statistics for site in sorted(described, key=lambda site: site.content_digest)]
-    fused = with_parameters(average(by_content, sites[0][1]), parameters)
+    by_content = sorted(described, key=lambda site: site.content_digest)
+    sums, gated = [site.statistics for site in by_content], None
+    if robust:
+        if problems := robust_problems(sites):
+            return Prepared.checked(problems)
+        gated = gate([(site.name, site.statistics) for site in by_content])
+        sums = list(gated.statistics)
+    fused = with_parameters(average(sums, sites[0][1]), parameters)
+    if gated is not None and gated.details["cut"]:
+        cut = f"the sums of {', '.join(gated.details['cut'])} count as the median number of rows"
+        fused = replace(fused, approximations=(*fused.approximations, cut))
     differing = differing_parameters(sites, parameters)
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -76,7 +88,10 @@ def prepare_estimators(request: Request) -> Prepared:
     except InputError as error:
         return Prepared.checked([problem.about("the sums of all sites") for problem in error.problems])
     return Prepared(
-        [], partial(_fuse_described, described, fused, model, differing, parameters, min_count, request.seed, caught)
+        [],
+        partial(
+            _fuse_described, described, fused, model, differing, parameters, min_count, request.seed, caught, gated
+        ),
     )
 
 
@@ -96,6 +111,7 @@ def _fuse_described(
     min_count: float,
     seed: int | None,
     caught: Sequence[warnings.WarningMessage],
+    gated: GatedSites | None,
 ) -> EstimatorFusion:
     """Return the fusion of sums that were added, with its record; what rebuilding warned of is told now."""
     for line in differing:
@@ -107,9 +123,11 @@ def _fuse_described(
         **_classes(fused, described),
         **_withheld(described, min_count),
         **({"hyper_parameters": list(differing)} if differing else {}),
+        **({} if gated is None else {"robust": dict(gated.details)}),
     }
     details |= assess_product(fused, [site.statistics for site in described])
-    verdict = judge(fused, len(described), details)
+    n_summed = len(described) if gated is None else len(gated.statistics)
+    verdict = judge(fused, n_summed, details)
     matching = match_classes(fused, [(site.name, site.statistics) for site in described])
     result = {
         "n_components": fused.n_components,
@@ -118,6 +136,8 @@ def _fuse_described(
         "site_digests": site_digests(described),
     }
     options = {**{name: encode(name, value) for name, value in parameters.items()}, "min_count": min_count}
+    if gated is not None:
+        options["robust"] = True
     records = [_input_record(site, labels) for site, labels in zip(described, _split(matching), strict=True)]
     return EstimatorFusion(
         fused,

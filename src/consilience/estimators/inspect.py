@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from consilience.core.inspection import Row, listed, provenance_rows
+from consilience.core.inspection import PEOPLE, Row, listed, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.estimators.adapters.heads import FEATURES
 from consilience.estimators.adapters.table import adapter_of_kind
@@ -49,7 +49,7 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
 def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:
     """Return what sums tell about people, in plain words."""
     of = "of each class" if header.classes is not None else "of the site"
-    rows: list[Row] = [("What this file tells about people", ""), ("counts", f"how many rows {of} there are")]
+    rows: list[Row] = [(PEOPLE, ""), ("counts", f"how many rows {of} there are")]
     if "moments.rows.mean" in tensors:
         rows.append(("means", f"the mean row {of}: of images, a picture; of one row, that row"))
     if "moments.rows.scatter" in tensors:

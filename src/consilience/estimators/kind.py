@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
+from consilience.core.kind import (
+    FileFormat,
+    Inspection,
+    Kind,
+    Prepared,
+    Request,
+    SiteFacts,
+    facet,
+    root_mean_square,
+)
 from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.adapters.table import ESTIMATORS, adapter_of_kind
 from consilience.estimators.describe import describe, is_estimator, withhold
@@ -93,7 +102,8 @@ class Estimators(Kind):
         }
         counts = statistics.row_counts
         smallest = float(counts.min()) if classes is not None else statistics.n_observations
-        return SiteFacts(facets, smallest, statistics.n_components)
+        scales = {name: root_mean_square(values) for name, values in statistics.tensors()}
+        return SiteFacts(facets, smallest, statistics.n_components, scales)
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Write statistics without classes of too few rows; see `Kind.withhold`."""

@@ -1,8 +1,9 @@
 """Admission of contributions to a round: each is validated alone, then compared with the others.
 
 Alone: its size from the header before anything else is read, its digest, then all that the readers check (schema,
-values). Together: the facets (kind, family, shapes, ...) of an expected file, or those that more than half of the
-contributions have; and sizes against the median one. What fails is left out with its reason and stops no other site.
+values) and what can be calculated with it. Together: the facets (kind, family, shapes, ...) of an expected file, or
+those that more than half of the contributions have; and sizes, places and variances against the median one. What fails
+is left out with its reason and stops no other site.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from consilience.api.kinds import format_of, kind_of_file
-from consilience.core.kind import WIDTHS, Facets
+from consilience.core.kind import WIDTHS, Extent, Facets, SiteFacts
 from consilience.errors import ConsilienceError, Problem
 from consilience.federated.contribution import Contribution
+from consilience.federated.isolation import MIN_SITES
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -24,6 +28,18 @@ take far longer than the others. Chosen by hand; nobody has measured other value
 
 MIN_COMPONENT_LIMIT, MIN_BYTE_LIMIT = 50, 2**20
 """Components and bytes that are always admitted, so that small models may differ in size. Chosen by hand."""
+
+MAX_SCALE_RATIO, MIN_RELATIVE_SCALE = 100.0, 1e-3
+"""A network's array may be so many times as large, as its root mean square, as in the median network, which counts as a
+thousandth of its own largest array at least: biases near 0 vary by more. Chosen by hand; honest networks of one task
+differ by less than 10."""
+
+MAX_DISTANCE = 1e4
+"""A component's mean may be so many deviations away from where the median site's data are. Rebuilding a scale matrix
+from natural parameters loses 9e-6 of it at 1e5 deviations, 0.2 % at 1e6 and 5 % at 1e7."""
+
+MAX_VARIANCE_RATIO = 1e12
+"""Ratio of the extreme variances of two sites beyond which sums of both lose twelve of sixteen digits."""
 
 _MAX_SHOWN = 120
 """Characters of a facet that a message shows. Chosen by hand."""
@@ -45,6 +61,8 @@ class CheckedContribution:
         Components of a posterior, or units of a network.
     bytes : int
         Length of its files.
+    facts : SiteFacts, optional
+        What its kind says of it. Default: None, where there are problems.
     file, fisher : SafetensorsFile, optional
         The files, headers and digests read. Default: None, where there are problems or no Fisher information.
     """
@@ -54,6 +72,7 @@ class CheckedContribution:
     smallest_count: float | None = None
     components: int = 0
     bytes: int = 0
+    facts: SiteFacts | None = None
     file: SafetensorsFile | None = None
     fisher: SafetensorsFile | None = None
 
@@ -89,7 +108,13 @@ def check_alone(contribution: Contribution, limits: Limits) -> CheckedContributi
 
 
 def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) -> CheckedContribution:
-    """Return the facts about a model's file, with that of its Fisher information, or their problems."""
+    """Return the facts about a model's file, with that of its Fisher information, or their problems.
+
+    Parameters
+    ----------
+    file, fisher : SafetensorsFile
+        The files of a contribution; a fused model's file can be checked by it as well.
+    """
     files = [file] if fisher is None else [file, fisher]
     try:
         format_of(file)
@@ -99,7 +124,9 @@ def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) ->
         return CheckedContribution(tuple(_without_paths(problem, files) for problem in error.problems))
     except MemoryError:  # of a file within the limits, but not within this machine
         return CheckedContribution.rejected("takes more memory than there is")
-    return CheckedContribution((), facts.facets, facts.smallest, facts.components, size, file, fisher)
+    except (ArithmeticError, ValueError) as error:  # of values at the extremes of what a format can hold
+        return CheckedContribution.rejected(f"has values with which nothing can be calculated ({error})")
+    return CheckedContribution((), facts.facets, facts.smallest, facts.components, size, facts, file, fisher)
 
 
 def oversized(contributions: Mapping[str, CheckedContribution]) -> dict[str, str]:
@@ -121,6 +148,76 @@ def oversized(contributions: Mapping[str, CheckedContribution]) -> dict[str, str
             if size > limit:
                 reasons.setdefault(site, f"has {size} {quantity}, and {limit} are the most beside those of the others")
     return reasons
+
+
+def site_order(facts_by_site: Mapping[str, SiteFacts]) -> list[str]:
+    """Return the sites, nearest to the median site first, ties by name.
+
+    The distance of two sites is the largest difference of the logarithms of the sizes of their arrays; that of which
+    the median to all others is smallest is the median site.
+
+    Parameters
+    ----------
+    facts_by_site : mapping of str to SiteFacts
+        The sites.
+    """
+    sites = sorted(facts_by_site)
+    names = sorted({name for facts in facts_by_site.values() for name in facts.scales})
+    scales = np.array([[facts_by_site[site].scales.get(name, 0.0) for name in names] for site in sites])
+    if not names or len(sites) < 2:
+        return sites
+    logarithms = np.log(np.maximum(scales, np.finfo(np.float64).tiny))  # (J, arrays)
+    distances = np.abs(logarithms[:, None] - logarithms).max(axis=2)  # (J, J)
+    median_site = int(np.argmin(np.median(distances, axis=1)))
+    return [sites[i] for i in np.argsort(distances[median_site], kind="stable").tolist()]
+
+
+def implausible(facts_by_site: Mapping[str, SiteFacts]) -> dict[str, str]:
+    """Return the sites whose contributions are too far from the median site's to calculate with both, with the reason.
+
+    Parameters
+    ----------
+    facts_by_site : mapping of str to SiteFacts
+        Sites whose contributions have the same facets.
+    """
+    if len(facts_by_site) < MIN_SITES:
+        return {}
+    median = facts_by_site[site_order(facts_by_site)[0]]
+    reasons = {}
+    for site, facts in facts_by_site.items():
+        if (reason := _too_large(facts, facts_by_site) or _too_far(facts.extent, median.extent)) is not None:
+            reasons[site] = reason
+    return reasons
+
+
+def _too_large(facts: SiteFacts, facts_by_site: Mapping[str, SiteFacts]) -> str | None:
+    """Return which array of a site is far larger than that of most, or all zero where theirs is not."""
+    others = list(facts_by_site.values())
+    medians = {name: float(np.median([other.scales.get(name, 0.0) for other in others])) for name in facts.scales}
+    floor = MIN_RELATIVE_SCALE * max((medians[name] for name in facts.bounded_scales), default=0.0)
+    for name in sorted(facts.bounded_scales):
+        limit = MAX_SCALE_RATIO * max(medians[name], floor)
+        if facts.scales[name] > limit:
+            return f"has {name} of size {facts.scales[name]:.3g}, and {limit:.3g} is the most beside that of most sites"
+        if facts.scales[name] == 0.0 and medians[name] > floor:
+            return f"has {name} of zeros, and that of most sites has the size {medians[name]:.3g}"
+    return None
+
+
+def _too_far(extent: Extent | None, median: Extent | None) -> str | None:
+    """Return why sums of these components and the median site's would lose all digits; None where they would not."""
+    if extent is None or median is None or len(extent.mean) != len(median.mean):
+        return None
+    offsets = np.abs(np.array([extent.lowest, extent.highest]) - median.mean)  # (2, D)
+    distance = float((offsets / np.maximum(median.deviation, np.finfo(np.float64).tiny)).max())
+    if not distance <= MAX_DISTANCE:
+        text = f"has a component {distance:.3g} deviations from the data of the median site"
+        return f"{text}, and {MAX_DISTANCE:g} is the most"
+    ratios = [max(a / b, b / a) for a, b in zip(extent.variances, median.variances, strict=True) if a > 0 and b > 0]
+    if max(ratios, default=1.0) > MAX_VARIANCE_RATIO:
+        text = f"has variances that differ from those of the median site by a factor of {max(ratios):.3g}"
+        return f"{text}, and {MAX_VARIANCE_RATIO:g} is the most"
+    return None
 
 
 def _without_paths(problem: Problem, files: Sequence[SafetensorsFile]) -> Problem:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from consilience.core.disclosure import MIN_SITES, TWO_SITES
 from consilience.core.provenance import library_versions
 from consilience.drawing.words import printable
 from consilience.errors import FileFormatError, InputError
@@ -19,10 +20,12 @@ from consilience.files.document import check_version, parse_document
 
 _FILE_KEYS = {"format", "format_version", "library_version", "status"}
 """Keys of the document that are no fields of the report."""
-_OF_REQUESTS = {"then", "request", "carried"}
-"""Fields that only rounds with requests have in the document."""
+_OPTIONAL = {"then", "request", "carried", "plan"}
+"""Fields that the document has only where there is something in them."""
 _REMEDY = "`consilience serve` writes it"
 FORMAT, VERSION = "consilience-round", 1
+OPEN = "open"
+"""What a report says in place of how the round closed, while it has not."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class RoundReport:
     unknown : tuple of str
         Names of others that sent something, which was not read.
     closed : str
-        What ended the round: "all sites in", "deadline", or "given" where there was nothing to wait for.
+        What ended the round: "all sites in", "deadline", "signal", or "given" where there was nothing to wait for;
+        "open" while it goes on, when `took_part` names who is in.
     quorum, deadline : int, float
         Least number of good contributions, and seconds after which the round ends.
     method, seed : str or None, int
@@ -98,6 +102,9 @@ class RoundReport:
         models.
     carried : tuple of Record
         Sites whose answer to an earlier request was carried on, with the reason.
+    plan : str, optional
+        SHA-256 of the plan, by which a server that is started again knows its own round. Default: None, without a
+        server.
     """
 
     name: str
@@ -121,6 +128,7 @@ class RoundReport:
     then: str | None = None
     request: Mapping[str, Any] | None = None
     carried: tuple[Record, ...] = ()
+    plan: str | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -138,10 +146,10 @@ class RoundReport:
             "format": FORMAT,
             "format_version": VERSION,
             "library_version": library_versions()["consilience"],
-            "status": "failed" if self.problems else "fused",
+            "status": OPEN if self.closed == OPEN else "failed" if self.problems else "fused",
         }
         for key, value in asdict(self).items():
-            if key in _OF_REQUESTS and not value:
+            if key in _OPTIONAL and not value:
                 continue
             has_records = isinstance(value, tuple) and value and isinstance(value[0], dict)
             document[key] = [_without_empty(record) for record in value] if has_records else value
@@ -189,6 +197,7 @@ class RoundReport:
         counts = f"{len(names)} of {len(self.expected)} sites {took_part}"
         lines = [f"round {self.number}{asked} closed ({self.closed}): {counts}"]
         lines += [f"{took_part}: {', '.join(names)}"] if names else []
+        lines += [f"two sites: {TWO_SITES}"] if len(names) == MIN_SITES - 1 else []
         lines += [f"carried on: {record.site}: {printable('; '.join(record.reasons))}" for record in self.carried]
         lines += [
             f"left out: {record.site}: {printable(reason)}" for record in self.left_out for reason in record.reasons
@@ -198,6 +207,13 @@ class RoundReport:
         lines += [f"ignored: {record.site}: {'; '.join(record.reasons)}" for record in self.ignored]
         lines += [f"not expected: {', '.join(map(printable, self.unknown))}"] if self.unknown else []
         return lines + [printable(problem) for problem in self.problems]
+
+    def status_line(self) -> str:
+        """Return who is in an open round, who is missing and who was refused, in a line."""
+        refused = [f"{record.site} ({'; '.join(record.reasons)})" for record in self.left_out]
+        groups = (("in", list(self.sites)), ("missing", list(self.missing)), ("refused", refused))
+        said = "; ".join(f"{name} {len(names)}: {', '.join(names)}" for name, names in groups if names)
+        return f"round {self.number}: {printable(said)}"
 
     def with_late(self, late: tuple[Record, ...]) -> RoundReport:
         """Return the report with the contributions that came after the round was closed."""

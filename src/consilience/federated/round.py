@@ -3,24 +3,39 @@
 The result is a function of the set of contributions, not of when or how often they came: the fused file of the same
 contributions has the same bytes. It is the file that ``consilience fuse`` would write of the admitted sites' files,
 each called as its site. Every contribution passes, in this order: selection of one per site, its own validation,
-removal of copies, comparison with the others, size, and ``consilience.check`` of all that are left; what fails is left
-out with its reason. With fewer than the quorum nothing is fused.
+removal of copies, comparison with the others, size and scale, and ``consilience.check`` of all that are left; what
+fails is left out with its reason. Whatever the fusion of the others then raises, or gives that the readers refuse, the
+sites at fault are searched for, named and left out too (`isolation`). With fewer than the quorum nothing is fused.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from consilience import api
 from consilience.api.kinds import BAYESIAN, KINDS, NETWORKS, POSTERIORS
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Facets
-from consilience.errors import InputError, OptionError, Problem
-from consilience.federated.check import CheckedContribution, check_alone, check_files, mismatches, oversized
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem
+from consilience.federated.check import (
+    CheckedContribution,
+    check_alone,
+    check_files,
+    implausible,
+    mismatches,
+    oversized,
+    site_order,
+)
 from consilience.federated.contribution import Announcement, Contribution, select_announcements
+from consilience.federated.isolation import FusionFaultError, isolate
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.files.safetensors_file import SafetensorsFile
@@ -37,13 +52,14 @@ class RoundResult:
 
     Parameters
     ----------
-    fusion : Fusion
-        As from ``consilience.fuse``, with the names of sites for those of files.
+    fusion : Fusion or None
+        As from ``consilience.fuse``, with the names of sites for those of files. None from a server that was started
+        again after the round had ended: the sites' contributions are gone, and the fused file has the model.
     reports : tuple of RoundReport
         A report for each round, in order.
     """
 
-    fusion: Fusion
+    fusion: Fusion | None
     reports: tuple[RoundReport, ...]
 
     @property
@@ -107,20 +123,33 @@ def run_round(
     reasons |= {site: [reason] for site, reason in unfit.items()}
     too_large = oversized({site: checked[site] for site in facets if site not in reasons})
     reasons |= {site: [reason] for site, reason in too_large.items()}
+    facts = {
+        site: contribution.facts
+        for site, contribution in checked.items()
+        if contribution.facts is not None and site in facets and site not in reasons
+    }
+    reasons |= {site: [reason] for site, reason in implausible(facts).items()}
     good = [site for site in sorted(facets) if site not in reasons]
     good, problems = _leave_out_unfusable(plan, checked, good, reasons)
+    fusion = None
+    if len(good) >= plan.needed:
+        order = site_order({site: facts[site] for site in good})
+        isolation = isolate(order, partial(_valid_fusion, plan, checked))
+        fusion = isolation.result
+        if fusion is None:
+            problems = problems or [Problem.of(reason) for reason in dict.fromkeys(isolation.guilty.values())]
+        else:
+            problems = []
+            reasons |= {site: [_fault_text(reason)] for site, reason in isolation.guilty.items()}
+            good = sorted(isolation.sites)
     if len(good) < plan.needed:
         shortage = f"{len(good)} good contributions, and the round needs {plan.needed}"
         problems = [*problems, Problem("", f"{shortage}; nothing was fused")]
-    fusion = None
-    if not problems:
-        try:
-            fusion = _fuse(plan, checked, good)
-        except InputError as error:
-            problems = list(error.problems)
+        fusion = None
     took_part = _took_part(good, selection.chosen, by_announcement, plan)
     if fusion is None:
-        reasons |= {site: ["is good, but nothing was fused"] for site in good}
+        fitting = "is good" if len(good) < plan.needed else "passed every check of its own"
+        reasons |= {site: [f"{fitting}, but nothing was fused"] for site in good}
         took_part = []
     report = RoundReport(
         plan.name,
@@ -166,10 +195,41 @@ def _weights(plan: RoundPlan, sites: Sequence[str]) -> list[float] | None:
     return None if plan.weights is None else [plan.weights[site] for site in sites]
 
 
-def _fuse(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> Fusion:
-    """Return the fusion of sites, with their names for those of the files."""
+def _fault_text(reason: str) -> str:
+    """Return what a report says of a site whose contribution cannot be fused with those of the others."""
+    return f"does not fit with the others: {reason}"
+
+
+def _valid_fusion(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> Fusion:
+    """Return the fusion of sites, with their names for those of the files, if its file can be written and read again.
+
+    Raises
+    ------
+    FusionFaultError
+        For whatever else comes of it: any exception, or a file that the readers refuse.
+    OptionError
+        For options that are wrong whatever the sites are.
+    """
     options: Any = plan.options
-    return api.fuse(_files(checked, sites), plan.method, weights=_weights(plan, sites), rng=plan.seed, **options)
+    sites = sorted(sites)
+    try:
+        with np.errstate(all="ignore"):
+            fusion = api.fuse(
+                _files(checked, sites), plan.method, weights=_weights(plan, sites), rng=plan.seed, **options
+            )
+            with tempfile.TemporaryDirectory(prefix="consilience-round-") as folder:
+                file = Path(folder) / "fused.safetensors"
+                fusion.save(file)
+                problems = check_files(SafetensorsFile(file)).problems
+    except OptionError:
+        raise
+    except ConsilienceError as error:
+        raise FusionFaultError("; ".join(map(str, error.problems))) from error
+    except Exception as error:
+        raise FusionFaultError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
+    if problems:
+        raise FusionFaultError(f"the fused model {'; '.join(map(str, problems))}")
+    return fusion
 
 
 def _problems_of_fusing(
@@ -180,6 +240,17 @@ def _problems_of_fusing(
         return []
     options: Any = plan.options
     return api.check(_files(checked, sites), plan.method, weights=_weights(plan, sites), **options)
+
+
+def _named_problems(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> list[Problem]:
+    """Return what ``consilience.check`` has against fusing some sites; nothing where it fails at the extremes."""
+    try:
+        with np.errstate(all="ignore"):
+            return _problems_of_fusing(plan, checked, sites)
+    except ConsilienceError:
+        raise
+    except Exception:
+        return []  # fusing them fails too, and the sites at fault are searched for
 
 
 def _copies(facets: Mapping[str, Facets], chosen: Mapping[str, Announcement]) -> dict[str, str]:
@@ -209,12 +280,13 @@ def _leave_out_unfusable(
     good: list[str],
     reasons: dict[str, Sequence[str]],
 ) -> tuple[list[str], list[Problem]]:
-    """Return the sites whose contributions can be fused, and the problems that are no single site's fault.
+    """Return the sites whose contributions may be fused, and the problems that are no single site's fault.
 
     Sites that ``consilience.check`` names are left out, with their problems added to `reasons`, as long as they are
-    fewer than half. Then the others are checked again, since a problem may hide another.
+    fewer than half. Then the others are checked again, since a problem may hide another. Problems that name no site,
+    and whatever else checking raises, are left to the search for sites at fault.
     """
-    while problems := _problems_of_fusing(plan, checked, good):
+    while problems := _named_problems(plan, checked, good):
         faults: dict[str, list[str]] = defaultdict(list)
         for problem in problems:
             if problem.subject in good:
@@ -290,7 +362,7 @@ def refuse_options(plan: RoundPlan) -> None:
             continue
         if method.keeps_models:
             raise OptionError(f"method {method.name!r} keeps all models, which no file holds; choose another")
-        if method.robust is not None and not kind.averages(method):
+        if method.robust not in (None, False) and not kind.averages(method):
             raise OptionError(
                 f"method {method.name!r} cannot be robust={method.robust!r}; see the page on robust fusion"
             )

@@ -1,15 +1,66 @@
-"""Atomic writes: files and folders appear whole or not at all."""
+"""Atomic writes: files and folders appear whole or not at all.
+
+What is written stands beside its target as ``.NAME.HOST-PROCESS.RANDOM.partial`` until it is whole. A process that is
+killed leaves that behind; `remove_stale` removes it, which folders and rounds do before they write.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from consilience.errors import InputError
+
+PARTIAL = ".partial"
+"""Suffix of what is not whole yet."""
+
+
+def _host() -> str:
+    """Return a name of this machine that is part of a file's name: process numbers of others mean nothing here."""
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+def partial_prefix(name: str) -> str:
+    """Return how the names of what this process writes of a file or folder begin until it is whole."""
+    return f".{name}.{_host()}-{os.getpid()}."
+
+
+def remove_stale(path: Path) -> None:
+    """Remove what processes of this machine that are no more have left of writing `path`, a file or a folder."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-([0-9]+)\.[^.]+{re.escape(PARTIAL)}")
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return
+    for name in names:
+        match = pattern.fullmatch(name)
+        if match is None or _is_running(int(match[1])):
+            continue
+        stale = path.parent / name
+        if stale.is_dir() and not stale.is_symlink():
+            shutil.rmtree(stale, ignore_errors=True)
+        else:
+            stale.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    """Return whether a process of this number runs, as far as can be told."""
+    if process == os.getpid() or os.name != "posix":  # elsewhere signal 0 is no question
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -34,7 +85,7 @@ def _create_beside(path: Path) -> tuple[int, str]:
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(path, "cannot be written: it is not an ordinary file")
     try:
-        return tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        return tempfile.mkstemp(prefix=partial_prefix(path.name), suffix=PARTIAL, dir=path.parent)
     except OSError as error:
         raise InputError(path, f"cannot be written: {error.strerror}") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
@@ -85,7 +136,8 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
         raise InputError(folder, "cannot be written: it is there already", "give a new folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+        remove_stale(folder)
+        partial = Path(tempfile.mkdtemp(prefix=partial_prefix(folder.name), suffix=PARTIAL, dir=folder.parent))
     except OSError as error:
         raise InputError(folder, f"cannot be written: {error.strerror or error}") from error
     try:

@@ -99,7 +99,7 @@ def _prepare(
         arguments = replace(arguments, module=None)  # which has not the head of all classes
     names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
-    if isinstance(method, Auto) and method.robust is not None:
+    if isinstance(method, Auto) and method.is_robust:
         method = method.matching  # which trusts no description
     information = None
     if method.wants_information or (isinstance(method, Auto) and (arguments.fishers is not None or information_files)):
@@ -109,7 +109,7 @@ def _prepare(
     if isinstance(method, Auto) and information is not None and all(map(_is_exact, information)):
         method = FisherMerging()  # the product of the posteriors, which pooled data would give
     descriptions = tuple(network.description for network in described)
-    trusted = descriptions if method.robust is None else (None,) * len(described)
+    trusted = descriptions if not method.is_robust else (None,) * len(described)
     said = [None if description is None else description.n_observations for description in trusted]
     weights, are_stated, observations = weigh_sites(names, request.weights, request.n_observations, said)
     if isinstance(method, KroneckerMethod) and not are_stated and information is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from consilience.core.inspection import MAX_LISTED, Row, listed, provenance_rows
+from consilience.core.disclosure import shown_text
+from consilience.core.inspection import MAX_LISTED, PEOPLE, Row, listed, people_rows, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
@@ -18,7 +19,7 @@ from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 def inspect_network(file: SafetensorsFile) -> Inspection:
     """Return the inspection of a network file or a plain checkpoint, from its header."""
     summary = read_network_summary(file)
-    return Inspection(_network_document(summary), _network_rows(file, summary))
+    return Inspection(_network_document(summary), [*_network_rows(file, summary), *network_people_rows()])
 
 
 def inspect_fisher(file: SafetensorsFile) -> Inspection:
@@ -104,7 +105,7 @@ def _fisher_rows(file: SafetensorsFile, summary: FisherSummary) -> list[Row]:
         ("parameters", listed(shown)),
         *_factor_rows(header, summary.shapes),
         ("network", f"sha256 {header.digest} of its parameters"),
-        *_people_rows(header),
+        *_people_rows(header, has_factors=summary.rank > 0),
     ]
 
 
@@ -120,11 +121,26 @@ def _factor_rows(header: FisherHeader, shapes: dict[str, tuple[int, ...]]) -> li
     return [("layers", listed(texts)), ("sizes", f"Kronecker factors {n_bytes:,} bytes")]
 
 
-def _people_rows(header: FisherHeader) -> list[Row]:
-    """Return what Kronecker factors tell about people, in plain words."""
-    if not header.layers:
-        return []
-    return [("What this file tells about people", ""), *layer_people_rows(header.seen)]
+def network_people_rows() -> list[Row]:
+    """Return what the weights of a network tell about people, in plain words."""
+    rows: list[Row] = [
+        ("weights", "what the network learned, at times single observations by heart: rare ones most of all"),
+        ("membership", "whoever has an observation can test by the network's loss on it whether it was learned from"),
+    ]
+    return people_rows(rows, "nothing is withheld from weights")
+
+
+def _people_rows(header: FisherHeader, has_factors: bool) -> list[Row]:
+    """Return what Fisher information tells about people, in plain words."""
+    if header.layers:
+        return [(PEOPLE, ""), *layer_people_rows(header.seen)]
+    rows: list[Row] = [
+        ("squares", "how much the network's answers depend on each weight, summed over the observations")
+    ]
+    if has_factors:
+        rows.append(("directions", "in which weights do so together; none is the gradient of one observation"))
+    seen = "observations whose number is not said" if header.seen is None else f"{shown_text(header.seen)} observations"
+    return people_rows(rows, f"it is a sum over {seen}")
 
 
 def _format_known(value: float | None) -> str:

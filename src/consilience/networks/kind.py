@@ -21,6 +21,7 @@ from consilience.core.kind import (
     SiteFacts,
     facet,
     refuse_statements,
+    root_mean_square,
 )
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
@@ -48,7 +49,7 @@ from consilience.networks.fusion import NetworkFusion
 from consilience.networks.inputs import DescribedNetwork, is_network, is_state_dict
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS, make_network_method
-from consilience.networks.network import Network
+from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import arrays_of_module
 
@@ -166,7 +167,15 @@ class Networks(Kind):
             refuse_not_finite(companion, {**information.residual, **information.factors})
             described = DescribedNetwork(file.label, file.label, network.arrays, network.symmetry, None, None)
             gather_information([described], None, [NamedInput(companion.label, companion.label, file=companion)])
-        return SiteFacts(network_facets("network", network.arrays, network.symmetry, is_informed))
+        scales = array_scales(network.arrays)
+        bounded = frozenset(scales)
+        if companion is not None and is_informed:
+            traces = {
+                f"Fisher information of {name}": size for name, size in array_scales(information.residual).items()
+            }
+            scales, bounded = {**scales, **traces}, bounded | set(traces)
+        facets = network_facets("network", network.arrays, network.symmetry, is_informed)
+        return SiteFacts(facets, scales=scales, bounded_scales=bounded)
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write a network with its symmetry and description, what travels beside one, or an ensemble as a folder."""
@@ -285,6 +294,15 @@ def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any]) -> None:
         raise InputError(
             [Problem(file, f"array {name} has values that are not finite") for name in non_finite[:MAX_ARRAYS_NAMED]]
         )
+
+
+def array_scales(arrays: Mapping[str, Any]) -> dict[str, float]:
+    """Return the root mean square of every array of floating-point numbers, by name."""
+    return {
+        name: root_mean_square(to_numpy(values))
+        for name, values in arrays.items()
+        if (values.dtype.kind == "f" if isinstance(values, np.ndarray) else values.is_floating_point())
+    }
 
 
 def _is_finite(values: Any) -> bool:

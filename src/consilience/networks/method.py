@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -35,11 +36,13 @@ from consilience.networks.robust import (
     geometric_median,
     inlier_mask,
     refuse_robust,
+    squared_distances,
 )
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
-from consilience.posteriors.robust.estimators import RobustEstimator, RobustRule
+from consilience.posteriors.robust.estimators import Robust, RobustEstimator, is_robust_option
+from consilience.posteriors.robust.judgement import geometric_median_weights, judge, tolerated
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +143,10 @@ class NetworkMethod(Options, ABC):
 
     Parameters
     ----------
-    robust : {"trim", "median"}, optional
-        Protection against hostile or broken sites. ``"trim"`` leaves out the fraction `trim` of the models that is
+    robust : {True, "trim", "median"}, optional
+        Protection against hostile or broken sites. True leaves out whole models that are copies of each other, or
+        farther than one and a half of the usual distance, and takes the geometric median of the others as whole
+        networks. ``"trim"`` leaves out the fraction `trim` of the models that is
         farthest from the coordinate-wise median; ``"median"`` takes geometric medians, row by row. Default: every site
         is trusted.
     trim : float
@@ -156,15 +161,20 @@ class NetworkMethod(Options, ABC):
     keeps_models: ClassVar[bool] = False
     optional_symmetry: ClassVar[bool] = False
 
-    robust: RobustRule | None = field(default=None, kw_only=True)
+    robust: Robust = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from (
-            ("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None"),
+            ("robust", is_robust_option(self.robust), "True, 'trim', 'median' or None"),
             ("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5"),
         )
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether some model may be hostile."""
+        return self.robust not in (None, False)
 
     @property
     def averages(self) -> bool:
@@ -240,7 +250,7 @@ class NetworkMethod(Options, ABC):
     @final
     def reasons(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return all problems of fusing these networks: of widths, of robust averages and of the method's options."""
-        robust = self.robust
+        robust = self.robust if self.is_robust else None
         n_voters = int(np.count_nonzero(ensemble.weights))  # a model of weight zero has no vote
         robust_problems = [] if robust is None else refuse_robust(self.name, robust, n_voters, averages=self.averages)
         return _tied_width_problems(ensemble) + robust_problems + self.refuse(ensemble)
@@ -271,14 +281,19 @@ class NetworkMethod(Options, ABC):
         if reasons := self.reasons(ensemble):
             raise InputError(reasons)
         prepared = self.prepare(ensemble)
-        robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
+        how = "median" if self.robust is True else self.robust
+        robust = RobustEstimator(how, self.trim) if isinstance(how, str) else None
         # Only the alignment sees clipped scales; the robust average judges the networks as they were sent.
         alignment = self.align(prepared if robust is None else clip_array_scales(prepared, robust), rng, progress)
         if problems := _alignment_problems(prepared, alignment):
             raise InputError(problem.about(self.name) for problem in problems)
         arrays = alignment.arrays
         if arrays is None:
-            arrays = average(prepared, alignment.transports, robust)
+            if self.robust is True:
+                arrays, details = robust_average(prepared, alignment.transports)
+                alignment = replace(alignment, details={**alignment.details, "robust": details})
+            else:
+                arrays = average(prepared, alignment.transports, robust)
         return NetworkOutcome(alignment, prepared.networks[ensemble.reference].with_arrays(arrays), prepared)
 
 
@@ -368,6 +383,38 @@ def average(
             mean = _mean_over_owners(arrays, ownership, weights)
         fused[key] = to_blocks(mean, layout)
     return fused
+
+
+def robust_average(
+    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]
+) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+    """Return the geometric median of the whole networks that are kept, and which were left out (``robust=True``).
+
+    Models that are copies of each other, or farther from the geometric median than one and a half of the median
+    distance, are left out as a whole (`posteriors.robust.judgement`): the units of one network rely on each other.
+
+    Parameters
+    ----------
+    ensemble, transports
+        As for ``average``.
+    """
+    voters = np.flatnonzero(ensemble.weights > 0)
+    squares, n_coordinates = np.zeros((len(voters), len(voters))), 0
+    layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
+    for key in layouts:
+        arrays, _ = _transported(ensemble, transports, key)
+        squares += squared_distances([arrays[voter] for voter in voters.tolist()])
+        n_coordinates += prod(tuple(arrays[0].shape))
+    judgement = judge([(np.arange(len(voters)), squares)], len(voters), n_coordinates)
+    kept = np.flatnonzero(judgement.kept)
+    weights = np.zeros(len(ensemble.weights))
+    weights[voters[kept]], _ = geometric_median_weights(squares[np.ix_(kept, kept)], ensemble.weights[voters[kept]])
+    fused = {
+        key: to_blocks(_mean_over_owners(*_transported(ensemble, transports, key), weights.tolist()), layout)
+        for key, layout in layouts.items()
+    }
+    names = [ensemble.networks[voter].name for voter in voters.tolist()]
+    return fused, {"left_out": judgement.details(names), "tolerated": tolerated(len(voters))}
 
 
 def _transported(

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 2**26
 """Memory of one block of rows of all models, 64 MiB. Chosen by hand; nobody has measured other values."""
 
+MAX_DIFFERENCE = 1e100
+"""Differences of weights are cut to this, so that their squares do not overflow."""
+
 MAX_WEISZFELD_STEPS = 50
 """Steps of one geometric median at most. Chosen by hand; nobody has measured other values."""
 
@@ -126,6 +129,24 @@ def distances_to_median(
         n_entries += owns.sum(axis=1) * rows.shape[2]
     distances: Array = np.sqrt(square_totals / np.maximum(n_entries, 1.0))
     return distances
+
+
+def squared_distances(arrays: Sequence[AnyArray]) -> Array:
+    """Return the squared distances (J, J) of arrays of all models, as whole; no difference overflows.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays of one shape, of length n_models
+        The array of every model after transport into the fused network.
+    """
+    n_models, total = len(arrays), np.zeros((len(arrays), len(arrays)))
+    matrices = [to_numpy(values).reshape(-1) for values in arrays]
+    step = max(1, BLOCK_BYTES // (8 * n_models * n_models))
+    for start in range(0, len(matrices[0]), step):
+        block = np.stack([matrix[start : start + step] for matrix in matrices])  # (J, C)
+        differences = np.clip(block[:, None] - block, -MAX_DIFFERENCE, MAX_DIFFERENCE)
+        total += (differences**2).sum(axis=2)
+    return total
 
 
 def geometric_median(
@@ -231,14 +252,14 @@ def _weighted_mean(rows: Array, centre: Array, weights: Array) -> Array:
     return centre + np.einsum("jr,jrc->rc", weights / np.where(total > 0, total, 1.0), offsets)
 
 
-def refuse_robust(name: str, robust: str, count: int, *, averages: bool) -> list[Problem]:
+def refuse_robust(name: str, robust: object, count: int, *, averages: bool) -> list[Problem]:
     """Return the problems of robust fusion by a method for this number of networks, a line each.
 
     Parameters
     ----------
     name : str
         Name of the method.
-    robust : str
+    robust : True or str
         The robust average that the user chose.
     count : int
         Number of networks that have a vote.

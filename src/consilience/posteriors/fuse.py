@@ -20,6 +20,7 @@ from consilience.core.provenance import make_provenance
 from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.admission import inadmissible
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import FusionInput, PosteriorFusion
 from consilience.posteriors.inputs import DescribedInput, describe_inputs
@@ -60,6 +61,12 @@ def prepare_posteriors(request: Request) -> Prepared:
         if len({site.posterior.family for site in described}) == 1:
             all_described = len(described) == len(request.inputs)
             problems += [text for site in described for text in nothing_left_in(site.label, site.posterior, min_count)]
+            if request.only_check:  # as a round would refuse them; whoever is trusted may be fused all the same
+                problems += [
+                    problem.about(site.label)
+                    for site in described
+                    for problem in inadmissible(site.posterior, is_fused=bool(site.ancestors))
+                ]
             ensemble = ensemble_of_inputs(described, weights if all_described else None)
             if not problems:
                 ensemble = _remaining(ensemble, min_count, method)[0]
@@ -232,7 +239,7 @@ def fuse_described(
             labels,
             is_mixture=adapter is None or adapter.mixture(outcome.posterior) is not None,
             matches=method.matches,
-            trusts_sites=method.robust is None,
+            trusts_sites=not method.is_robust,
         ),
         keeps_models=method.keeps_models,
         atoms=outcome.atoms,
@@ -243,8 +250,11 @@ def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> li
     """Return why models of this kind cannot be fused with these options, a line each, beside the method's refusals."""
     if adapter is None:
         return []
-    defaults = (("robust", None), ("minority", "keep"))
-    changed_options = [name for name, default in defaults if getattr(method, name) != default]
+    changed_options = [
+        name
+        for name, is_changed in (("robust", method.is_robust), ("minority", method.minority != "auto"))
+        if is_changed
+    ]
     refused_options = [
         Problem(
             f"{name}={getattr(method, name)!r}",

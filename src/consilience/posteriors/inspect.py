@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from consilience.core.inspection import listed
+from consilience.core.disclosure import MIN_COUNT, MIN_SITES, TWO_SITES, shown_count, shown_text
+from consilience.core.inspection import Row, listed, people_rows
 from consilience.core.kind import Inspection
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.files import read_summary
+from consilience.posteriors.files import PosteriorHeader, read_summary
+
+_OF_WORDS = ("dirichlet", "categorical")
+"""Families whose columns may be words."""
 
 
 def inspect_posterior(file: SafetensorsFile) -> Inspection:
     """Return what the header of a posterior file says."""
     summary = read_summary(file)
     shapes = {name: list(shape) for name, shape in summary.shapes.items()}
-    document = {"header": summary.header.model_dump(), "shapes": shapes}
     header = summary.header
+    stated = header.model_dump()
+    if header.counts:  # as reports show them; the file has them exactly
+        stated["counts"] = [shown_count(count) for count in header.counts]
+    document = {"header": stated, "shapes": shapes}
     family = {key: value for key, value in header.family.items() if key != "name"}
     rows = [
         ("file", str(file)),
@@ -25,7 +32,8 @@ def inspect_posterior(file: SafetensorsFile) -> Inspection:
         ("model", ", ".join(f"{key} {value}" for key, value in header.source.items()) or "a posterior"),
     ]
     if header.counts:
-        rows.append(("counts", f"smallest {min(header.counts):.4g}, largest {max(header.counts):.4g}"))
+        smallest, largest = shown_text(min(header.counts)), shown_text(max(header.counts))
+        rows.append(("counts", f"smallest {smallest}, largest {largest} observations"))
     names = header.features.names
     if names:
         rows.append(("features", listed(names)))
@@ -43,4 +51,37 @@ def inspect_posterior(file: SafetensorsFile) -> Inspection:
             ("from", f"{one['name']}: {one['components']} components, sha256 {one.get('sha256')}")
             for one in made.inputs
         ]
-    return Inspection(document, rows)
+    return Inspection(document, [*rows, *_people_rows(header, summary.shapes)])
+
+
+def _people_rows(header: PosteriorHeader, shapes: Mapping[str, tuple[int, ...]]) -> list[Row]:
+    """Return what a posterior tells about people, in plain words."""
+    rows: list[Row] = []
+    names = header.features.names
+    if header.family.get("name") in _OF_WORDS and names:
+        rows.append(
+            ("words", "the vocabulary, names of people among it if texts had them, and how often topics use it")
+        )
+    else:
+        rows.append(("components", "of each, the mean of its observations and how they vary: of one, that observation"))
+    if header.counts or "counts" in shapes:
+        rows.append(("counts", "how many observations each component has, in the file to the last digit"))
+    if "weights" in shapes:
+        rows.append(("weights", "which share of the observations each component has"))
+    attached = sorted(name for name in shapes if name.startswith("attached"))
+    if attached:
+        rows.append(("sums", f"over all observations of a component: {listed(attached)}"))
+    if header.provenance is not None:
+        rows.append(
+            ("sites", "their names, how many components each has, and digests, which confirm a guess of a file")
+        )
+        if len(header.provenance.inputs) == MIN_SITES - 1:
+            rows.append(("two sites", TWO_SITES))
+    smallest = min(header.counts) if header.counts else None
+    if smallest is None:
+        protection = "how few observations a component has is not said"
+    elif smallest < MIN_COUNT:
+        protection = f"components of fewer than {MIN_COUNT:g} observations are in it (min_count was smaller)"
+    else:
+        protection = f"no component has fewer than {MIN_COUNT:g} observations"
+    return people_rows(rows, protection)

@@ -11,6 +11,7 @@ from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Reques
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.adapters.table import known_adapters
+from consilience.posteriors.admission import extent_of, inadmissible, parameter_scales
 from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation
 from consilience.posteriors.files import read_posterior, write_posterior
@@ -91,7 +92,7 @@ class Posteriors(Kind):
         """Return what a round needs to know of a posterior file."""
         if companion is not None:
             raise InputError(file, "is a posterior, of which no Fisher information is taken", "send it alone")
-        posterior = load_posterior(file)
+        posterior, provenance = read_posterior(file)
         family, features = {"name": posterior.family.name}, posterior.features
         # Topics over other words are aligned by the fusion, not refused, so their number of words may differ.
         has_words = is_topic_posterior(posterior) and features.names is not None
@@ -109,8 +110,13 @@ class Posteriors(Kind):
             **{name: facet(getattr(features, name)) for name in ("units", "scaling")},
             "classes": None if has_labels(posterior) else facet(features.classes),
         }
+        if problems := inadmissible(posterior, is_fused=bool(provenance)):
+            raise InputError(problem.about(file) for problem in problems)
         counts = posterior.counts
-        return SiteFacts(facets, None if counts is None else float(counts.min()), posterior.n_components)
+        smallest = None if counts is None else float(counts.min())
+        return SiteFacts(
+            facets, smallest, posterior.n_components, parameter_scales(posterior), extent=extent_of(posterior)
+        )
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Write a posterior without its components of too few observations; see `Kind.withhold`."""

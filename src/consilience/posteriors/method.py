@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_number
+from consilience.core.caller import warn_caller
 from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
-from consilience.errors import InputError, Problem
+from consilience.errors import InputError, Problem, RobustWarning
 from consilience.families import Direction, FixedSide
 from consilience.families.random_effects import RandomEffectsFamily
 from consilience.matching.assignment import assign_block
@@ -30,13 +31,23 @@ from consilience.posteriors.average import (
     COMBINATIONS,
     AverageFunction,
     Combine,
+    Inclusion,
     combine,
     kl_average,
 )
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.average import RobustInclusion
-from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator, RobustRule
+from consilience.posteriors.robust.estimators import MIN_VOTES, Robust, RobustEstimator, is_robust_option
+from consilience.posteriors.robust.judgement import tolerated
+from consilience.posteriors.robust.median_site import (
+    MEDIAN_OF_ATTACHED,
+    JudgedInclusion,
+    judge_sites,
+    match_on_median_site,
+    other_priors,
+    unmatched_sites,
+)
 from consilience.posteriors.robust.minority import match_supported_first, report_minority, without_minority
 
 
@@ -154,15 +165,18 @@ class Method(Options, ABC):
         taken for alike. ``"barycenter"``: the Kullback-Leibler mean, as wide as one site's. ``"auto"`` is hierarchical
         where every model states its prior and its counts, else the barycenter; ``details["average"]`` says which and
         why.
-    robust : {"trim", "median"}, optional
-        ``"trim"`` leaves out of every group the part `trim` of its copies that is farthest from where most are;
-        ``"median"`` takes the geometric median of those that are not far. Counts, mixture weights, priors and attached
-        arrays are robust too. None trusts every site.
+    robust : {True, "trim", "median"}, optional
+        True is for sites that are not trusted: components are matched on the median site in place of the method's own
+        matching, sites that are copies of each other or beyond the usual radius are left out, and each group is the
+        geometric median of the rest (`robust.median_site`). ``"trim"`` leaves out of every group the part `trim` of its
+        copies that is farthest from where most are; ``"median"`` takes the geometric median of those that are not far.
+        Counts, mixture weights, priors and attached arrays are robust too. None trusts every site.
     trim : float, default 0.2
-        Part of the sites that may be hostile, below one half.
-    minority : {"keep", "drop"}, default "keep"
+        Part of the sites that may be hostile, below one half; of ``"trim"`` only.
+    minority : {"auto", "keep", "drop"}, default "auto"
         Whether components that fewer than half of the sites hold are kept (``"keep"``; ``details["minority"]`` names
-        them) or left out of the fused model (``"drop"``).
+        them) or left out of the fused model (``"drop"``). ``"auto"`` drops them in robust fusion, where a few sites may
+        have made them up, and else keeps them.
     """
 
     summary: ClassVar[str]
@@ -176,25 +190,37 @@ class Method(Options, ABC):
     matching_options: ClassVar[tuple[str, ...]] = ()
 
     combine: Combine = field(default="auto", kw_only=True)
-    robust: RobustRule | None = field(default=None, kw_only=True)
+    robust: Robust = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
-    minority: Literal["keep", "drop"] = field(default="keep", kw_only=True)
+    minority: Literal["auto", "keep", "drop"] = field(default="auto", kw_only=True)
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from (
             ("combine", self.combine in COMBINATIONS, "'auto', 'hierarchical', 'product' or 'barycenter'"),
-            ("robust", self.robust in ("trim", "median", None), "'trim', 'median' or None"),
+            ("robust", is_robust_option(self.robust), "True, 'trim', 'median' or None"),
             ("trim", is_number(self.trim) and 0 < self.trim < 0.5, "a number between 0 and 0.5"),
-            ("minority", self.minority in ("keep", "drop"), "'keep' or 'drop'"),
+            ("minority", self.minority in ("auto", "keep", "drop"), "'auto', 'keep' or 'drop'"),
         )
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether some site may be hostile."""
+        return self.robust not in (None, False)
+
+    @property
+    def drops_minority(self) -> bool:
+        """Whether components that fewer than half of the sites hold are left out."""
+        return self.minority == "drop" or (self.minority == "auto" and self.is_robust)
 
     @property
     def own_average(self) -> str:
         """Why ``combine="auto"`` is the average of the method itself; empty where it is not."""
         if not self.matches:
             return "components are not matched, so each stays as it is"
-        if self.robust is not None:
+        if self.robust is True:
+            return "robust=True takes the geometric median of the copies of the sites that are kept"
+        if self.is_robust:
             return f"robust={self.robust!r} averages the copies that are near to where most are"
         if self.average_direction == "reverse":
             return "direction='reverse' averages mean parameters"
@@ -254,7 +280,7 @@ class Method(Options, ABC):
     @final
     def refuse_robust(self, ensemble: Ensemble) -> list[Problem]:
         """Return why robust fusion of these models means nothing, a line each."""
-        if self.robust is None:
+        if not self.is_robust:
             return []
         reasons, option = [], f"robust={self.robust!r}"
         if not self.matches:
@@ -262,6 +288,9 @@ class Method(Options, ABC):
         if self.combine == "hierarchical":
             text = f"{option} and combine='hierarchical' are two answers to sites that differ"
             reasons.append(Problem("", text, "leave one of them out"))
+        if self.robust is True and self.relabels and not self.finds_number:
+            text = f"{option} takes the number of components from the median site, and another was told"
+            reasons.append(Problem("", text, "leave the number out, or use robust='median'"))
         if self.robust == "median" and self.combine == "product":
             reasons.append(Problem("", f"{option} is an average, and combine='product' is none", "use robust='trim'"))
         for name in ("counts", "weights", "prior"):
@@ -321,10 +350,17 @@ class Method(Options, ABC):
         # Canonical order makes every later step, random draws included, independent of arrival order and numbering.
         canonical, origin = ensemble.canonical(relabel=self.relabels)
         voting, n_rows = canonical.voting(), len(canonical.natural)
-        robust = None if self.robust is None else RobustEstimator(self.robust, self.trim)
+        robust = RobustEstimator(self.robust, self.trim) if isinstance(self.robust, str) else None
+        if self.is_robust and self.minority == "keep":
+            warn_caller(
+                "minority='keep' keeps components that few sites hold, which hostile ones may have made up",
+                RobustWarning,
+            )
         # Models of no weight take no part in matching or averaging; they are matched to the fused ones afterwards.
         if groups is not None:
             assignment = Assignment(groups[origin[canonical.row_weights > 0]])
+        elif self.robust is True and self.relabels and self.matches:
+            assignment = Assignment(_consecutive(match_on_median_site(voting)))
         elif robust is None or not self.matches_parts:
             assignment = self.match(voting, rng, progress)
         else:
@@ -335,18 +371,26 @@ class Method(Options, ABC):
         if thin is not None:
             thin_rows[thin] = True
             assignment = _without_rows(assignment, thin_rows[origin[canonical.row_weights > 0]])
-        if self.minority == "drop" and self.matches:
+        if self.drops_minority and self.matches:
             assignment = without_minority(assignment, voting)
-        n_components = int(assignment.labels.max()) + 1
         inclusion = ALL_COPIES if robust is None else RobustInclusion(robust, self.average_direction)
+        if self.robust is True:
+            assignment, inclusion = _judged(assignment, voting, self.combine)
+        n_components = int(assignment.labels.max()) + 1
         average: AverageFunction = self.average
         averaged = assignment.averaged
-        if robust is not None:
+        if self.is_robust:
             assignment = replace(assignment, atoms=None)  # the law of atoms counts every copy, hostile ones included
         elif averaged is not None:
             average = lambda _ensemble, _labels, _n_groups: averaged  # noqa: E731
         posterior, record = combine(
-            voting, assignment.labels, n_components, self.combine, average, inclusion, self.own_average
+            voting,
+            assignment.labels,
+            n_components,
+            "auto" if self.robust is True else self.combine,
+            average,
+            inclusion,
+            self.own_average,
         )
         if self.relabels and groups is None:
             order = fused_order(posterior, assignment.labels)
@@ -388,6 +432,48 @@ class Method(Options, ABC):
             details,
             assignment.atoms,
         )
+
+
+def _consecutive(labels: Labels) -> Labels:
+    """Return labels whose groups are numbered from 0 on without gaps; -1 stays.
+
+    Raises
+    ------
+    InputError
+        Where nothing has a label.
+    """
+    used = np.unique(labels[labels >= 0])
+    if not used.size:
+        raise InputError("robust=True: no component matches that of another model, so none would be left")
+    return np.where(labels >= 0, np.searchsorted(used, labels), -1)
+
+
+def _judged(assignment: Assignment, ensemble: Ensemble, combine_as: Combine) -> tuple[Assignment, Inclusion]:
+    """Return the assignment of the sites that are kept, with a record of the others, and how they are averaged."""
+    judgement, _ = judge_sites(ensemble, assignment.labels, int(assignment.labels.max()) + 1)
+    is_unmatched, is_other = unmatched_sites(ensemble, assignment.labels), other_priors(ensemble)
+    reasons = {
+        **dict.fromkeys(np.flatnonzero(is_unmatched).tolist(), "no component matches most"),
+        **dict.fromkeys(np.flatnonzero(is_other).tolist(), "another prior than most"),
+    }
+    labels = np.where(judgement.kept[ensemble.owner], assignment.labels, -1)
+    used = np.unique(labels[labels >= 0])
+    details = {
+        **assignment.details,
+        "robust": {"left_out": judgement.details(ensemble.names, reasons), "tolerated": tolerated(ensemble.n_sites)},
+    }
+    judged = replace(
+        assignment,
+        labels=np.where(labels >= 0, np.searchsorted(used, labels), -1),
+        coupling=None,
+        confidence=None,
+        averaged=None,
+        atoms=None,
+        details=details,
+    )
+    states_all = all(p.prior is not None and p.counts is not None for p in ensemble.posteriors)
+    inclusion = JudgedInclusion(MEDIAN_OF_ATTACHED, "forward", combine_as != "barycenter" and states_all)
+    return judged, inclusion
 
 
 def component_names(ensemble: Ensemble, rows: Labels) -> list[dict[str, Any]]:

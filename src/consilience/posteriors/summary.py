@@ -66,8 +66,8 @@ def _withheld(withheld: Mapping[str, Any] | None) -> list[str]:
         return []
     named = withheld["components"][:MAX_NAMED]
     lines = [
-        f"{printable(record['model'])}: component {record['component']} has {record['observations']:.3g} observations,"
-        f" fewer than {withheld['min_count']:g}, and was left out"
+        f"{printable(record['model'])}: component {record['component']} has fewer than {withheld['min_count']:g}"
+        " observations, and was left out"
         for record in named
     ]
     n_more = withheld["count"] - len(named)

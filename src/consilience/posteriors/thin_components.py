@@ -18,16 +18,12 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Labels
+from consilience.core.disclosure import MIN_COUNT as MIN_COUNT  # where the rooms of kinds take it from
 from consilience.errors import Problem
 from consilience.matching.result import Matching
 from consilience.posteriors.labels import has_labels
 from consilience.posteriors.observation_counts import is_stated
 from consilience.posteriors.posterior import Posterior
-
-MIN_COUNT = 5.0
-"""Effective observations from which on a component leaves a site, and takes part in a fusion.
-
-A usual smallest cell of published statistics on people; nobody has measured other values."""
 
 MAX_NAMED = 20
 """Components that a warning, or the record of a fusion over shards, names at most; more are counted."""
@@ -70,14 +66,35 @@ def withheld_text(posterior: Posterior, min_count: float) -> str:
 
 
 def without_components(posterior: Posterior, remaining: Labels) -> Posterior:
-    """Return a posterior of its `remaining` components, with their labels; the same object where these are all."""
+    """Return a posterior of its `remaining` components, with their labels; the same object where these are all.
+
+    What the others had is not shown as a difference: weights sum to one again, and sums over all components are cut to
+    the share of the observations that remains.
+    """
     if len(remaining) == posterior.n_components:
         return posterior
-    taken, labels = posterior.take(remaining), posterior.features.classes
+    taken, labels = _without_totals(posterior.take(remaining), posterior), posterior.features.classes
     if labels is None or len(labels) != posterior.n_components or not has_labels(posterior):
         return taken
     classes = tuple(labels[component] for component in remaining)
     return replace(taken, features=replace(posterior.features, classes=classes))
+
+
+def _without_totals(taken: Posterior, posterior: Posterior) -> Posterior:
+    """Return some components of a posterior with weights and sums that do not tell what the others have."""
+    weights = taken.weights
+    if weights is not None and weights.sum() > 0:
+        weights = weights / weights.sum()
+    share = 1.0
+    if taken.counts is not None and posterior.counts is not None and posterior.counts.sum() > 0:
+        share = float(taken.counts.sum() / posterior.counts.sum())
+    attached = {
+        name: replace(array, values=array.values * share)
+        if array.rule == "sum" and "component" not in array.axes
+        else array
+        for name, array in taken.attached.items()
+    }
+    return replace(taken, weights=weights, attached=attached)
 
 
 def nothing_left(label: object, n_components: int, largest: float, min_count: float) -> Problem:
@@ -130,10 +147,10 @@ def left_out_record(
     -------
     dict
         Under ``withheld``: ``min_count``, the ``count`` of components that are left out, and of each, under
-        ``components``, the ``model``, the number of the ``component`` there, and its ``observations``.
+        ``components``, the ``model`` and the number of the ``component`` there; how few they are stays untold.
     """
     records = [
-        {"model": name, "component": int(component), "observations": float(posterior.counts[component])}
+        {"model": name, "component": int(component)}
         for name, posterior, rows in zip(names, posteriors, remaining, strict=True)
         if posterior.counts is not None and len(rows) < posterior.n_components
         for component in np.setdiff1d(np.arange(posterior.n_components), rows)

@@ -2,36 +2,45 @@
 
 The state is in the server's work folder: the plan (state.json), and for each round its start time, the copies of
 contributions, the fused file and, written last, round.json. A server that starts with such a folder refuses another
-plan, publishes again what a killed one may not have published, and goes on with the round that has no report.
+plan, publishes again what a killed one may not have published, and goes on with the round that has no report. When all
+rounds have ended the copies of contributions are removed. A server that is started again then, with the same plan,
+repairs what is missing of what it published and returns the same reports.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from consilience.checks import is_count
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest, library_versions
-from consilience.errors import ConsilienceError, InputError, OptionError
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem
 from consilience.federated.check import CheckedContribution, check_alone
 from consilience.federated.contribution import Announcement, Contribution, select_announcements
 from consilience.federated.convergence import change_between
+from consilience.federated.events import Event
 from consilience.federated.folder.inbox import Inbox, site_folder
 from consilience.federated.folder.request_server import RequestServer
 from consilience.federated.folder.storage import MAX_REPORT_BYTES, LocalStorage, Storage, retry, storage_of
+from consilience.federated.ledger import record as record_group
+from consilience.federated.ledger import too_near
 from consilience.federated.plan import DEADLINE, RoundPlan, is_positive
-from consilience.federated.report import Record, RoundError, RoundReport
+from consilience.federated.report import OPEN, Record, RoundError, RoundReport
 from consilience.federated.requests.exchange import request
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult, refuse_options, run_round
-from consilience.files.atomic import refuse_unwritable, write_atomically, write_bytes
+from consilience.files.atomic import refuse_unwritable, remove_stale, write_atomically, write_bytes
 from consilience.files.limits import Limits
 from consilience.networks.method import NetworkMethod
 from consilience.posteriors.method import Method
@@ -66,14 +75,15 @@ def serve_folder(
     tolerance: float = TOLERANCE,
     then: str | Then | None = None,
     work: str | Path | None = None,
+    ledger: str | Path | None = None,
     poll: float = 1.0,
     say: Say | None = None,
     **options: Any,
 ) -> RoundResult:
     """Wait for the contributions of sites in a shared folder or bucket, fuse them, and write the fused model.
 
-    The round ends when every site's contribution is in and good, or at the deadline. The fused file and ``round.json``
-    are written to `output` and beside it, and to ``server/`` in the place, where sites receive it.
+    The round ends when every site's contribution is in and good, at the deadline, or on SIGUSR1. The fused file and
+    ``round.json`` are written to `output` and beside it, and to ``server/`` in the place, where sites receive it.
 
     Parameters
     ----------
@@ -96,24 +106,29 @@ def serve_folder(
     work : path, optional
         The server's own folder, which no site can reach. A server that was killed resumes from there. Default: a folder
         beside `output`, removed when the round is over.
+    ledger : path, optional
+        A file of the server's own in which the sites of every published model are recorded. A model of sites that
+        differ from those of an earlier one by one or two is not published: both together tell what these sent. Default:
+        none.
     poll : float
         Seconds between looks into the place. Default: 1.
     say : callable, optional
-        Called with each line of the log. Default: no log.
+        Called with each line of the log, an `events.Event`: a text with its kind, round and site. Default: no log.
     **options
         As for ``consilience.fuse``.
 
     Returns
     -------
     RoundResult
-        The fusion, and a report for each round.
+        The fusion, and a report for each round. Started again after the round has ended: the same reports, and no
+        fusion.
 
     Raises
     ------
     RoundError
         When fewer sites than the quorum sent what can be used.
     InputError
-        When the round in this place is over, or `work` is of another round.
+        When another round in this place is over, or `work` is of another round.
     OptionError
         For options that do not exist.
 
@@ -151,11 +166,32 @@ def serve_folder(
         raise InputError(
             work_folder, f"lies in {place}, where sites may write", "give a folder of the server's own as --work"
         )
-    server = _Server(storage, plan, work_folder, target, poll, say or (lambda _line: None), requests)
-    result = server.run(rounds, tolerance)
+    log = say or (lambda _line: None)
+    with closing_signal() as interruption:
+        book = None if ledger is None else Path(ledger)
+        server = _Server(storage, plan, work_folder, target, poll, log, requests, rounds, interruption, book)
+        result = server.run(tolerance)
     if work is None:
         shutil.rmtree(work_folder, ignore_errors=True)
     return result
+
+
+@contextmanager
+def closing_signal() -> Iterator[threading.Event]:
+    """Yield an event that SIGUSR1 sets: the round then closes with what it has, as at its deadline.
+
+    Only in the main thread and where there is such a signal; a process that is stopped otherwise resumes its round.
+    """
+    event = threading.Event()
+    number = getattr(signal, "SIGUSR1", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.signal(number, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(number, before)
 
 
 def report_path(output: Path) -> Path:
@@ -174,11 +210,26 @@ class _Server:
     poll: float
     say: Say
     then: Then | None
+    rounds: int
+    interruption: threading.Event
+    ledger: Path | None
 
-    def run(self, rounds: int, tolerance: float) -> RoundResult:
+    def run(self, tolerance: float) -> RoundResult:
         """Run the rounds that have not ended."""
-        self._refuse_ended()
-        reports = self._begin(rounds)
+        for path in (self.output, report_path(self.output)):
+            remove_stale(path)
+        if (ended := self._ended_before()) is not None:
+            return ended
+        reports = self._begin()
+        if reports and not reports[-1].goes_on:
+            return self._repeat(reports)
+        result = self._run_open(tolerance, reports)
+        if not (result.report.problems and self.then is not None):  # a request that failed is asked again
+            self._remove_copies(len(result.reports))
+        return result
+
+    def _run_open(self, tolerance: float, reports: list[RoundReport]) -> RoundResult:
+        """Run the rounds of which there are no reports."""
         if self.then is not None and reports:
             return self._answer_requests(self._fuse_again(reports[0]), reports)
         fusion = None
@@ -193,15 +244,16 @@ class _Server:
                 (self.work / str(number) / "started").unlink()
                 if fusion is None:
                     raise
-                self.say(f"round {number} failed; the model of round {number - 1} stays")
+                self.say(Event(f"round {number} failed; the model of round {number - 1} stays", "failed", number))
                 return RoundResult(fusion, (*reports, error.report))
             fusion, report = result.fusion, result.report
+            assert fusion is not None  # noqa: S101  (narrows the type; a round that ran has one)
             file = self.work / str(number) / "fused.safetensors"
             # Into the work folder first: what is published is what a restarted server would publish again.
             fusion.save(file)
-            change = change_between(previous, file, fusion.objective) if rounds > 1 else None
+            change = change_between(previous, file, fusion.objective) if self.rounds > 1 else None
             relative_change = None if change is None else change["change"]
-            is_last = number >= rounds or (relative_change is not None and relative_change < tolerance)
+            is_last = number >= self.rounds or (relative_change is not None and relative_change < tolerance)
             refusal = self._refusal_of_requests(fusion)
             report = replace(
                 report,
@@ -240,6 +292,7 @@ class _Server:
         inbox, used = Inbox(self.storage, self.plan, 1, self.work), {record.sha256 for record in report.took_part}
         contributions = [one for one in inbox.contributions() if one.announcement.digest in used]
         fusion = run_round(self.plan, contributions, closed=report.closed).fusion
+        assert fusion is not None  # noqa: S101  (narrows the type; a round that ran has one)
         file = self.work / "1" / "again.safetensors"
         fusion.save(file)
         if report.fused is None or file_digest(file) != report.fused["sha256"]:
@@ -250,20 +303,70 @@ class _Server:
             )
         return fusion
 
-    def _refuse_ended(self) -> None:
-        """Raise when the place has a finished round that is not this server's own."""
-        try:
-            text = retry(lambda: self.storage.read("server/1/round.json", MAX_REPORT_BYTES))
-        except FileNotFoundError:
-            return
-        if not RoundReport.from_bytes(text).problems and not (self.work / "state.json").exists():
-            raise InputError(self.storage.where, "the round in this place is over", "use a new one for another round")
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all that was fixed before the round, its place included."""
+        return hashlib.sha256(json.dumps(self._fingerprint(), sort_keys=True).encode()).hexdigest()
 
-    def _begin(self, rounds: int) -> list[RoundReport]:
+    def _fingerprint(self) -> dict[str, Any]:
+        """Return all that was fixed before the round, as JSON values."""
+        then = None if self.then is None else str(self.then)
+        return {**self.plan.fingerprint(), "rounds": self.rounds, "then": then, "place": self.storage.where}
+
+    def _ended_before(self) -> RoundResult | None:
+        """Return the reports of a round of this plan that had ended in this place, what was published being repaired.
+
+        None where the round is open, or has a work folder, from which it is resumed.
+
+        Raises
+        ------
+        InputError
+            Where the place has a finished round of another plan, or one of which this server has no report.
+        """
+        if (self.work / "state.json").exists():
+            return None
+        reports: list[RoundReport] = []
+        while True:
+            name = f"server/{len(reports) + 1}/round.json"
+            try:
+                reports.append(RoundReport.from_bytes(retry(partial(self.storage.read, name, MAX_REPORT_BYTES))))
+            except FileNotFoundError:
+                break
+        fused = [report for report in reports if not report.problems]
+        if not fused:
+            return None
+        own = report_path(self.output)
+        # What lies beside the output is this server's own word; the place may be written by others.
+        is_own = own.exists() and own.read_bytes() == reports[-1].to_bytes() and reports[-1].plan == self.digest
+        record = fused[-1].fused
+        if not is_own or record is None:
+            raise InputError(self.storage.where, "the round in this place is over", "use a new one for another round")
+        if not self.output.exists() or file_digest(self.output) != record["sha256"]:
+            name = f"server/{fused[-1].number}/fused.safetensors"
+            retry(partial(self.storage.fetch, name, record["sha256"], self.output, record["bytes"]))
+        self._say_ended(reports)
+        return RoundResult(None, tuple(reports))
+
+    def _say_ended(self, reports: list[RoundReport]) -> None:
+        self.say(Event(f"the round had ended, and {self.output} is its model", "ended", reports[-1].number))
+
+    def _repeat(self, reports: list[RoundReport]) -> RoundResult:
+        """Return the reports of rounds that had all ended, whose last one is published again, without copies."""
+        self._remove_copies(len(reports))
+        self._say_ended(reports)
+        return RoundResult(None, tuple(reports))
+
+    def _remove_copies(self, n_rounds: int) -> None:
+        """Remove the copies of contributions, and the models made of them again, from the work folder."""
+        for number in range(1, n_rounds + 1):
+            for name in ("files", "seen", "late"):
+                shutil.rmtree(self.work / str(number) / name, ignore_errors=True)
+            (self.work / str(number) / "again.safetensors").unlink(missing_ok=True)
+
+    def _begin(self) -> list[RoundReport]:
         """Return the reports of rounds that a killed server had ended, and publish the plan for the sites."""
         self.work.mkdir(parents=True, exist_ok=True)
-        then = None if self.then is None else str(self.then)
-        fingerprint = {**self.plan.fingerprint(), "rounds": rounds, "then": then, "place": self.storage.where}
+        fingerprint, then = self._fingerprint(), None if self.then is None else str(self.then)
         state = self.work / "state.json"
         reports: list[RoundReport] = []
         if state.exists():
@@ -279,10 +382,9 @@ class _Server:
             if reports:  # the server may have been killed before it published the last one
                 self._publish(reports[-1], self.work / str(len(reports)) / "fused.safetensors")
                 if not reports[-1].goes_on:
-                    raise InputError(
-                        self.work, f"the round had ended, and {self.output} is its model", "remove this folder"
-                    )
-            self.say(f"going on with round {len(reports) + 1} from {self.work}")
+                    return reports
+            number = len(reports) + 1
+            self.say(Event(f"going on with round {number} from {self.work}", "resumed", number))
         if not reports:  # an earlier try of this round, which failed, may have left its report
             retry(lambda: self.storage.remove("server/1/round.json"))
         for site in self.plan.sites:
@@ -293,7 +395,7 @@ class _Server:
             "library_version": library_versions()["consilience"],
             "name": self.plan.name,
             "sites": list(self.plan.sites),
-            "rounds": rounds,
+            "rounds": self.rounds,
             "limits": fingerprint["limits"],
             **({} if then is None else {"then": then}),
         }
@@ -313,9 +415,10 @@ class _Server:
                 cache[contribution.announcement] = check_alone(contribution, self.plan.limits)
             return cache[contribution.announcement]
 
-        self.say(f"round {number}: waiting for {', '.join(self.plan.sites)} in {self.storage.where}")
+        sites = ", ".join(self.plan.sites)
+        self.say(Event(f"round {number}: waiting for {sites} in {self.storage.where}", "waiting", number))
         closed = self._wait(inbox, check, number)
-        self.say(f"round {number}: closed ({closed}), fusing")
+        self.say(Event(f"round {number}: closed ({closed}), fusing", "closed", number))
         try:
             result = run_round(
                 self.plan,
@@ -326,14 +429,17 @@ class _Server:
                 blocked=inbox.blocked,
                 check=check,
             )
+            if self.ledger is not None and (problems := too_near(self.ledger, result.report.sites)):
+                raise RoundError(_unpublished(result.report, problems))
         except RoundError as error:
             raise RoundError(_with_late(error.report, inbox)) from error
         return RoundResult(result.fusion, (_with_late(result.report, inbox),))
 
     def _wait(self, inbox: Inbox, check: Callable[[Contribution], Any], number: int) -> str:
-        """Wait until every site's contribution is in and good, or the deadline is past; return which.
+        """Wait until every site's contribution is in and good, the deadline is past, or a signal comes; return which.
 
-        Time runs from the first start of the round, also while no server does.
+        Time runs from the first start of the round, also while no server does. Who is in, who is missing and what was
+        refused stands in the report beside the output, as that of an open round, whenever it changes.
         """
         started = self.work / str(number) / "started"
         if not started.exists():
@@ -341,13 +447,13 @@ class _Server:
         remaining = float(started.read_text()) + self.plan.deadline - time.time()
         # A wall clock that was set back must not lengthen the round.
         deadline = time.monotonic() + min(remaining, self.plan.deadline)
-        pause, reported = self.poll, set[str]()
+        pause, reported, status = self.poll, set[str](), b""
         while True:
-            is_over = time.monotonic() >= deadline
+            is_over, is_interrupted = time.monotonic() >= deadline, self.interruption.is_set()  # then a last look
             if not (is_over and remaining <= 0):  # what came after the deadline, while no server ran, is late
                 inbox.poll(deadline + min(GRACE, self.plan.deadline))
             if inbox.trouble is not None:
-                self.say(f"trouble, trying again: {inbox.trouble}")
+                self.say(Event(f"trouble, trying again: {inbox.trouble}", "trouble", number))
             pause = self.poll if inbox.trouble is None else min(2.0 * pause, max(self.poll, _MAX_PAUSE))
             by_announcement = {contribution.announcement: contribution for contribution in inbox.contributions()}
             chosen = select_announcements(by_announcement).chosen
@@ -355,18 +461,57 @@ class _Server:
             for site in sorted(checked):
                 if by_announcement[chosen[site]].path is not None and site not in reported:
                     reported.add(site)
-                    self.say(f"{site}: " + ("; ".join(checked[site].problems) or "is in"))
+                    problems = "; ".join(checked[site].problems)
+                    self.say(Event(f"{site}: {problems or 'is in'}", "refused" if problems else "in", number, site))
+            open_report = self._open_report(number, chosen, checked, inbox)
+            if open_report.to_bytes() != status:
+                status = open_report.to_bytes()
+                write_bytes(report_path(self.output), status)
+                self.say(Event(open_report.status_line(), "status", number))
             has_problems = any(contribution.problems for contribution in checked.values())
             if len(checked) == len(self.plan.sites) and not has_problems:
                 return "all sites in"
+            if is_interrupted:
+                return "signal"
             if is_over:
                 return "deadline"
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
 
+    def _open_report(
+        self,
+        number: int,
+        chosen: Mapping[str, Announcement],
+        checked: Mapping[str, CheckedContribution | Any],
+        inbox: Inbox,
+    ) -> RoundReport:
+        """Return the report of a round that is open: who is in, who is missing, what was refused and why."""
+        refused = {site: tuple(map(str, one.problems)) for site, one in checked.items() if one.problems}
+        refused |= {site: (reason,) for site, reason in inbox.blocked.items()}
+        return RoundReport(
+            self.plan.name,
+            number,
+            self.plan.sites,
+            took_part=tuple(Record.of(chosen[site]) for site in sorted(chosen) if site not in refused),
+            left_out=tuple(
+                Record.of(chosen[site], *refused[site]) if site in chosen else Record(site, reasons=refused[site])
+                for site in sorted(refused)
+            ),
+            missing=tuple(site for site in self.plan.sites if site not in chosen and site not in refused),
+            unknown=tuple(inbox.unexpected_folders()),
+            closed=OPEN,
+            quorum=self.plan.needed,
+            deadline=float(self.plan.deadline),
+            seed=self.plan.seed,
+            plan=self.digest,
+        )
+
     def _end(self, report: RoundReport, fused: Path | None) -> RoundReport:
         """Write the result: first for a server that is killed here and resumes, then for its owner and the sites."""
+        report = replace(report, plan=self.digest)
         if fused is not None:
             report.save(self.work / str(report.number) / "round.json")
+        if self.ledger is not None and report.fused is not None:  # before anyone has the model
+            record_group(self.ledger, report.sites, report.fused["sha256"])
         self._publish(report, fused)
         return report
 
@@ -378,6 +523,15 @@ class _Server:
             retry(lambda: self.storage.put(f"server/{report.number}/fused.safetensors", fused))
         report.save(report_path(self.output))
         retry(lambda: self.storage.put(f"server/{report.number}/round.json", report.to_bytes()))
+
+
+def _unpublished(report: RoundReport, problems: list[Problem]) -> RoundReport:
+    """Return the report of a round whose model exists and is not published."""
+    left_out = tuple(
+        replace(record, bytes=None, weight=None, reasons=("is good, but nothing was published",))
+        for record in report.took_part
+    )
+    return replace(report, took_part=(), left_out=(*report.left_out, *left_out), method=None, problems=tuple(problems))
 
 
 def _with_late(report: RoundReport, inbox: Inbox) -> RoundReport:

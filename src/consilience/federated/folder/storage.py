@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from consilience.files.atomic import write_bytes
+from consilience.files.atomic import PARTIAL, partial_prefix, remove_stale, write_bytes
 from consilience.files.remote import open_filesystem
 
 CHUNK_BYTES = 2**20
@@ -127,7 +127,8 @@ class LocalStorage:
         if isinstance(data, bytes):
             write_bytes(path, data)
             return
-        handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=path.parent)
+        remove_stale(path)
+        handle, partial = tempfile.mkstemp(prefix=partial_prefix(path.name), suffix=PARTIAL, dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as stream, data.open("rb") as source:
                 shutil.copyfileobj(source, stream, CHUNK_BYTES)

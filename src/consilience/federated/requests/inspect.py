@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.core.inspection import listed
+from consilience.core.inspection import Row, listed, people_rows
 from consilience.core.kind import Inspection
 from consilience.federated.requests.files import (
     ANSWER_FORMAT,
@@ -39,5 +39,14 @@ def inspect_message(file: SafetensorsFile) -> Inspection:
         rows.append(("says", f"sums over {header.n_observations} rows, none over fewer than {header.min_count:g}"))
     rows.append(("content", ", ".join(f"{key} {value}" for key, value in header.content.items()) or "none"))
     rows.append(("tensors", ", ".join(f"{name} {list(shape)}" for name, shape in sorted(tensors.shapes.items()))))
+    if isinstance(header, AnswerHeader):
+        told: list[Row] = [
+            ("sums", "over the rows near each component: how many, their mean and how they vary"),
+            ("few rows", "in many columns span the space that they lie in, which the sums give"),
+        ]
+        rows += people_rows(told, f"sums over fewer than {header.min_count:g} rows are withheld")
+    else:
+        told = [("model", "what the fused model tells, which it asks about")]
+        rows += people_rows(told, "a request holds nothing of the site that answers")
     shapes = {name: list(shape) for name, shape in tensors.shapes.items()}
     return Inspection({"header": header.model_dump(), "shapes": shapes}, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from consilience.core.inspection import Row, listed
+from consilience.core.inspection import PEOPLE, Row, listed
 from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
@@ -121,7 +121,7 @@ def people_rows(header: DescriptionHeader, *, has_features: bool) -> list[Row]:
     """Return what a description tells about people, in plain words."""
     withholds = header.min_count > 0
     least = f"fewer than {header.min_count:g}"
-    rows = [("What this file tells about people", "")]
+    rows = [(PEOPLE, "")]
     if header.class_counts is not None:
         withheld = f"; of classes of {least} only that they exist" if withholds else ", however few"
         rows.append(("counts", f"how many observations of each class the site has{withheld}"))

@@ -83,7 +83,7 @@ class Consensus(NetworkMethod):
     @property
     def refits(self) -> bool:
         """Whether layers are refitted: not in robust fusion, where a hostile model could decide the targets."""
-        return self.refit and self.robust is None
+        return self.refit and not self.is_robust
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks, a line each: widths below those of a model."""

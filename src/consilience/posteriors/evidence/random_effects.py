@@ -156,7 +156,9 @@ class RandomEffects:
 
         Where no group has two members this tends to none at all, of which the matching says nothing.
         """
-        lowest, highest = MIN_LOG_HETEROGENEITY + np.log(self.unit), MAX_LOG_HETEROGENEITY + np.log(self.unit)
+        # Components of no usable width give a unit of 0 or infinity, between which a search would never end.
+        log_unit = np.log(np.clip(np.nan_to_num(self.unit), np.finfo(np.float64).tiny, np.finfo(np.float64).max))
+        lowest, highest = MIN_LOG_HETEROGENEITY + log_unit, MAX_LOG_HETEROGENEITY + log_unit
         log_h = np.clip(np.log(start), lowest, highest)
         evidence_at, known = self._evidence_of(labels, prior), dict[bytes, float]()
 
@@ -173,7 +175,8 @@ class RandomEffects:
                 for direction in (step, -step):
                     trial = log_h.copy()
                     trial[block] = np.clip(trial[block] + direction, lowest[block], highest[block])
-                    value = evidence(trial) if trial[block] != log_h[block] else -np.inf
+                    # NaN, which is never as good, where the bound was reached: an evidence may be minus infinity.
+                    value = evidence(trial) if trial[block] != log_h[block] else np.nan
                     # On a plateau, where all information is at its floor, less heterogeneity is as good.
                     if value > best or (value == best and direction < 0):
                         log_h, best, has_moved = trial, value, True

@@ -267,11 +267,7 @@ def _site_statements(result: Mapping[str, Any]) -> dict[str, str]:
     withheld, statements = result.get("withheld"), {}
     if isinstance(withheld, Mapping) and isinstance(withheld.get("components"), list):
         records = [record for record in withheld["components"] if isinstance(record, Mapping)]
-        texts = [
-            f"{record.get('model')}: component {record.get('component')} ({numbers[0]:.3g})"
-            for record in records
-            if (numbers := _numbers([record.get("observations")]))
-        ]
+        texts = [f"{record.get('model')}: component {record.get('component')}" for record in records]
         statements["withheld"] = _listed(texts)
     for name in ("n_observations", "unusable"):
         values = result.get(name)

@@ -35,6 +35,9 @@ from consilience.families import Direction, Family
 from consilience.posteriors.ensemble import Ensemble
 
 RobustRule = Literal["trim", "median"]
+"""Robust averages by name, which trust the method's own matching more than ``robust=True`` does."""
+Robust = RobustRule | bool | None
+"""The option: True is the default for sites that are not trusted, None and False trust every site."""
 Divergence = Callable[[Array, Array], Array]
 """Gives the divergences (n_a, n_b) between two sets of rows."""
 
@@ -56,6 +59,11 @@ DIVERGENCE_ROUNDING = 1e-9
 """Divergences below are rounding, so copies that are equal are inliers at radius 0."""
 VOTE_ROUNDING = 1e-9
 """Votes are fractions 1 / m of a site's m copies in a group; sums of them are compared up to this."""
+
+
+def is_robust_option(value: object) -> bool:
+    """Return whether a value is one of the option `robust`."""
+    return value is None or isinstance(value, bool) or value in ("trim", "median")
 
 
 @dataclass(frozen=True)

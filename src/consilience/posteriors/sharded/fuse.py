@@ -164,7 +164,7 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
         prepared = PreparedShards(engine, placed, tangent, direction, sample.n_sites, n_components)
         sharded_input = ShardedInput(prepared, pilot, sample.largest_site, sample.smallest_site)
         fit = SHARDED[type(method)](method, sharded_input, rng, progress)
-        if method.minority == "drop":
+        if method.drops_minority:
             fit = _without_minority(prepared, fit)
         holders: GroupHolders = prepared.sum(shard_holders, fit.n_groups, each=fit.labels)
         holders_by_name = prepared.reduce(shard_holder_names, merge_names, holders.minority, each=fit.labels)
@@ -218,7 +218,7 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
             _labels_of_sites(labels, components_of_site, sample.sample_sites),
             is_mixture=adapter is None or adapter.mixture(posterior) is not None,
             matches=method.matches,
-            trusts_sites=method.robust is None,
+            trusts_sites=not method.is_robust,
             n_sites=sample.n_sites,
         ),
         atoms=None if fit.atoms is None else fit.atoms.take(order),

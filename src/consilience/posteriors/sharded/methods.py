@@ -345,7 +345,7 @@ def refusals(method: Method) -> list[str]:
         names = ", ".join(sorted(kind.name for kind in SHARDED))
         return [f"method {method.name!r} does not run over shards; methods that do: {names}"]
     reasons = []
-    if method.robust is not None:
+    if method.is_robust:
         reasons.append(
             "robust fusion does not run over shards, minority='drop' does; fuse the posterior files themselves"
         )

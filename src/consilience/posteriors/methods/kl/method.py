@@ -208,7 +208,7 @@ class KLFusion(Method):
         """
         arrays = [array for posterior in ensemble.unordered for array in posterior.attached.values()]
         is_chain = any(array.axes.count("component") > 1 for array in arrays)
-        return self.exclusive or self.robust is not None or is_chain
+        return self.exclusive or self.is_robust or is_chain
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Descend on the objective from several starts and keep the lowest."""

@@ -1,0 +1,228 @@
+"""Gate and sum: which sites' sums are added when sites are not trusted (``robust=True``).
+
+A sum has breakdown 0: one site decides it. So sites are judged by what their own sums say, in coordinates that no count
+changes, and the sums of the others are added, each cut to the median number of rows. What comes out is the estimator of
+the rows of the sites that are kept: exactness survives.
+
+    z_j = rms over coordinates of (v_j - med v) / (1.4826 mad);   left out: z_j > 3 med z, the worst first, fewer than
+    half
+
+v_j are the coefficients b_j = S_xx^-1 S_xy of a regression (ridge 1e-8 of the mean variance), whose residual variance
+may differ by a factor of 4 from the median one besides; else the means and the logarithms of the variances, or of the
+shares of what is counted, of every class that all sites have. Copies whose v_j are equal count as one hostile group.
+
+What this is no defence against: sums that lie within the honest range. Colluding sites at one and a half deviations of
+the coefficients move them as far as they move the plain sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.checks import Array
+from consilience.errors import OptionError, Problem
+from consilience.estimators.statistics import INFORMATION, ROWS, SHIFT, Statistics
+from consilience.families.centred_moments import CentredMoments
+from consilience.posteriors.robust.judgement import alike_sites, pairwise_squares, tolerated
+
+MAX_SCORE = 3.0
+"""Score, in the median score, beyond which a site is left out; 0.03 honest sites of ten are (40 draws of eight
+coefficients at 200 rows a site)."""
+
+MAX_VARIANCE_RATIO = 4.0
+"""Ratio of a residual variance to the median one, either way, that honest sites do not reach at 200 rows."""
+
+RIDGE = 1e-8
+"""Part of the mean variance that is added before coefficients are solved for: columns may be constant at a site."""
+
+NORMAL_MAD = 1.4826
+"""Standard deviation of a normal law, in its median absolute deviation."""
+
+MIN_SITES = 3
+"""Of two sites nothing tells which is right."""
+
+UNSEEN = 0.5
+"""Count of what was never seen, before its logarithm: Jeffreys' prior."""
+
+
+def checked_robust(value: object) -> bool:
+    """Return whether sites are not trusted.
+
+    Raises
+    ------
+    OptionError
+        For anything but True, False or None: sums have no average to trim.
+    """
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise OptionError("robust", f"sums of estimators take True or nothing, found {value!r}")
+
+
+@dataclass(frozen=True)
+class GatedSites:
+    """Sums of the sites that are kept.
+
+    Parameters
+    ----------
+    kept : ndarray of shape (J,), bool
+        Sites whose sums are added.
+    statistics : tuple of Statistics
+        Their sums, cut to the median number of rows.
+    details : mapping
+        ``left_out``, a record for each site that was left out, ``cut``, names of the sites whose sums were cut, and
+        ``tolerated``, how many sites may be hostile.
+    """
+
+    kept: NDArray[np.bool_]
+    statistics: tuple[Statistics, ...]
+    details: Mapping[str, Any]
+
+
+def robust_problems(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
+    """Return why sums of these sites cannot be gated, a line each."""
+    first = sites[0][1]
+    if len(sites) < MIN_SITES:
+        return [Problem("robust=True", "needs at least 3 sites: of two, none tells which is right")]
+    if first.maxima or INFORMATION in first.counts or SHIFT in first.counts:
+        text = f"is not known for a {first.kind}, whose sums do not say what one site would have fitted"
+        return [Problem("robust=True", text, "leave it out")]
+    if first.target_shape is not None and ROWS in first.moments:
+        return [
+            Problem(
+                name,
+                f"has {site.n_observations:g} rows for {site.n_columns} coefficients, which robust=True judges it by",
+                "leave the site out, or robust",
+            )
+            for name, site in sites
+            if site.n_observations <= site.n_columns
+        ]
+    return []
+
+
+def gate(sites: Sequence[tuple[str, Statistics]]) -> GatedSites:
+    """Return the sums of the sites that are kept, and the others by name.
+
+    Parameters
+    ----------
+    sites : sequence of (str, Statistics)
+        At least three sites without `robust_problems`.
+    """
+    names, statistics = [name for name, _ in sites], [site for _, site in sites]
+    with np.errstate(all="ignore"):
+        values = _coordinates(statistics)  # (J, P)
+        variances = np.array([_residual_variances(site) for site in statistics])  # (J, q), q = 0 without targets
+        values = np.where(np.isfinite(values), values, np.finfo(np.float64).max ** 0.25)
+        centre = np.median(values, axis=0)
+        spread = NORMAL_MAD * np.median(np.abs(values - centre), axis=0)
+        moves = spread > 0
+        scores = np.sqrt(np.mean(((values[:, moves] - centre[moves]) / spread[moves]) ** 2, axis=1))  # (J,)
+        scores = scores if moves.any() else np.zeros(len(sites))
+        # Where most sites agree to the last bit, any other value is infinitely far.
+        scores = np.where((values[:, ~moves] != centre[~moves]).any(axis=1), np.inf, scores)
+        ratios = np.abs(np.log(variances / np.median(variances, axis=0))).max(axis=1, initial=0.0)
+    limit, kept = tolerated(len(sites)), np.ones(len(sites), dtype=np.bool_)
+    scaled = np.clip((values[:, moves] - centre[moves]) / spread[moves], -1e6, 1e6) if moves.any() else values[:, :0]
+    alike = alike_sites(np.sqrt(pairwise_squares(scaled)), scaled.shape[1]) if moves.any() else ~kept
+    kept &= ~alike
+    steps = dict.fromkeys(np.flatnonzero(alike).tolist(), "copy of another")
+    usual = float(np.median(scores))
+    is_far = (scores > MAX_SCORE * usual) | ~(ratios <= np.log(MAX_VARIANCE_RATIO))
+    order = np.lexsort((-scores, -ratios)) if not np.isfinite(ratios).all() else np.argsort(-scores, kind="stable")
+    for site in order.tolist():
+        if kept[site] and is_far[site] and np.count_nonzero(~kept) < limit:
+            kept[site], steps[site] = False, "gate"
+    rows = np.array([site.n_observations for site in statistics])
+    usual_rows = float(np.median(rows))
+    factors = np.where(rows > usual_rows, usual_rows / np.where(rows > 0, rows, 1.0), 1.0)
+    chosen = np.flatnonzero(kept).tolist()
+    left_out = [
+        {"model": names[site], "step": step, "score": round(min(float(scores[site]), 1e9), 3)}
+        for site, step in sorted(steps.items())
+    ]
+    details = {
+        "left_out": left_out,
+        "cut": [names[site] for site in chosen if factors[site] < 1.0],
+        "tolerated": limit,
+    }
+    return GatedSites(kept, tuple(scaled_sums(statistics[site], float(factors[site])) for site in chosen), details)
+
+
+def scaled_sums(statistics: Statistics, factor: float) -> Statistics:
+    """Return the statistics of `factor` times as many rows of the same moments; the same object for 1."""
+    if factor == 1.0:
+        return statistics
+    moments = {
+        name: replace(
+            record,
+            n=record.n * factor,
+            weight=record.weight * factor,
+            log_weight=record.log_weight * factor,
+            scatter=record.scatter * factor,
+        )
+        for name, record in statistics.moments.items()
+    }
+    counts = {name: values * factor for name, values in statistics.counts.items()}
+    return replace(statistics, moments=moments, counts=counts)
+
+
+def _coordinates(statistics: Sequence[Statistics]) -> Array:
+    """Return what each site is judged by (J, P)."""
+    first = statistics[0]
+    if first.target_shape is not None and ROWS in first.moments:
+        return np.stack([_coefficients(site)[0].ravel() for site in statistics])
+    if first.classes is None:
+        return np.stack([np.concatenate(_parts(site, None)) for site in statistics])
+    everywhere = set.intersection(*(set(site.classes.values) for site in statistics if site.classes is not None))
+    labels = [label for label in first.classes.values if label in everywhere]
+    return np.stack(
+        [
+            np.concatenate(
+                [np.zeros(1)]
+                + [part for label in labels for part in _parts(site, list(site.classes.values).index(label))]
+            )
+            for site in statistics
+            if site.classes is not None
+        ]
+    )
+
+
+def _parts(site: Statistics, position: int | None) -> list[Array]:
+    """Return means, log variances and log shares of one class, or of all rows."""
+    parts: list[Array] = [np.zeros(1)]
+    for record in site.moments.values():
+        chosen = record if position is None else record.at(np.array([position]))
+        rows = np.maximum(chosen.weight, 1.0)[..., None]
+        parts += [np.ravel(chosen.mean), np.ravel(np.log(chosen.variances / rows + np.finfo(np.float64).tiny))]
+    for name, values in sorted(site.counts.items()):
+        row = np.atleast_1d(values if position is None else values[position])
+        if name != ROWS and row.size > 1:
+            parts.append(np.ravel(np.log((row + UNSEEN) / (row.sum() + UNSEEN * row.size))))
+    return parts
+
+
+def _coefficients(site: Statistics) -> tuple[Array, CentredMoments]:
+    """Return S_xx^-1 S_xy (d, q) of a site, and its record."""
+    record, d = site.rows, site.n_columns
+    inputs, cross = record.scatter[:d, :d], record.scatter[:d, d:]
+    ridge = RIDGE * float(np.trace(inputs)) / max(d, 1)
+    try:
+        coefficients: Array = np.asarray(np.linalg.solve(inputs + ridge * np.eye(d), cross), dtype=np.float64)
+        return coefficients, record
+    except np.linalg.LinAlgError:
+        return np.full(cross.shape, np.inf), record
+
+
+def _residual_variances(site: Statistics) -> Array:
+    """Return the variance of each target (q,) about its regression; none without targets."""
+    if site.target_shape is None or ROWS not in site.moments:
+        return np.zeros(0)
+    coefficients, record = _coefficients(site)
+    d = site.n_columns
+    explained = np.einsum("dq,dq->q", record.scatter[:d, d:], coefficients)
+    residual: Array = np.maximum(np.diagonal(record.scatter[d:, d:]) - explained, 0.0)
+    return residual / max(float(record.weight) - d - 1.0, 1.0) + np.finfo(np.float64).tiny

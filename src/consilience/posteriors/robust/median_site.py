@@ -1,0 +1,513 @@
+"""Matching on the median site, and averages of the sites that are kept: ``robust=True``.
+
+1. The cost of component a of one site and b of another is the squared distance of their plug-in means in deviations of
+a,
+   and D/2 min(log^2 of the ratio of their traces, 25), at most 1e4: no site can make a cost infinite. D_ij is the value
+   of the best assignment of two sites, and 1e4 for each component that one has more. The **median site** has the
+   smallest median of D_ij; as long as fewer than half are hostile, it is honest or as near to most as an honest one is.
+2. Every site is assigned to it; a pair dearer than 25 times the median accepted cost is no match. Components that the
+   median site lacks are matched once more among themselves. A group that fewer than half hold is dropped.
+3. Whole sites are judged (``judgement``) by coordinates of their copies that no shift and no common scale changes.
+4. Groups are averaged by geometric-median weights w: m = sum w m_l, C = sum w (C_l + (m_l - m)(m_l - m)^T), the moments
+   of a convex mixture, positive definite. Counts are N = median count of a holder, times the number of holders, so
+   nobody's claim counts for more than the usual one, and mixture weights are medians of shares.
+
+Families without means and covariances are judged by their points (square roots of mean probabilities for topics, so
+that distances are Hellinger's), and averaged in natural parameters with the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.checks import Array, Labels
+from consilience.families.base import Family
+from consilience.families.dirichlet import Dirichlet
+from consilience.families.normal_gamma import NormalGamma, SphericalNormalGamma
+from consilience.families.normal_wishart import NormalWishart
+from consilience.matching.assignment import assign_block
+from consilience.posteriors.average import AverageFunction
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.robust.average import RobustInclusion
+from consilience.posteriors.robust.estimators import RobustEstimator
+from consilience.posteriors.robust.judgement import (
+    MAX_COORDINATE,
+    Judgement,
+    geometric_median_weights,
+    judge,
+    pairwise_squares,
+)
+
+MAX_COST = 1e4
+"""Largest cost of a pair, in squared deviations, and the cost of a component that has none: a bound, far beyond a
+match."""
+MAX_LOG_RATIO = 25.0
+"""Largest squared logarithm of the ratio of two traces that costs: e^5, a hundred and fifty times the variance."""
+MATCH_RATIO = 25.0
+"""Cost, in the median accepted cost, beyond which a pair is no match: five times the distance."""
+MIN_COST = 1e-12
+"""Median accepted cost where all copies are equal, to multiply."""
+MAX_CANDIDATES = 64
+"""Sites among which the median site is sought, evenly spaced: one honest one is enough. Chosen by hand for its cost."""
+PRIOR_ROUNDING = 1e-9
+"""Priors that differ by less, relatively, are one: sites compute them in different orders."""
+MIN_SCALE = 1e-12
+"""Least spread of copies, relative to their size, that coordinates are divided by; equal copies have none."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Components:
+    """Plug-in means (L, D) and covariances (L, D, D) or variances (L, D) of all components; None for other families."""
+
+    means: Array
+    spreads: Array | None
+
+    @classmethod
+    def of(cls, family: Family, natural: Array) -> _Components:
+        with np.errstate(all="ignore"):
+            gaussians = family.plug_in(natural)
+            if gaussians is None:
+                points = _points(family, natural)
+                return cls(np.nan_to_num(points), None)
+            means, spreads = (np.nan_to_num(np.asarray(part)) for part in gaussians)
+        return cls(means, spreads)
+
+    @property
+    def variances(self) -> Array | None:
+        """Variances (L, D)."""
+        if self.spreads is None or self.spreads.ndim == 2:
+            return self.spreads
+        return np.diagonal(self.spreads, axis1=1, axis2=2)
+
+
+def _points(family: Family, natural: Array) -> Array:
+    """Return a point (L, D) for each component of a family without means and covariances."""
+    probabilities = family.mean_probabilities(natural)
+    if probabilities is not None:
+        roots: Array = np.sqrt(np.maximum(probabilities, 0.0))
+        return roots
+    try:
+        return np.asarray(family.points(natural), dtype=np.float64)
+    except (KeyError, TypeError, ValueError):
+        return natural
+
+
+def _costs(components: _Components, rows: Labels, columns: Labels, scale: Array) -> Array:
+    """Return the costs (n, m) of matching some components to others."""
+    differences = components.means[rows, None] - components.means[None, columns]  # (n, m, D)
+    variances = components.variances
+    with np.errstate(all="ignore"):
+        if variances is None:
+            return np.nan_to_num(np.minimum((differences**2 / scale).sum(axis=2), MAX_COST), nan=MAX_COST)
+        assert components.spreads is not None  # noqa: S101  (narrows the type)
+        if components.spreads.ndim == 2:
+            distances = (differences**2 / components.spreads[rows, None]).sum(axis=2)
+        else:
+            factors = np.linalg.cholesky(components.spreads[rows])  # (n, D, D)
+            whitened = np.linalg.solve(factors, np.swapaxes(differences, 1, 2))  # (n, D, m)
+            distances = (whitened**2).sum(axis=1)
+        traces = np.log(variances.sum(axis=1))
+        ratios = np.minimum((traces[rows, None] - traces[None, columns]) ** 2, MAX_LOG_RATIO)
+        costs = distances + 0.5 * differences.shape[2] * ratios
+    return np.nan_to_num(np.minimum(costs, MAX_COST), nan=MAX_COST)
+
+
+def _assignment(costs: Array) -> tuple[Labels, Labels]:
+    """Return rows and columns of the cheapest pairs of costs (n, m), as many as the fewer of the two."""
+    if costs.shape[0] > costs.shape[1]:
+        columns, rows = _assignment(costs.T)
+        return rows, columns
+    return np.arange(len(costs)), assign_block(costs)
+
+
+def median_site(ensemble: Ensemble, components: _Components, rows_of_site: list[Labels]) -> int:
+    """Return the site whose median distance to all others is smallest."""
+    n_sites = len(rows_of_site)
+    candidates = np.unique(np.linspace(0, n_sites - 1, min(n_sites, MAX_CANDIDATES)).astype(np.int64))
+    scale = _scale(components)
+    distances = np.zeros((len(candidates), len(candidates)))
+    for i, first in enumerate(candidates.tolist()):
+        for j, second in enumerate(candidates.tolist()):
+            if i == j:
+                continue
+            rows, columns = rows_of_site[first], rows_of_site[second]
+            if not len(rows) or not len(columns):
+                distances[i, j] = MAX_COST * max(len(rows), len(columns))
+                continue
+            costs = _costs(components, rows, columns, scale)
+            pairs = _assignment(costs)
+            distances[i, j] = costs[pairs].sum() + MAX_COST * abs(len(rows) - len(columns))
+    np.fill_diagonal(distances, np.nan)
+    return int(candidates[np.argmin(np.nanmedian(distances, axis=1))]) if len(candidates) > 1 else int(candidates[0])
+
+
+def _scale(components: _Components) -> Array:
+    """Return the squared spread (D,) of points of families without covariances: their median squared deviation."""
+    centre = np.median(components.means, axis=0)
+    spread = np.median((components.means - centre) ** 2, axis=0)
+    usual = float(spread.mean())
+    return np.full(len(spread), usual if usual > 0 else 1.0)
+
+
+def match_on_median_site(ensemble: Ensemble) -> Labels:
+    """Return the groups (L,) of all components, numbered from 0; -1 of those that match nothing.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        The sites in canonical order, so that the result does not depend on the order in which they came.
+    """
+    components = _Components.of(ensemble.family, ensemble.natural)
+    labels = np.full(len(ensemble.natural), -1, dtype=np.int64)
+    rows_of_site = [
+        np.arange(start, end) for start, end in zip(ensemble.offsets[:-1], ensemble.offsets[1:], strict=True)
+    ]
+    n_groups = _match_to_median(ensemble, components, rows_of_site, labels, 0)
+    # Components that the median site lacks are matched among themselves, once.
+    leftovers = [rows[labels[rows] < 0] for rows in rows_of_site]
+    if 2 * sum(len(rows) > 0 for rows in leftovers) >= ensemble.n_sites:
+        _match_to_median(ensemble, components, leftovers, labels, n_groups)
+    return labels
+
+
+def _match_to_median(
+    ensemble: Ensemble, components: _Components, rows_of_site: list[Labels], labels: Labels, first_label: int
+) -> int:
+    """Label the components of the median site, and what matches them, from `first_label` on; return the next label."""
+    centre = rows_of_site[median_site(ensemble, components, rows_of_site)]
+    if not len(centre):
+        return first_label
+    labels[centre] = first_label + np.arange(len(centre))
+    scale, pairs = _scale(components), []
+    for rows in rows_of_site:
+        if len(rows) and not np.array_equal(rows, centre):
+            costs = _costs(components, centre, rows, scale)
+            positions, columns = _assignment(costs)
+            pairs.append((positions, rows[columns], costs[positions, columns]))
+    if pairs:
+        usual = max(float(np.median(np.concatenate([costs for _, _, costs in pairs]))), MIN_COST)
+        for positions, rows, costs in pairs:
+            near = costs <= min(MATCH_RATIO * usual, MAX_COST * (1.0 - MIN_COST))
+            labels[rows[near]] = first_label + positions[near]
+    return first_label + len(centre)
+
+
+def coordinates(family: Family, natural: Array, priors: Array | None = None) -> Array:
+    """Return the coordinates (n, P) in which the copies of one group are judged.
+
+    Means in deviations of the usual copy, and the matrix logarithms of covariances relative to its covariance C_0,
+    which starts at the copy of middle determinant and takes three steps C_0 <- C_0^1/2 exp(med L) C_0^1/2. Where the
+    `priors` (n, P) of the copies are known, means and covariances are those of the data alone.
+    """
+    components, moments = _Components.of(family, natural), DataMoments.of(family, natural, priors)
+    means, spreads = components.means, components.spreads
+    if moments is not None:
+        means, spreads = moments.means, moments.covariances
+    centre = np.median(means, axis=0)
+    with np.errstate(all="ignore"):
+        if spreads is None:
+            deviations = np.abs(means - centre)
+            scale = np.median(deviations, axis=0).mean()
+            scaled = (means - centre) / max(scale, MIN_SCALE * max(float(np.abs(centre).max(initial=0.0)), 1e-300))
+            return np.clip(np.nan_to_num(scaled), -MAX_COORDINATE, MAX_COORDINATE)
+        if spreads.ndim == 2:
+            logarithms = np.log(spreads)
+            usual = np.median(logarithms, axis=0)
+            ratios, whitened = logarithms - usual, (means - centre) / _deviations(means - centre, np.exp(usual), family)
+            parts = [whitened, ratios / np.sqrt(2.0)]
+        else:
+            parts = _matrix_coordinates(means - centre, spreads, family)
+    return np.clip(np.nan_to_num(np.concatenate(parts, axis=1)), -MAX_COORDINATE, MAX_COORDINATE)
+
+
+def _deviations(differences: Array, variances: Array, family: Family) -> Array:
+    """Return what means are measured in (D,): deviations of data, or, of laws of parameters, of the copies too."""
+    if family.describes_data:
+        return np.sqrt(variances)
+    return np.sqrt(variances + np.median(np.abs(differences), axis=0) ** 2)
+
+
+def _matrix_coordinates(differences: Array, covariances: Array, family: Family) -> list[Array]:
+    """Return the coordinates of means, and of covariances off and on the diagonal."""
+    dim = differences.shape[1]
+    _, log_determinants = np.linalg.slogdet(covariances)
+    centre = covariances[np.argsort(log_determinants, kind="stable")[len(covariances) // 2]]
+    logarithms = np.zeros_like(covariances)
+    for step in range(4):  # three steps, then the logarithms relative to the last
+        root, inverse_root = _roots(centre)
+        logarithms = _matrix_function(inverse_root @ covariances @ inverse_root, np.log)
+        if step < 3:
+            centre = root @ _matrix_function(np.median(logarithms, axis=0)[None], np.exp)[0] @ root
+    if family.describes_data:
+        whitened = differences @ inverse_root
+    else:
+        whitened = differences / _deviations(differences, np.diagonal(centre), family)
+    rows, columns = np.triu_indices(dim, 1)
+    diagonal = np.diagonal(logarithms, axis1=1, axis2=2)
+    return [whitened, logarithms[:, rows, columns], diagonal / np.sqrt(2.0)]
+
+
+def _roots(matrix: Array) -> tuple[Array, Array]:
+    """Return the symmetric square root of a covariance, and its inverse."""
+    values, vectors = np.linalg.eigh(matrix)
+    roots = np.sqrt(np.maximum(values, np.finfo(np.float64).tiny))
+    return (vectors * roots) @ vectors.T, (vectors / roots) @ vectors.T
+
+
+def _matrix_function(matrices: Array, function: Callable[[Array], Array]) -> Array:
+    """Return a function of symmetric matrices (n, D, D), of their eigenvalues."""
+    symmetric = 0.5 * (matrices + np.swapaxes(matrices, 1, 2))
+    symmetric = np.where(np.isfinite(symmetric), symmetric, 0.0)
+    values, vectors = np.linalg.eigh(symmetric)
+    if function is np.log:
+        values = np.maximum(values, np.finfo(np.float64).tiny)
+    mapped: Array = (vectors * function(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    return mapped
+
+
+def other_priors(ensemble: Ensemble) -> NDArray[np.bool_]:
+    """Return which sites (J,) state another prior than more than half of them: it is a constant of the plan."""
+    priors = [posterior.prior for posterior in ensemble.posteriors]
+    if any(prior is None for prior in priors):
+        return np.zeros(len(priors), dtype=np.bool_)
+    rows = np.stack([prior for prior in priors if prior is not None])
+    median = np.median(rows, axis=0)
+    usual = rows[np.argmin(np.abs(rows - median).max(axis=1))]
+    agrees = np.isclose(rows, usual, rtol=PRIOR_ROUNDING, atol=0.0).all(axis=1)
+    if 2 * np.count_nonzero(agrees) <= len(rows):  # sites that fitted the prior to their data: nobody is at fault
+        return np.zeros(len(rows), dtype=np.bool_)
+    differs: NDArray[np.bool_] = ~agrees
+    return differs
+
+
+def unmatched_sites(ensemble: Ensemble, labels: Labels) -> NDArray[np.bool_]:
+    """Return which sites (J,) have no component in any group."""
+    is_unmatched: NDArray[np.bool_] = np.bincount(ensemble.owner[labels >= 0], minlength=ensemble.n_sites) == 0
+    return is_unmatched
+
+
+def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> tuple[Judgement, list[tuple[Labels, Array]]]:
+    """Return which sites are averaged, and of each group its rows and their squared distances.
+
+    Parameters
+    ----------
+    ensemble, labels, n_groups
+        The matching: stacked sites, group of each row (L,), number G of groups. No site has two rows in one group.
+    """
+    members, groups, n_coordinates = [], [], 0
+    is_out = other_priors(ensemble) | unmatched_sites(ensemble, labels)
+    for group in range(n_groups):
+        rows = np.flatnonzero(labels == group)
+        points = coordinates(ensemble.family, ensemble.natural[rows], _group_priors(ensemble, rows))
+        members.append((rows, pairwise_squares(points)))
+        groups.append((ensemble.owner[rows], members[-1][1]))
+        n_coordinates += points.shape[1]
+    return judge(groups, ensemble.n_sites, n_coordinates, is_out), members
+
+
+@dataclass(frozen=True)
+class JudgedInclusion(RobustInclusion):
+    """Copies of the sites that are kept, by the weights of the geometric median of their group.
+
+    Parameters
+    ----------
+    is_total : bool
+        Whether the width of a fused component is that of all holders' data, or of one site's.
+    """
+
+    is_total: bool
+
+    def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
+        """Return the averages (G, P)."""
+        del average
+        fused = np.empty((n_groups, ensemble.natural.shape[1]))
+        for group in range(n_groups):
+            rows = np.flatnonzero(labels == group)
+            priors = _group_priors(ensemble, rows)
+            points = coordinates(ensemble.family, ensemble.natural[rows], priors)
+            weights, _ = geometric_median_weights(pairwise_squares(points), ensemble.row_weights[rows])
+            holders = float(len(np.unique(ensemble.owner[rows]))) if self.is_total else 1.0
+            fused[group] = weighted_member(ensemble.family, ensemble.natural[rows], weights, priors, holders)
+        return fused
+
+    def credible_counts(self, counts: Array, ensemble: Ensemble) -> Array:
+        """Return the counts with each site's total cut to the median total."""
+        totals = np.add.reduceat(counts, ensemble.offsets[:-1])  # (J,)
+        usual = float(np.median(totals))
+        factors = np.where(totals > usual, usual / np.where(totals > 0, totals, 1.0), 1.0)
+        credible: Array = counts * factors[ensemble.owner]
+        return credible
+
+    def totals(self, values: Array, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
+        """Return the median value of the holders of each group (G,), times their number."""
+        totals = np.zeros(n_groups)
+        for group in range(n_groups):
+            held = values[labels == group]
+            totals[group] = np.median(held) * len(held) if len(held) else 0.0
+        return totals
+
+
+def weighted_member(family: Family, natural: Array, weights: Array, priors: Array | None, holders: float) -> Array:
+    """Return the average (P,) of copies (n, P) by convex weights, with the width of `holders` usual copies' data.
+
+    Parameters
+    ----------
+    family : Family
+        Their family.
+    natural : Array of shape (n, P)
+        Copies of one component.
+    weights : Array of shape (n,)
+        Weights that sum to one.
+    priors : Array of shape (n, P) or None
+        Their priors, where they are stated; the median one is that of the average.
+    holders : float
+        How many usual copies the average counts for.
+    """
+    plain: Array = weights @ natural
+    if isinstance(family, NormalWishart | NormalGamma | SphericalNormalGamma):
+        return _conjugate_member(family, natural, weights, priors, holders)
+    if isinstance(family, Dirichlet) and priors is not None:
+        learned = np.maximum(natural - priors, 0.0)  # (n, V): alpha less the prior's
+        totals = learned.sum(axis=1)
+        if not (totals > 0).all():
+            return plain
+        shares = learned / totals[:, None]
+        member: Array = np.median(priors, axis=0) + float(np.median(totals)) * holders * (weights @ shares)
+        return plain if family.check(member[None]) else member
+    if family.plug_in(natural[:1]) is not None:  # Gaussians: moments of the mixture, at the width of one copy
+        averaged: Array = family.from_mean((weights @ family.mean_parameters(natural))[None])[0]
+        return averaged * (holders if priors is not None else 1.0)
+    return plain
+
+
+@dataclass(frozen=True, eq=False)
+class DataMoments:
+    """What the data say behind copies of a component, without their priors: means, covariances and pseudo-counts.
+
+    Of a Normal-Wishart with prior (m_0, kappa_0, W_0, nu_0): c = kappa - kappa_0, x = m + (kappa_0 / c)(m - m_0), and
+    S = W^-1 - W_0^-1 - (kappa_0 c / kappa)(x - m_0)(x - m_0)^T, so the covariance is S / (nu - nu_0); likewise, with
+    twice the rate for W^-1, of a Normal-gamma.
+
+    Parameters
+    ----------
+    means : Array of shape (n, D)
+        x.
+    covariances : Array of shape (n, D, D) or (n, D)
+        S / (nu - nu_0), or variances.
+    kappas, dofs : Array of shape (n,)
+        kappa - kappa_0, and nu - nu_0 or twice the difference of the shapes.
+    """
+
+    means: Array
+    covariances: Array
+    kappas: Array
+    dofs: Array
+
+    @classmethod
+    def of(cls, family: Family, natural: Array, priors: Array | None) -> DataMoments | None:
+        """Return the moments of copies (n, P) with priors (n, P); None for other families, and without priors.
+
+        A copy that says less than its prior has none: it stands as it is. None too where most copies are such.
+        """
+        if priors is None or not isinstance(family, NormalWishart | NormalGamma | SphericalNormalGamma):
+            return None
+        is_valid: NDArray[np.bool_]
+        with np.errstate(all="ignore"):
+            if isinstance(family, NormalWishart):
+                mean, kappa, spread, dof = family.standard(natural)
+                mean_0, kappa_0, spread_0, dof_0 = (np.nan_to_num(part) for part in family.standard(priors))
+            else:
+                mean, kappa, shape, rate = family.standard(natural)
+                mean_0, kappa_0, shape_0, rate_0 = (np.nan_to_num(part) for part in family.standard(priors))
+                dof, dof_0, spread, spread_0 = 2.0 * shape, 2.0 * shape_0, 2.0 * rate, 2.0 * rate_0
+            kappas, dofs = kappa - kappa_0, dof - dof_0
+            means = mean + (kappa_0 / kappas)[:, None] * np.where(kappa_0[:, None] > 0, mean - mean_0, 0.0)
+            offsets = np.where(kappa_0[:, None] > 0, means - mean_0, 0.0)
+            factors = kappa_0 * kappas / kappa
+            if spread.ndim == 3:
+                between = factors[:, None, None] * offsets[:, :, None] * offsets[:, None, :]
+                covariances = (spread - spread_0 - between) / dofs[:, None, None]
+                is_finite = np.asarray(np.isfinite(covariances).all(axis=(1, 2)), dtype=np.bool_)
+                least = np.linalg.eigvalsh(np.where(is_finite[:, None, None], covariances, np.eye(family.dim)))[:, 0]
+                is_valid = is_finite & (least > 0)
+            else:
+                squares = factors[:, None] * offsets**2
+                between = squares if spread.ndim == 2 and spread.shape[1] == family.dim else squares.sum(axis=1)
+                variances = (np.reshape(spread - spread_0, np.shape(between)) - between).T / dofs
+                covariances = np.broadcast_to(variances.T.reshape(len(mean), -1), mean.shape)
+                is_valid = np.asarray((np.isfinite(covariances) & (covariances > 0)).all(axis=1), dtype=np.bool_)
+            is_valid &= np.isfinite(kappas) & (kappas > 0) & np.isfinite(dofs) & (dofs > 0)
+            is_valid &= np.isfinite(means).all(axis=1)
+            if 2 * np.count_nonzero(is_valid) <= len(natural):
+                return None
+            raw_means, raw_covariances = (np.asarray(part) for part in family.plug_in(natural))
+        of_matrix = is_valid.reshape(-1, *([1] * (covariances.ndim - 1)))
+        return cls(
+            np.where(is_valid[:, None], means, np.nan_to_num(raw_means)),
+            np.where(of_matrix, covariances, np.nan_to_num(raw_covariances)),
+            np.where(is_valid, kappas, kappa),
+            np.where(is_valid, dofs, dof),
+        )
+
+
+def _group_priors(ensemble: Ensemble, rows: Labels) -> Array | None:
+    """Return the prior of each row (n, P); None where a site states none."""
+    priors = [ensemble.posteriors[site].prior for site in ensemble.owner[rows].tolist()]
+    return None if any(prior is None for prior in priors) else np.stack([p for p in priors if p is not None])
+
+
+def _conjugate_member(
+    family: NormalWishart | NormalGamma | SphericalNormalGamma,
+    natural: Array,
+    weights: Array,
+    priors: Array | None,
+    holders: float,
+) -> Array:
+    """Return the average (P,) of Normal-Wisharts or Normal-gammas: moments by weights, counts by medians."""
+    base = None if priors is None else np.median(priors, axis=0)
+    moments = DataMoments.of(family, natural, priors)
+    is_wishart = isinstance(family, NormalWishart)
+    mean_0, kappa_0, dof_0, spread_0 = np.zeros(family.dim), 0.0, 0.0, None
+    if moments is None:  # the copies as they are, each with its prior
+        means, covariances = (np.asarray(part) for part in family.plug_in(natural))
+        _, kappas, third, fourth = family.standard(natural)
+        moments = DataMoments(means, covariances, kappas, fourth if is_wishart else 2.0 * third)
+        holders = 1.0
+    elif base is not None:
+        with np.errstate(all="ignore"):
+            parts = [np.nan_to_num(part)[0] for part in family.standard(base[None])]
+        mean_0, kappa_0 = parts[0], float(parts[1])
+        dof_0, spread_0 = (float(parts[3]), parts[2]) if is_wishart else (2.0 * float(parts[2]), 2.0 * parts[3])
+    mean = weights @ moments.means
+    offsets = moments.means - mean
+    kappa, dof = holders * float(np.median(moments.kappas)), holders * float(np.median(moments.dofs))
+    total = kappa + kappa_0
+    from_prior = mean - mean_0 if kappa_0 > 0 else np.zeros(family.dim)
+    posterior_mean = mean - (kappa_0 / total) * from_prior
+    shrinkage = kappa_0 * kappa / total
+    if isinstance(family, NormalWishart):
+        outer = np.einsum("n,ni,nj->ij", weights, offsets, offsets)
+        spread = dof * (np.einsum("n,nij->ij", weights, moments.covariances) + outer)
+        spread = spread + shrinkage * np.outer(from_prior, from_prior) + (0.0 if spread_0 is None else spread_0)
+        natural_row = family.to_natural(
+            mean=posterior_mean[None], kappa=[total], dof=[dof + dof_0], inverse_scale=spread[None]
+        )
+    else:
+        squares = dof * (weights @ (moments.covariances + offsets**2)) + shrinkage * from_prior**2
+        if isinstance(family, SphericalNormalGamma):  # one variance, of dof observations of one number
+            squares = np.array(dof * float(np.mean(weights @ (moments.covariances + offsets**2))))
+            squares = squares + shrinkage * float((from_prior**2).sum())
+        rate = 0.5 * (squares + (0.0 if spread_0 is None else np.reshape(spread_0, np.shape(squares))))
+        natural_row = family.to_natural(
+            mean=posterior_mean[None], kappa=[total], shape=[0.5 * (dof + dof_0)], rate=rate[None]
+        )
+    row: Array = np.asarray(natural_row)[0]
+    return row
+
+
+MEDIAN_OF_ATTACHED = RobustEstimator("median", 0.2)
+"""How arrays that are attached are averaged: by those near their medoid; the part to be trimmed is not used."""

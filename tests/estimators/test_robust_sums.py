@@ -1,0 +1,81 @@
+"""Laws of ``robust=True`` for sums: sites that are far are left out, and the rest are summed exactly."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.naive_bayes import GaussianNB, MultinomialNB
+
+import consilience as cs
+from consilience.errors import InputError, OptionError
+
+SLOPES = np.array([1.0, -2.0, 0.5])
+
+
+def regression(rng, sign=1.0, shift=0.0, count=200, noise=1.0):
+    rows = rng.normal(size=(count, 3))
+    target = sign * (rows @ (SLOPES + shift)) + noise * rng.normal(size=count)
+    return rows, target
+
+
+def described(data):
+    return cs.describe(LinearRegression().fit(*data), data=data)
+
+
+@pytest.mark.parametrize("attack", [{"sign": -1.0}, {"shift": 1.0}, {"shift": 1.0, "count": 20000}, {"noise": 20.0}])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_hostile_sums_are_left_out_and_the_rest_is_the_fit_of_its_rows(attack, count):
+    rng = np.random.default_rng([count, 2])
+    honest = [regression(rng) for _ in range(10 - count)]
+    bad = [regression(rng, **attack) for _ in range(count)]
+    fusion = cs.fuse({f"s{i}": described(data) for i, data in enumerate([*honest, *bad])}, robust=True)
+    left = {record["model"] for record in fusion.details["robust"]["left_out"]}
+    assert {f"s{i}" for i in range(10 - count, 10)} <= left
+    kept = [data for i, data in enumerate(honest) if f"s{i}" not in left]
+    rows, target = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    assert_allclose(fusion.model.coef_, LinearRegression().fit(rows, target).coef_, rtol=1e-9)
+
+
+def test_a_site_of_many_rows_counts_as_the_median_one():
+    rng = np.random.default_rng(0)
+    sites = {f"s{i}": described(regression(rng)) for i in range(5)}
+    sites["large"] = described(regression(rng, count=5000))
+    fusion = cs.fuse(sites, robust=True)
+    assert fusion.details["robust"]["cut"] == ["large"]
+    n_kept = 6 - len(fusion.details["robust"]["left_out"])
+    assert_allclose(fusion.statistics.n_observations, n_kept * 200.0, rtol=1e-12)
+    assert any("median number of rows" in text for text in fusion.statistics.approximations)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "multinomial"])
+def test_classifiers_are_judged_by_class(kind):
+    rng = np.random.default_rng(1)
+
+    def site(shift):
+        labels = rng.integers(0, 3, 200)
+        if kind == "gaussian":
+            rows = rng.normal(size=(200, 4)) + labels[:, None] + shift * (labels == 1)[:, None]
+            return cs.describe(GaussianNB().fit(rows, labels), data=(rows, labels))
+        words = np.array([[5.0, 3.0, 2.0], [1.0, 3.0, 6.0], [3.0, 4.0, 3.0]]) + shift * np.eye(3)
+        rows = rng.poisson(words[labels])
+        return cs.describe(MultinomialNB().fit(rows, labels), data=(rows, labels))
+
+    fusion = cs.fuse([*(site(0.0) for _ in range(6)), site(4.0), site(4.0)], robust=True)
+    left = {record["model"] for record in fusion.details["robust"]["left_out"]}
+    assert {"model 6", "model 7"} <= left
+
+
+def test_what_it_means_nothing_for_is_refused():
+    rng = np.random.default_rng(0)
+    sites = [described(regression(rng)) for _ in range(4)]
+    with pytest.raises(OptionError, match="take True or nothing"):
+        cs.fuse(sites, robust="trim")
+    with pytest.raises(InputError, match="at least 3 sites"):
+        cs.fuse(sites[:2], robust=True)
+    rows = rng.normal(size=(100, 3))
+    logistic = [
+        cs.describe(LogisticRegression().fit(rows + i, rows[:, 0] > 0), data=(rows + i, rows[:, 0] > 0))
+        for i in range(3)
+    ]
+    with pytest.raises(InputError, match="do not say what one site would have fitted"):
+        cs.fuse(logistic, robust=True)

@@ -1,0 +1,184 @@
+"""Laws of ``robust=True``: matching on the median site, sites judged as a whole, geometric medians of the rest."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import consilience as cs
+from consilience.errors import InputError, OptionError, RobustWarning
+from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.robust.judgement import (
+    GATE_RADIUS,
+    alike_sites,
+    geometric_median_weights,
+    judge,
+    pairwise_squares,
+    tolerated,
+)
+from consilience.posteriors.robust.median_site import coordinates
+from tests import tolerances
+from tests.families.zoo import NAMES, ZOO
+from tests.posteriors.test_robust import everything, hostile, sites_of
+
+DIM, GROUPS = 2, np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
+
+
+def fused(sites, **options):
+    return cs.KLFusion(robust=True, **options).fuse(Ensemble.of(sites), np.random.default_rng(0))
+
+
+def mixture(rng, shift=0.0, factor=1.0, groups=GROUPS, scale=1.0):
+    """Return a site's mixture, its means moved by rows' noise and a `shift`, of `factor` times 100 rows a component."""
+    family, n = cs.families.NormalWishart(dim=DIM), len(groups)
+    means = scale * (groups + shift + 0.1 * rng.normal(size=(n, DIM)))
+    spread = np.array([scale**2 * np.cov(rng.normal(size=(40, DIM)).T) for _ in range(n)])
+    count = np.full(n, 100.0 * factor)
+    natural = family.to_natural(
+        mean=means, kappa=count + 1, dof=count + DIM, inverse_scale=spread * (count + DIM)[:, None, None]
+    )
+    prior = family.to_natural(mean=np.zeros((1, DIM)), kappa=[1.0], dof=[float(DIM)], scale=np.eye(DIM)[None])[0]
+    return cs.Posterior(family, natural, prior=prior, counts=count, weights=count / count.sum())
+
+
+def left_out(outcome):
+    return sorted(record["model"] for record in outcome.details["robust"]["left_out"])
+
+
+def ordered(posterior):
+    """Return natural parameters in the order of their bytes, to compare components."""
+    return posterior.natural[np.lexsort(posterior.natural.T[::-1])]
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_copies_are_a_fixed_point_and_nobody_is_left_out(family):
+    site = sites_of(family, 1)[0]
+    outcome = fused([site] * 5, combine="barycenter")
+    assert left_out(outcome) == []
+    assert_allclose(ordered(outcome.posterior), ordered(site), rtol=1e-6, atol=1e-9)
+    assert_allclose(np.sort(outcome.posterior.counts), np.sort(5 * site.counts), rtol=tolerances.ROUNDING)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_the_average_stays_in_the_domain_and_no_count_decides(family):
+    honest = sites_of(family, 7)
+    bad = [hostile(honest[0], family, seed) for seed in (1, 2, 3)]
+    outcome = fused([*honest, *bad])
+    assert ZOO[family].family.check(outcome.posterior.natural) == []
+    largest = max(site.counts.max() for site in honest)
+    assert (outcome.posterior.counts <= 10 * largest * (1 + tolerances.ROUNDING)).all()
+    assert np.isfinite(np.concatenate([np.ravel(values) for values in everything(outcome.posterior)])).all()
+
+
+@pytest.mark.parametrize("family", ["normal-wishart", "dirichlet", "diagonal-gaussian", "product"])
+def test_neither_the_order_of_sites_nor_of_components_changes_anything(family):
+    rng = np.random.default_rng(3)
+    sites = [*sites_of(family, 6), hostile(sites_of(family, 1)[0], family)]
+    plain = fused(sites).posterior
+    moved = fused([site.take(rng.permutation(site.n_components)) for site in sites[::-1]]).posterior
+    for one, other in zip(everything(plain), everything(moved), strict=True):
+        assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("attack", ["far", "near, colluding", "copies", "overclaim", "huge", "tiny"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_hostile_minorities_do_not_move_the_means_farther_than_honest_sites_differ(attack, count):
+    rng = np.random.default_rng([count, 5])
+    honest = [mixture(rng) for _ in range(10 - count)]
+    bad = {
+        "far": lambda: mixture(rng, shift=30.0),
+        "near, colluding": lambda: mixture(rng, shift=0.8),
+        "copies": lambda: honest[0],
+        "overclaim": lambda: mixture(rng, shift=0.8, factor=1e6),
+        "huge": lambda: mixture(rng, scale=1e3),
+        "tiny": lambda: mixture(rng, groups=np.repeat(GROUPS[:1], 4, axis=0)),
+    }[attack]
+    outcome = fused([*honest, *(bad() for _ in range(count))])
+    means = outcome.posterior.parameters()["mean"]
+    distances = np.linalg.norm(means[:, None] - GROUPS, axis=2)
+    assert outcome.posterior.n_components == len(GROUPS)
+    assert distances.min(axis=0).max() < 0.3  # three deviations of one honest site
+    assert outcome.posterior.counts.max() <= 10 * 100.0 * (1 + tolerances.ROUNDING)
+
+
+def test_a_shift_and_a_common_scale_change_nothing():
+    points = [mixture(np.random.default_rng(seed)).natural[0] for seed in range(6)]
+    family, rng = cs.families.NormalWishart(dim=DIM), np.random.default_rng(0)
+    eta = np.array(points)
+    parameters = family.from_natural(eta)
+    moved = family.to_natural(
+        mean=3.0 * parameters["mean"] + rng.normal(size=DIM), kappa=parameters["kappa"], dof=parameters["dof"],
+        scale=parameters["scale"] / 9.0,
+    )  # fmt: skip
+    assert_allclose(coordinates(family, eta), coordinates(family, moved), rtol=1e-9, atol=1e-9)
+
+
+def test_a_site_of_another_prior_than_most_is_left_out():
+    rng = np.random.default_rng(0)
+    sites = [mixture(rng) for _ in range(6)]
+    other = sites[2]
+    sites[2] = cs.Posterior(
+        other.family, other.natural, prior=1e6 * other.prior, counts=other.counts, weights=other.weights
+    )
+    outcome = fused(sites)
+    assert outcome.details["robust"]["left_out"] == [{"model": "model 2", "step": "another prior than most"}]
+
+
+def test_invented_components_are_dropped():
+    rng = np.random.default_rng(0)
+    sites = [mixture(rng) for _ in range(7)]
+    sites += [mixture(rng, groups=np.concatenate([GROUPS, [[40.0, 40.0], [-40.0, 0.0]]])) for _ in range(3)]
+    assert fused(sites).posterior.n_components == len(GROUPS)
+
+
+def test_by_name_a_minority_is_kept_with_a_warning_only():
+    sites = [mixture(np.random.default_rng(seed)) for seed in range(4)]
+    with pytest.warns(RobustWarning, match="minority='keep'"):
+        cs.fuse(sites, method="kl", robust="trim", minority="keep")
+    assert cs.fuse(sites, method="kl", robust="trim").details.get("minority") is None
+
+
+def test_what_it_means_nothing_for_is_refused():
+    sites = [mixture(np.random.default_rng(seed)) for seed in range(4)]
+    with pytest.raises(InputError, match="at least 3 models"):
+        cs.fuse(sites[:2], method="kl", robust=True)
+    with pytest.raises(InputError, match="number of components from the median site"):
+        cs.fuse(sites, method="kl", robust=True, n_components=3)
+    with pytest.raises(OptionError, match="robust"):
+        cs.fuse(sites, method="kl", robust="mean")
+
+
+# -- The judgement of sites.
+
+
+def test_the_geometric_median_has_the_least_sum_of_distances():
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(9, 4))
+    weights, distances = geometric_median_weights(pairwise_squares(points), np.ones(9))
+    centre = weights @ points
+    assert_allclose(distances, np.linalg.norm(points - centre, axis=1), rtol=1e-9)
+    least = np.linalg.norm(points - centre, axis=1).sum()
+    for step in 0.01 * rng.normal(size=(50, 4)):
+        assert np.linalg.norm(points - centre - step, axis=1).sum() >= least * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("n_sites", [3, 4, 7, 10, 11])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_passes_the_gate_is_near_and_fewer_than_half_are_left_out(n_sites, seed):
+    rng = np.random.default_rng([n_sites, seed])
+    points = rng.normal(size=(n_sites, 30))
+    k = int(rng.integers(0, tolerated(n_sites) + 1))
+    points[:k] += 10.0 ** rng.uniform(-1, 8, size=(k, 1)) * rng.normal(size=(k, 30))
+    verdict = judge([(np.arange(n_sites), pairwise_squares(points))], n_sites, 30)
+    assert np.count_nonzero(~verdict.kept) <= tolerated(n_sites)
+    if np.count_nonzero(~verdict.kept) < tolerated(n_sites):
+        assert (verdict.radii[verdict.kept] <= GATE_RADIUS).all()
+
+
+def test_copies_of_each_other_are_left_out_and_honest_sites_are_not():
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(10, 30))
+    points[7:] = points[7] + 1e-6 * rng.normal(size=(3, 30))
+    distances = np.sqrt(pairwise_squares(points))
+    assert_array_equal(np.flatnonzero(alike_sites(distances, 30)), [7, 8, 9])
+    assert not alike_sites(np.sqrt(pairwise_squares(rng.normal(size=(10, 30)))), 30).any()
+    assert not alike_sites(np.zeros((10, 10)), 30).any()  # all alike: no minority
