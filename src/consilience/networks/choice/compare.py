@@ -279,9 +279,11 @@ class Comparison:
         # Among inputs drawn by class it gained nothing (four cells of experiments/network_battery and another one), and
         # the best of more candidates that were fitted to drawn inputs is more often worse than a site on real ones.
         if not workshop.is_common_start and self.inputs.fit.labels is None:
-            by_activations: dict[str, NetworkMethod] = {"refit_partial": _IN_SLOTS}
+            by_activations: dict[str, NetworkMethod] = {}
             if workshop.has_equal_widths:
-                by_activations = {"refit_activations": _BY_ACTIVATIONS, **by_activations}
+                by_activations["refit_activations"] = _BY_ACTIVATIONS
+            if self._has_slots:
+                by_activations["refit_partial"] = _IN_SLOTS
             for name, method in by_activations.items():
                 with self._or_noted(name):
                     bases[name] = workshop.averaged(method, inputs[:MATCHING_INPUTS])
@@ -333,12 +335,17 @@ class Comparison:
             and not workshop.is_common_start
         )
 
+    @property
+    def _has_slots(self) -> bool:
+        """Whether units can be matched into slots by activations: not those of attention heads."""
+        return all(group.parent is None for group in self.workshop.models.symmetry.all_groups)
+
     def _wider(self, rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield refitted networks of more units, which are compared only."""
         if not self.compares_wider:
             return
         inputs = self.inputs.fit.inputs
-        is_by_activations = self.inputs.fit.labels is None
+        is_by_activations = self.inputs.fit.labels is None and self._has_slots
         for factor in WIDER_FACTORS:
             name = f"{factor:g} times as wide"
             widths = self.workshop.widened(factor)
