@@ -169,7 +169,6 @@ def test_four_networks_are_compared_with_wider_ones_that_are_not_returned(four, 
     wider = {"1.5 times as wide", "2 times as wide"}
     assert wider <= set(of_four.verdict.candidates)
     assert not wider & set(of_four.candidates)
-    assert {"refit_partial", "refit_partial_head"} <= set(of_four.candidates)
     assert dict(cs.symmetry(of_four.model, example=X[:2]).groups) == dict(cs.symmetry(four[0], example=X[:2]).groups)
 
 
@@ -213,6 +212,25 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
     assert "target_widths=fusion.details['wider_widths']" in with_wider.remedy
     assert "A network 12 has" in with_wider.text
     assert "wider" not in without.remedy
+
+
+def depthwise(seed):
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4),
+        nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 10),
+    )  # fmt: skip
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    for _ in range(10):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(X[seed:800:2]), Y[seed:800:2]).backward()
+        optimizer.step()
+    return net.eval()
+
+
+def test_depthwise_networks_have_a_candidate_whose_unpartnered_units_are_one_models():
+    fusion = cs.fuse([depthwise(0), depthwise(1)], example=X[:2], inputs=X[1200:], steps=0)
+    assert {"refit_partial", "refit_partial_head"} <= set(fusion.candidates)
 
 
 def test_attention_heads_are_left_to_other_matchings():
