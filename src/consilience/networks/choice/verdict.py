@@ -8,7 +8,7 @@ from typing import Literal
 
 from consilience.core.verdict import Verdict
 from consilience.networks.choice.candidate import Candidate
-from consilience.networks.choice.choose import MARGIN, STANDARD_ERRORS_OF_TIES, Scores
+from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, Scores
 from consilience.networks.choice.criterion import Criterion, SquaredGap
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew, classes_of_one_site, unseen_classes
@@ -78,24 +78,24 @@ class Choice:
 
     @property
     def wider(self) -> Candidate | None:
-        """The narrowest network of more units that is clearly better than the one taken; None where there is none.
+        """The narrowest network of more units that is better than the one taken; None where there is none.
 
-        By two standard errors and an eighth of its loss, and not clearly worse than a wider one.
+        By two standard errors, without the margins of a choice: nothing is taken by it. Of those that one standard
+        error does not tell from the best of them the narrowest.
         """
         scores = self.scores
         if scores is None:
             return None
-        least = MARGIN * scores.means[self.chosen]
         better = []
         for number, candidate in enumerate(self.candidates):
             excess, error = scores.excess(self.chosen, number)
-            if candidate.widths is not None and excess > max(least, 2 * STANDARD_ERRORS_OF_TIES * error):
+            if candidate.widths is not None and excess > STANDARD_ERRORS_OF_HARM * error:
                 better.append(number)
         if not better:
             return None
         best = min(better, key=lambda number: scores.means[number])
         excesses = {number: scores.excess(number, best) for number in better}
-        tied = [k for k, (excess, error) in excesses.items() if excess <= max(least, STANDARD_ERRORS_OF_TIES * error)]
+        tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_TIES * error]
         return self.candidates[tied[0]]  # they come from the narrowest to the widest
 
     @property
