@@ -7,8 +7,11 @@ weights, so that matching is neither trivial nor hopeless.
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -96,6 +99,7 @@ def _wide_transport() -> dict[str, float]:
 
 
 SKEWED_SITES, SKEW = 5, 0.1
+IMAGE_WIDTHS, IMAGE_ROWS, IMAGE_SKEW = (784, 100, 50, 10), 10_000, 0.05
 
 
 def run_skewed() -> dict[str, Any]:
@@ -104,40 +108,68 @@ def run_skewed() -> dict[str, Any]:
     Five sites share scikit-learn's digits, by a Dirichlet distribution with parameter 0.1 or at random; every site
     starts from weights of its own.
     """
+    return _skewed(lambda seed, skew: digits_sites(seed, skew), SKEW, 64)
+
+
+def run_skewed_images() -> dict[str, Any]:
+    """Compare the same for perceptrons of 10,000 images of Fashion-MNIST (28 x 28) and a parameter of 0.05.
+
+    Needs ``fashion_mnist.npz`` in the folder ``CONSILIENCE_DATA`` (default ``../shared/data`` beside the repository).
+    """
+    folder = Path(os.environ.get("CONSILIENCE_DATA", Path(__file__).parents[2] / "shared/data"))
+    with np.load(folder / "fashion_mnist.npz") as stored:
+        x = stored["x_train"][:IMAGE_ROWS].reshape(IMAGE_ROWS, -1).astype(np.float32) / 255
+        y = stored["y_train"][:IMAGE_ROWS].astype(np.int64)
+
+    def sites(seed: int, skew: float | None) -> list[nn.Sequential]:
+        return trained_sites(torch.tensor(x), torch.tensor(y), IMAGE_WIDTHS, 4, seed, skew)
+
+    return _skewed(sites, IMAGE_SKEW, IMAGE_WIDTHS[0])
+
+
+def _skewed(sites_of: Callable[[int, float | None], list[nn.Sequential]], skew: float, n_inputs: int) -> dict[str, Any]:
+    """Return seconds and passes of matching sites' networks with and without skew, three seeds."""
     results = []
     for seed in SEEDS:
-        models = {"iid": digits_sites(seed, None), "skewed": digits_sites(seed, SKEW)}
-        symmetry = cs.symmetry(models["iid"][0], torch.zeros(2, 64))
-        for method, told in (("rebasin", {}), ("consensus", {"refit": False})):
+        models = {"iid": sites_of(seed, None), "skewed": sites_of(seed, skew)}
+        symmetry = cs.symmetry(models["iid"][0], torch.zeros(2, n_inputs))
+        for method, told in (("rebasin", {}), ("consensus", {"refit": False}), ("ot", {})):
             runs = {
                 name: (lambda m=sites, s=symmetry, n=method, o=told: cs.fuse(m, n, symmetry=s, rng=0, **o))
                 for name, sites in models.items()
             }
             times = medians(interleaved(runs, REPEATS, {}))
             fusions = {name: run() for name, run in runs.items()}
-            passes = {name: len(fusion.history) - 1 for name, fusion in fusions.items()}
+            passes = {name: max(1, len(fusion.history) - 1) for name, fusion in fusions.items()}
             results.append({"seed": seed, "method": method, "medians": times, "passes": passes})
     return {"results": results}
 
 
 def digits_sites(seed: int, skew: float | None) -> list[nn.Sequential]:
     """Return a perceptron for each site, trained on its share of the digits."""
-    rng = np.random.default_rng(seed)
     digits = load_digits()
     x, y = torch.tensor(digits.data / 16.0, dtype=torch.float32), torch.tensor(digits.target)
+    return trained_sites(x, y, (64, 100, 50, 10), 12, seed, skew)
+
+
+def trained_sites(
+    x: torch.Tensor, y: torch.Tensor, widths: tuple[int, ...], epochs: int, seed: int, skew: float | None
+) -> list[nn.Sequential]:
+    """Return a perceptron for each site, trained on its share of the rows: a Dirichlet share of each class, or any."""
+    rng = np.random.default_rng(seed)
     site_of_row = rng.integers(SKEWED_SITES, size=len(y))
     if skew is not None:
         for label in range(10):
-            of_class = np.flatnonzero(digits.target == label)
+            of_class = np.flatnonzero(y.numpy() == label)
             shares = rng.dirichlet([skew] * SKEWED_SITES)
             site_of_row[of_class] = rng.choice(SKEWED_SITES, size=len(of_class), p=shares)
     networks = []
     for site in range(SKEWED_SITES):
         torch.manual_seed(1000 * seed + site)
-        network = mlp((64, 100, 50, 10), True)
+        network = mlp(widths, True)
         optimiser = torch.optim.Adam(network.parameters(), 3e-3)
         rows = torch.tensor(np.flatnonzero(site_of_row == site))
-        for _ in range(12):
+        for _ in range(epochs):
             for batch in rows[torch.randperm(len(rows))].split(32):
                 loss = nn.functional.cross_entropy(network(x[batch]), y[batch])
                 optimiser.zero_grad()
@@ -260,13 +292,80 @@ def run_memory() -> dict[str, Any]:
     return {"results": found}
 
 
+REFIT = """
+import gc, json, pathlib, sys, time, warnings, torch
+sys.path.append({root!r})
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+from tests.networks.zoo import ResNet
+import consilience as cs
+from consilience.networks.choice.inputs import SHIFTED_COPIES, shifted_copies
+from consilience.networks.repair import refit
+from consilience.networks.synthetic.matched_images import matched_images
+import numpy as np
+torch.manual_seed(0)
+models = [ResNet((16, 32, 64), 1) for _ in range({count})]
+images, labels = torch.randn({images}, 3, 16, 16), torch.randint(5, ({images},))
+with torch.no_grad():
+    for model in models:
+        model.train()
+        for batch in images[:1280].split(128):
+            model(batch)
+        model.eval()
+fused = cs.fuse(models, "consensus", refit=False, example=images[:2])
+aligned, start = fused.aligned_models, fused.model
+copies = shifted_copies(torch.randn(192, 3, 16, 16), SHIFTED_COPIES, np.random.default_rng(0))
+def epoch():
+    model = ResNet((16, 32, 64), 1)
+    optimiser = torch.optim.Adam(model.parameters())
+    for x, y in zip(images.split(64), labels.split(64)):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+work = {{"epoch": epoch, "images": lambda: matched_images(models, (3, 16, 16)),
+         "refit": lambda: refit(start, aligned, None, copies)}}
+def peak():
+    line = next(one for one in pathlib.Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+gc.collect()
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
+before, started = peak(), time.process_time()
+work[{what!r}]()
+print(json.dumps([time.process_time() - started, peak() - before]))
+"""
+REFITTED_MODELS, REPLACED_IMAGES, TIMED_IMAGES = 2, 20_000, 2_000
+"""Networks, their sites' images, which a refit without data replaces, and how many of these an epoch is timed on."""
+
+
+def run_refit() -> dict[str, Any]:
+    """Return processor time and rise of memory of matched images and the refit on them, and of one epoch of training.
+
+    Two residual networks of three stages on 16 x 16 images; the epoch is that of one such network on the images of two
+    sites. Linux only.
+    """
+    root = str(Path(__file__).resolve().parents[1])
+    found: dict[str, Any] = {}
+    for what in ("epoch", "images", "refit"):
+        script = REFIT.format(root=root, count=REFITTED_MODELS, images=TIMED_IMAGES, what=what)
+        line = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout  # noqa: S603
+        taken, rise = json.loads(line)
+        found[what] = {"seconds": taken * (REPLACED_IMAGES / TIMED_IMAGES if what == "epoch" else 1), "bytes": rise}
+    over_epoch = {
+        what: {name: found[what][name] / found["epoch"][name] for name in ("seconds", "bytes")}
+        for what in ("images", "refit")
+    }
+    return {"results": {**found, "over_epoch": over_epoch, "replaced": REPLACED_IMAGES, "models": REFITTED_MODELS}}
+
+
 PARTS = {
     "transport": run_transport,
     "matching": run_matching,
     "skewed": run_skewed,
+    "skewed_images": run_skewed_images,
     "models": run_models,
     "tracing": run_tracing,
     "memory": run_memory,
+    "refit": run_refit,
 }
 
 

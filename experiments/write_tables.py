@@ -24,6 +24,7 @@ from kl_fusion.tables import TABLES as KL_FUSION
 from network_battery.kronecker_tables import TABLES as KRONECKER
 from network_battery.tables import TABLES as NETWORK_BATTERY
 from one_shot.heads_tables import TABLES as ONE_SHOT_HEADS
+from one_shot.networks_tables import TABLES as ONE_SHOT_NETWORKS
 from scale_tables import SCALE
 from scores.tables import TABLES as SCORES
 from spahm.tables import TABLES as POINTS
@@ -46,6 +47,7 @@ PAGES = (
     "docs/experiments_bnn.md",
     "docs/experiments_fisher.md",
     "docs/experiments_networks.md",
+    "docs/experiments_one_shot_networks.md",
     "docs/experiments_points.md",
     "docs/experiments_recurrent.md",
     "docs/federated.md",
@@ -220,8 +222,14 @@ def networks_speed_table() -> str:
 
     wide_transport = found["transport"]["wide"]
 
-    def over_iid(method: str) -> str:
-        return over([row for row in found["skewed"]["results"] if row["method"] == method], "skewed", "iid")
+    def over_iid(method: str, part: str = "skewed") -> str:
+        return over([row for row in found[part]["results"] if row["method"] == method], "skewed", "iid")
+
+    def passes(method: str, sites: str) -> str:
+        rows = [row for row in found["skewed_images"]["results"] if row["method"] == method]
+        return ", ".join(str(row["passes"][sites]) for row in rows)
+
+    refit = found["refit"]["results"]
 
     gaps = ", ".join(f"{100 * (row['rebasin'] / row['direct'] - 1):+.3f} %" for row in matching)
     models = found["models"]["results"]
@@ -237,6 +245,19 @@ def networks_speed_table() -> str:
         *(
             f"| {name} of sites with skewed classes, over those with all | {over_iid(name)} | 2 |"
             for name in ("rebasin", "consensus")
+        ),
+        *(
+            f"| {name} of Fashion-MNIST sites at Dirichlet 0.05, over IID | {over_iid(name, 'skewed_images')} | 2 |"
+            for name in ("rebasin", "consensus", "ot")
+        ),
+        *(
+            f"| passes of {name} there, and of IID ones | {passes(name, 'skewed')}; {passes(name, 'iid')} | |"
+            for name in ("rebasin", "consensus")
+        ),
+        *(
+            f"| {what}, {refit['models']} ResNets, over an epoch on {refit['replaced']:,} images: time, memory |"
+            f" {refit['over_epoch'][part]['seconds']:.2f}, {refit['over_epoch'][part]['bytes']:.2f} | |"
+            for part, what in (("images", "matched images"), ("refit", "refit on them"))
         ),
         f"| width 2048, over its products and assignments |"
         f" {wide['seconds'] / (wide['products'] + wide['assignments']):.2f} | 1.5 |",
@@ -364,6 +385,7 @@ TABLES = {
     **KRONECKER,
     **NETWORK_BATTERY,
     **ONE_SHOT_HEADS,
+    **ONE_SHOT_NETWORKS,
     **RECURRENT,
     **FISHER,
     **BNN,

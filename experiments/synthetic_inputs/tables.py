@@ -69,4 +69,31 @@ def convolutions_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES: dict[str, Callable[[], str]] = {"convolutions": convolutions_table}
+MANY = RESULTS.with_name("many.json")
+MANY_ROWS = ("default", "default, 1.5 times as wide", "default, 2 times as wide", "distill")
+
+
+def many_networks_table() -> str:
+    """Return accuracies of many networks in one width and in wider ones; rows that were not run are empty."""
+    results = json.loads(MANY.read_text())["rows"]
+    by_row = {(row["case"], row["row"]): row for row in results}
+    lines = [
+        f"| | best | mean | ensemble | {' | '.join(MANY_ROWS)} | score of the chosen / 1.5 / 2 times as wide, % |",
+        f"| --- |{' ---: |' * (4 + len(MANY_ROWS))}",
+    ]
+    for case in dict.fromkeys(row["case"] for row in results):
+        if (case, "ensemble") not in by_row:
+            continue
+        sites = by_row[case, "sites"]["sites"]
+        cells = [f"{by_row[case, name]['eval']:.1f}" if (case, name) in by_row else "" for name in MANY_ROWS]
+        default = by_row.get((case, "default"))
+        named = ""
+        if default is not None:
+            wider = [score for name, score in default["scores"].items() if name.endswith("as wide")]
+            named = " / ".join(f"{100 * score:.1f}" for score in (default["scores"][default["chosen"]], *wider))
+        own = f"{max(sites):.1f} | {mean(sites):.1f} | {by_row[case, 'ensemble']['eval']:.1f}"
+        lines.append(f"| {case} | {own} | {' | '.join(cells)} | {named} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {"convolutions": convolutions_table, "many-networks": many_networks_table}

@@ -602,6 +602,8 @@ def test_networks_of_other_starts_are_matched_by_activations_too():
         nets, _ = halves(make_net)
         fusion = cs.fuse(nets, inputs=X[HELD][:300], example=X[:2], steps=5)
         assert {"refit", "refit_activations", "refit_activations_head"} <= set(fusion.candidates)
+        assert "refit_partial" not in fusion.candidates  # of the models' width only where there are depthwise layers
+        assert "left_out" not in fusion.details
     near = [train(rows, 0, steps=3) for rows in ROWS.values()]  # of one start
     assert "refit_activations" not in cs.fuse(near, inputs=X[HELD][:300], example=X[:2], steps=5).candidates
 

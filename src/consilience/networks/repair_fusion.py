@@ -171,7 +171,12 @@ def _repair_from_moments(
 
 
 def refit_fusion(
-    fusion: NetworkFusion, order: Sequence[int], example: Any, inputs: Any, rng: np.random.Generator
+    fusion: NetworkFusion,
+    order: Sequence[int],
+    example: Any,
+    inputs: Any,
+    rng: np.random.Generator,
+    partner_inputs: Any = None,
 ) -> NetworkFusion:
     """Return the fusion with every layer fitted to the outputs of the models' layers.
 
@@ -190,6 +195,9 @@ def refit_fusion(
         Unlabelled inputs to fit on; None for synthetic ones.
     rng : numpy.random.Generator
         For synthetic inputs and for the draws of the refit.
+    partner_inputs : Tensor or iterable of batches, optional
+        Inputs by which units without a partner are found, which then keep one model's answers
+        (``repair.partners``). Default: none, all units have the mean of the models'.
     """
     # Nothing was averaged where no fused unit has two members: the network is the models side by side.
     if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
@@ -204,7 +212,12 @@ def refit_fusion(
     weights = np.array([fusion.inputs[i].weight for i in order])
     try:
         fit_inputs = _made_up_inputs(aligned, weights, example, rng) if inputs is None else inputs
-        refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng)
+        shares = None
+        if partner_inputs is not None:
+            from consilience.networks.repair.partners import layer_shares  # here, since it needs torch
+
+            shares = layer_shares(aligned, weights, fusion.network.symmetry, partner_inputs)
+        refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng, shares=shares)
     except (InputError, UnsupportedError) as error:
         return replace(fusion, details={**fusion.details, "refit": f"not done: {error}"})
     description = "layers fitted on inputs" if inputs is not None else "layers fitted on made-up inputs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,10 @@ class Candidate:
     site : int, optional
         The number of the site whose network it is.
     is_eligible : bool
-        Whether it may be returned: a site's own network may not where another width is asked for.
+        Whether it may be returned: a site's own network may not where another width is asked for, and no network of
+        another width than is asked for.
+    widths : mapping of str to int, optional
+        Units of its groups, where these are more than were asked for. Default: None, it has the widths asked for.
     """
 
     name: str
@@ -59,3 +63,4 @@ class Candidate:
     made: str = ""
     site: int | None = None
     is_eligible: bool = True
+    widths: Mapping[str, int] | None = None

@@ -8,7 +8,7 @@ from typing import Literal
 
 from consilience.core.verdict import Verdict
 from consilience.networks.choice.candidate import Candidate
-from consilience.networks.choice.choose import Scores
+from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, Scores
 from consilience.networks.choice.criterion import Criterion, SquaredGap
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew, classes_of_one_site, unseen_classes
@@ -77,6 +77,28 @@ class Choice:
         return self.candidates[self.chosen]
 
     @property
+    def wider(self) -> Candidate | None:
+        """The narrowest network of more units that is better than the one taken; None where there is none.
+
+        By two standard errors, without the margins of a choice: nothing is taken by it. Of those that one standard
+        error does not tell from the best of them the narrowest.
+        """
+        scores = self.scores
+        if scores is None:
+            return None
+        better = []
+        for number, candidate in enumerate(self.candidates):
+            excess, error = scores.excess(self.chosen, number)
+            if candidate.widths is not None and excess > STANDARD_ERRORS_OF_HARM * error:
+                better.append(number)
+        if not better:
+            return None
+        best = min(better, key=lambda number: scores.means[number])
+        excesses = {number: scores.excess(number, best) for number in better}
+        tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_TIES * error]
+        return self.candidates[tied[0]]  # they come from the narrowest to the widest
+
+    @property
     def by_name(self) -> dict[str, float]:
         """Mean loss of every candidate by its name."""
         if self.scores is None:
@@ -130,6 +152,11 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         text += f" {_UNKNOWN}"
         if not is_labelled and remedy is None:
             remedy = DESCRIBE
+    if (wider := choice.wider) is not None:
+        its = percent.format(choice.by_name[wider.name])
+        text += f" A network {wider.name} has {its} {choice.criterion.name}."
+        advice = "for a wider network call fuse again with target_widths=fusion.details['wider_widths']"
+        remedy = advice if remedy is None else f"{remedy}; {advice}"
     loss = None if choice.teacher_score is None else float(scores.means[choice.chosen]) - choice.teacher_score
     return Verdict(
         code=code,

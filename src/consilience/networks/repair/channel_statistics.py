@@ -160,10 +160,11 @@ def target_statistics(statistics: Sequence[ChannelStatistics], weights: Array) -
     """Return weighted means of the models' means and standard deviations, sum_i a_i mu_i and sum_i a_i s_i.
 
     A channel in which a model gives no signal at all (constantly zero: a unit it does not have) does not count there.
+    Weights are the models' (models,), or each channel's own (models, channels).
     """
     means, stds = (torch.stack([getattr(model, field) for model in statistics]) for field in ("mean", "std"))
     is_active = (means != 0) | (stds != 0)  # (models, channels)
-    a = torch.as_tensor(weights, device=means.device)[:, None] * is_active
+    a = torch.as_tensor(weights, device=means.device).reshape(len(means), -1) * is_active
     a = a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)  # zero, not NaN, where no model has the unit
     return ChannelStatistics((a * means).sum(dim=0), (a * stds).sum(dim=0))
 

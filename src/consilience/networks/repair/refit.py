@@ -71,6 +71,7 @@ def refit(
     patches_per_layer: int = 2**15,
     batch_size: int = 256,
     rng: np.random.Generator | int = 0,
+    shares: Mapping[str, Array] | None = None,
 ) -> Repaired[_Module]:
     """Return a copy of a fused network whose layers are fitted to the outputs of the aligned models' layers.
 
@@ -100,6 +101,9 @@ def refit(
         Inputs in one forward pass, where they are one tensor. Default: 256.
     rng : numpy.random.Generator or int, optional
         Random generator, or its seed, for the draws of patches and samples. Default: 0.
+    shares : mapping of str to array of shape (n_models, channels), optional
+        By the name of a linear or convolutional layer, the weight of each model in each of its outputs, where that is
+        not `weights`: units that have no partner keep one model's answers (``partners``). Default: none.
 
     Returns
     -------
@@ -138,6 +142,7 @@ def refit(
         # The fused network first, then the models, all run to the same layer.
         passes = [PartialForward.at_input(module, batches) for module in (network, *aligned)]
         for name in order.names:
+            of_channels = a if shares is None else shares.get(name, a)
             passes = [forward.advance_to(name) for forward in passes]
             part: Any = network.get_submodule(name)
             norm = order.normalised.get(name)
@@ -149,10 +154,10 @@ def refit(
             elif norm is not None and _has_gain(network.get_submodule(norm)):
                 # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
                 _remeasure_batch_norm(passes[0], norm)
-                moments = _regression_moments(passes, name, norm, a, patches_per_sample, rng)
+                moments = _regression_moments(passes, name, norm, of_channels, patches_per_sample, rng)
                 _fit_with_batch_norm(part, network.get_submodule(norm), moments, ridge)
             else:
-                moments = _regression_moments(passes, name, name, a, patches_per_sample, rng)
+                moments = _regression_moments(passes, name, name, of_channels, patches_per_sample, rng)
                 blocks, bias = moments.solve(weight_blocks(part), part.bias is not None, ridge)
                 write_weight_blocks(part, blocks)
                 if part.bias is not None:
@@ -160,7 +165,7 @@ def refit(
             # Least squares shrinks deviations: they are restored before the next layer reads these outputs.
             if rescaled and name in rescaled_names and part.weight is not None:
                 current, *of_models = (measure_channels(forward, name) for forward in passes)
-                factors[name] = rescale_channels(part, current, target_statistics(of_models, a))
+                factors[name] = rescale_channels(part, current, target_statistics(of_models, of_channels))
         if rescaled:
             # In the units of the models, not of the inputs: else training mode would scale every channel twice.
             notes.update(anchor_norms(network, aligned, a)[1])
@@ -238,7 +243,7 @@ def _regression_moments(
         The layer.
     target_name : str
         The part whose outputs are the targets: the layer, or the batch normalisation after it.
-    weights : array of shape (n_models,)
+    weights : array of shape (n_models,) or (n_models, channels)
         Weights of the models, which sum to one.
     patches_per_sample : float
         Patches that are drawn, for each input.
@@ -275,5 +280,6 @@ def _channel_weights(passes: Sequence[PartialForward], name: str, weights: Array
         weight_blocks(layer).ne(0).any(dim=-1).flatten() | (False if layer.bias is None else layer.bias.ne(0))
         for layer in layers
     ]
-    a = torch.as_tensor(weights).to(layers[0].weight.device)[:, None] * torch.stack(has_unit)
+    by_model = torch.as_tensor(weights).to(layers[0].weight.device).reshape(len(layers), -1)  # (models, 1 or k)
+    a = by_model * torch.stack(has_unit)
     return a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)

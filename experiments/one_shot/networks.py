@@ -1,0 +1,204 @@
+"""One-shot federated fusion of networks: ``python experiments/one_shot/networks.py``.
+
+Networks of one start are trained at 5, 10 and 20 sites that share 20,000 images of Fashion-MNIST (14 x 14), class by
+class by a Dirichlet distribution of 0.05, 0.1, 0.3 and 0.5, or alike (IID), and fused once. Every method of the library
+that makes one network of them is compared with the best site, the class-weighted ensemble and the network of all
+images: the accuracy on 5,000 test images, the bytes that a site sends, and the seconds of processor time at all sites
+and at the server. No method sees a test label; the best site is chosen by them, to compare with.
+
+A cell's networks and results are files in ``CONSILIENCE_CACHE``, so that the run may be stopped and started again.
+``--cells`` runs a part by name, and ``--write`` writes ``networks.json`` beside this file, from which
+``networks_tables.py`` makes the tables of docs/experiments_one_shot_networks.md. Everything runs on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
+from network_battery import training
+from network_battery.cells import Setting
+from network_battery.training import outputs, recipe_of
+from record import as_text, versions
+
+import consilience as cs
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "networks.json"
+ROWS = 20_000
+SKEWS = ("0.05", "0.1", "0.3", "0.5", "IID")
+SITES = (5, 10, 20)
+ARCHITECTURES = {"LeNet": (8, 16, 64), "VGG": (12, 24), "ResNet-8 BN": (8, 16, 32)}
+SEEDS = range(3)
+MINIMUM_OF_INFORMATION = 80
+"""Observations from which Fisher information is computed: every site of a cell has a hundred at least."""
+IMPOSSIBLE = {
+    ("0.05", 20): "no division gives every one of 20 sites a tenth of the mean number of images",
+    ("0.1", 20): "no division gives every one of 20 sites a tenth of the mean number of images",
+}
+"""Cells that the rule of the battery's divisions cannot draw in practice: ten classes, each at one or two sites."""
+CHOSEN = {
+    "cells": "common start, Fashion-MNIST 14 x 14 standardised, 20,000 images over all sites",
+    "recipes": "those of the first half of experiments/network_battery, by architecture; 8 epochs",
+    "division": "each class over sites by a Dirichlet distribution; every site has a tenth of the mean at least",
+    "weights": "numbers of observations; Fisher merges sum information over observations",
+    "bytes": "files of one site, mean over sites: the network, with the description or the information that is needed",
+    "seconds": "processor time, one thread; 'at the sites' without training, over all sites",
+    "labels": "no method sees a test label; only the best site is chosen by them, to compare with",
+}
+SENT = {
+    **dict.fromkeys(("average", "rebasin", "ot", "best site"), "network"),
+    **dict.fromkeys(("fedfisher", "fedlpa"), "kronecker"),
+    **dict.fromkeys(("distill", "default", "class-weighted ensemble"), "described"),
+    "fisher": "diagonal",
+    "kfac": "described and kronecker",
+}
+"""What a site sends for each method."""
+
+
+def settings() -> list[Setting]:
+    """Return the cells, those of fewest seeds and sites first."""
+    return [
+        Setting(
+            f"one-shot-{architecture}-{skew}-{sites}-{seed}".lower().replace(" ", ""), "tune", 9500 + seed,
+            architecture, widths, "fashion_mnist", 14, "standard", "common", skew, sites, ROWS,
+        )
+        for seed in SEEDS
+        for architecture, widths in ARCHITECTURES.items()
+        for sites in SITES
+        for skew in SKEWS
+        if (skew, sites) not in IMPOSSIBLE
+    ]  # fmt: skip
+
+
+def accuracy(cell: training.Cell, module: Any) -> float:
+    """Return the share of the test rows that a network answers rightly, in percent."""
+    x, y = cell.data.test
+    return round(100 * float((outputs(module.eval(), x).argmax(axis=1) == y).mean()), 2)
+
+
+def bytes_of(values: Sequence[Any]) -> float:
+    """Return the bytes of the files of what sites send, mean over sites."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number, value in enumerate(values):
+            cs.save(value, Path(folder) / f"{number}.safetensors")
+        return mean([sum(path.stat().st_size for path in Path(folder).iterdir())]) / len(values)
+
+
+def results(cell: training.Cell) -> dict[str, Any]:
+    """Return accuracies, seconds and bytes of every method on a cell."""
+    models, sites = cell.models, cell.data.sites
+    n = [len(x) for x, _ in sites]
+    scores: dict[str, Any] = {"sites": [accuracy(cell, model) for model in models]}
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, make: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        made = make()
+        seconds[name] = round(time.process_time() - start, 2)
+        return made
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cs.WithheldWarning)
+        described = timed("at the sites: description", lambda: [
+            cs.describe(model, site, classes=cell.data.n_classes) for model, site in zip(models, sites, strict=True)
+        ])  # fmt: skip
+        information = {
+            kind: timed(f"at the sites: {kind}", lambda kind=kind: [
+                cs.fisher(model, torch.from_numpy(x), kind, minimum=MINIMUM_OF_INFORMATION)
+                for model, (x, _) in zip(models, sites, strict=True)
+            ])
+            for kind in ("diagonal", "kronecker")
+        }  # fmt: skip
+    kronecker = {"fishers": information["kronecker"], "aligned": False}
+    calls: Mapping[str, tuple[Sequence[Any], dict[str, Any]]] = {
+        "average": (models, {"weights": n}),
+        "rebasin": (models, {"weights": n, "example": cell.example}),
+        "ot": (models, {"weights": n, "example": cell.example}),
+        "fisher": (models, {"fishers": information["diagonal"], "aligned": False}),
+        "kfac": (described, kronecker),
+        "fedfisher": (models, kronecker),
+        "fedlpa": (models, kronecker),
+        "distill": (described, {}),
+        "default": (described, {}),
+    }
+    notes: dict[str, str] = {}
+    for name, (inputs, options) in calls.items():
+        method = None if name == "default" else name
+        try:
+            fusion = timed(name, lambda i=inputs, m=method, o=options: cs.fuse(i, m, rng=0, **o))
+        except (
+            cs.ConsilienceError
+        ) as error:  # such as Kronecker factors of batch normalisation, which there are none of
+            notes[name] = " ".join(str(error).split())
+            continue
+        scores[name] = accuracy(cell, fusion.model)
+    verdict = fusion.verdict
+    scores["class-weighted ensemble"] = accuracy(cell, timed("class-weighted ensemble", lambda: fusion.ensemble))
+    scores["best site"] = max(scores["sites"])
+    scores["pooled"] = round(100 * float((cell.pooled_answers.argmax(axis=1) == cell.data.test[1]).mean()), 2)
+    network = bytes_of(models)
+    sizes = {"network": network, "described": bytes_of(described)}
+    for kind, of_sites in information.items():
+        sizes[kind] = network + bytes_of(of_sites)
+    sizes["described and kronecker"] = sizes["described"] + sizes["kronecker"] - network
+    return {
+        "accuracy": scores,
+        "seconds": seconds,
+        "bytes": {name: round(sizes[sent]) for name, sent in SENT.items()},
+        "n": n,
+        "training_seconds": cell.seconds,
+        "verdict": {"text": verdict.text, "harmless": verdict.harmless, "chosen": fusion.details.get("chosen")},
+        "not_run": notes,
+    }
+
+
+def main() -> None:
+    """Run what is missing, and write or print what is there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", default="*", help="names of the cells to run, with wildcards, separated by commas")
+    parser.add_argument("--write", action="store_true", help="write networks.json beside this file")
+    arguments = parser.parse_args()
+    kept = training.CACHE / "one-shot-results"
+    kept.mkdir(parents=True, exist_ok=True)
+    cells: dict[str, Any] = {}
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        for setting in settings():
+            path = kept / f"{setting.name}.json"
+            is_asked = any(fnmatch(setting.name, pattern) for pattern in arguments.cells.split(","))
+            if is_asked and not path.exists():
+                training.train_cell(setting, lambda line: sys.stdout.write(f"{line}\n"))
+                found = results(training.load_cell(setting))
+                path.write_text(json.dumps(found | {"setting": training.settings_of(setting)}))
+                sys.stdout.write(f"{setting.name}: {found['accuracy']}\n")
+                sys.stdout.flush()
+            if path.exists():
+                cells[setting.name] = json.loads(path.read_text())
+    if arguments.write:
+        recipes = {
+            name: vars(recipe_of(next(s for s in settings() if s.architecture == name))) for name in ARCHITECTURES
+        }
+        not_run = [setting.name for setting in settings() if setting.name not in cells]
+        impossible = {f"Dirichlet {skew}, {sites} sites": why for (skew, sites), why in IMPOSSIBLE.items()}
+        whole = {"chosen": CHOSEN, "recipes": recipes, "cells": cells, "not_run": not_run, "not_drawn": impossible}
+        RESULTS.write_text(as_text(whole | {"versions": versions()}))
+
+
+if __name__ == "__main__":
+    main()

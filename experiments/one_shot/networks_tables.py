@@ -1,0 +1,70 @@
+"""The results of ``networks.py --write`` as Markdown tables, which ``experiments/write_tables.py`` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+RESULTS = Path(__file__).parent / "networks.json"
+METHODS = {
+    "best site": "best site",
+    "average": "`average`",
+    "rebasin": "`rebasin`",
+    "ot": "`ot`",
+    "fisher": "`fisher`",
+    "kfac": "`kfac`",
+    "fedfisher": "`fedfisher`",
+    "fedlpa": "`fedlpa`",
+    "distill": "`distill`",
+    "default": "default",
+    "class-weighted ensemble": "ensemble",
+    "pooled": "pooled",
+}
+"""Columns by their names in the results."""
+
+
+def _cells() -> dict[str, list[dict[str, Any]]]:
+    """Return the cells of all seeds by the name of their row, in the order of the plan."""
+    by_row: dict[str, list[dict[str, Any]]] = {}
+    for cell in json.loads(RESULTS.read_text())["cells"].values():
+        setting = cell["setting"]
+        skew = setting["skew"] if setting["skew"] == "IID" else f"Dirichlet {setting['skew']}"
+        by_row.setdefault(f"{setting['architecture']}, {setting['sites']} sites, {skew}", []).append(cell)
+    return by_row
+
+
+def _means(cells: Sequence[dict[str, Any]], what: str, form: str, factor: float = 1.0) -> list[str]:
+    """Return the mean of a number over cells by method, as text; empty where a method has none."""
+    found = []
+    for name in METHODS:
+        values = [cell[what][name] for cell in cells if name in cell[what]]
+        found.append(format(factor * mean(values), form) if values else "")
+    return found
+
+
+def accuracy_table() -> str:
+    """Return accuracies in percent, means over the seeds of a row."""
+    lines = [f"| | seeds | {' | '.join(METHODS.values())} |", "| --- |" + " ---: |" * (1 + len(METHODS))]
+    lines += [
+        f"| {name} | {len(cells)} | {' | '.join(_means(cells, 'accuracy', '.1f'))} |"
+        for name, cells in _cells().items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def cost_table() -> str:
+    """Return kilobytes that a site sends and seconds at the server, means over the seeds of a row."""
+    lines = [f"| kB / s | {' | '.join(METHODS.values())} |", "| --- |" + " ---: |" * len(METHODS)]
+    for name, cells in _cells().items():
+        columns = zip(_means(cells, "bytes", ",.0f", 1e-3), _means(cells, "seconds", ".1f"), strict=True)
+        lines.append(f"| {name} | {' | '.join(' / '.join(filter(None, pair)) for pair in columns)} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "one-shot-networks": accuracy_table,
+    "one-shot-networks-costs": cost_table,
+}
