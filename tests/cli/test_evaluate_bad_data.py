@@ -105,9 +105,9 @@ DATA = {
     "stray.npz": (out_of_range(), "is damaged or not an array of numbers: .*ind"),
     "strange.npz": (npz(format=b"csr", shape=[6, 2], data=ROWS), "is damaged or not an array of numbers"),
     # other files
-    "data.txt": (b"1,2\n", "expected a file named .csv, .npy or .npz"),
-    "data.xlsx": (b"PK\x03\x04", "expected a file named .csv, .npy or .npz"),
-    "data": (b"1,2\n", "expected a file named .csv, .npy or .npz"),
+    "data.txt": (b"1,2\n", "expected a file named .csv, .parquet, .npy or .npz"),
+    "data.xlsx": (b"PK\x03\x04", "expected a file named .csv, .parquet, .npy or .npz"),
+    "data": (b"1,2\n", "expected a file named .csv, .parquet, .npy or .npz"),
 }
 
 

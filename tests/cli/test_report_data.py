@@ -101,7 +101,7 @@ REFUSED = {
         "^truth of 'monday': 'label' is neither a column of mon",
     ),
     "no file": (["--data", "nobody.csv"], "^nobody.csv: cannot be read: No such file"),
-    "no data": (["--data", "text.txt"], "^text.txt: expected a file named .csv, .npy or .npz"),
+    "no data": (["--data", "text.txt"], "^text.txt: expected a file named .csv, .parquet, .npy or .npz"),
     "wide": (["--data", "wide.npy"], "^wide.npy: has 3 columns, expected 2: x, y"),
     "lacking": (["--data", "lacking.csv"], "^lacking.csv: lacks the column 'y', found x, z"),
     "gap": (

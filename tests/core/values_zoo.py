@@ -54,6 +54,12 @@ def estimator_fusion():
     return cs.fuse({name: estimator(seed) for seed, name in enumerate(SITES)})
 
 
+def draws(seed):
+    rng = np.random.default_rng(seed)
+    values = {"beta": rng.normal(size=(2, 400, 2)), "sigma": rng.gamma(9.0, size=(2, 400))}
+    return cs.Draws(values, prior="flat", constraints={"sigma": "positive"})
+
+
 @cache
 def pooled():
     rng = np.random.default_rng(0)
@@ -88,6 +94,8 @@ VALUES = Specimens(
         "BayesianFusion": lambda _: bayesian_fusion(),
         "BayesianNetwork": lambda _: bayesian_network(),
         "Description": lambda _: cs.describe(network(), (ROWS, LABELS)).description,
+        "Draws": lambda _: draws(0),
+        "DrawsFusion": lambda _: cs.fuse({name: draws(seed) for seed, name in enumerate(SITES)}),
         "EstimatorFusion": lambda _: estimator_fusion(),
         "Evaluation": lambda _: cs.evaluate(posterior_fusion().posterior, mixture(0), mixture_rows()),
         "Features": lambda _: cs.Features(names=("age", "bmi"), units=("years", "kg/m2"), scaling={"mean": (1.0, 2.0)}),

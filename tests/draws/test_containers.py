@@ -202,7 +202,7 @@ def test_cmdstan_files_that_are_none_are_refused(tmp_path):
     path = tmp_path / "odd.csv"
     text = (tmp_path / "a_1.csv").read_text()
     cases = {
-        "is no CSV of CmdStan: no header with the column lp__": "a,b\n1,2\n",
+        "is a table of data by its columns": "a,b\n1,2\n",
         r"line \d+ has 3 cells, expected 12: the chain was cut off": text + "1,2,3\n",
         "has a cell that is no number": text + ",".join("x" * 12) + "\n",
         "is of CmdStan's method 'optimize'": text.replace("method = sample", "method = optimize"),

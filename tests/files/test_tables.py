@@ -112,7 +112,7 @@ def test_a_table_without_the_column_of_y_says_which_it_has():
 
 def test_a_csv_without_a_stated_y_says_how_to_state_it(tmp_path):
     FRAME.to_csv(tmp_path / "rows.csv", index=False)
-    with pytest.raises(InputError, match=re.escape('give data=("rows.csv", "outcome")')):
+    with pytest.raises(InputError, match=re.escape('data=("rows.csv", "outcome")')):
         cs.describe(LinearRegression().fit(X, Y), data=tmp_path / "rows.csv")
 
 

@@ -111,3 +111,17 @@ def refinements(folder, model):
     fusion = cs.fuse({name: cs.describe(clone(model).fit(*own), data=own) for name, own in data.items()})
     refined = cs.federated.exchange("refine", fusion, data, rounds=3)
     return {**saved(refined, folder), "model": {"coef": refined.model.coef_, "intercept": refined.model.intercept_}}
+
+
+@cases("heads: {}", {kind: kind for kind in ("ridge", "lda", "qda", "gaussian_nb", "bayesian")})
+def heads(folder, kind):
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 3
+    X = rng.normal(size=(300, 4)) + np.eye(4)[y]
+    features = cs.features.random_fourier(4, 8, seed=0)
+    paths = []
+    for number, rows in enumerate(np.array_split(np.arange(300), 3)):
+        paths.append(folder / f"site-{number}.safetensors")
+        cs.save(cs.learners.Head(kind, features=features).fit(X[rows], y[rows], classes=3), paths[-1])
+    fusion = cs.fuse(paths)
+    return {**saved(fusion, folder), "model": {"predicted": fusion.model.predict(X[:20])}}

@@ -7,6 +7,8 @@ Statistical Disclosure Control, 2001, chapter 9). The messages that fusion reads
 
 from __future__ import annotations
 
+from math import isfinite
+
 MIN_COUNT = 5.0
 """Effective observations from which on something of them leaves a site, and takes part in a fusion.
 
@@ -22,7 +24,7 @@ TWO_SITES = "each of the two sites can compute the other's file from the fused o
 """What is said of a fusion of two."""
 
 
-def shown_count(count: float) -> int:
+def shown_count(count: float) -> float:
     """Return a count as reports show it: the nearest multiple of five, and never 0 or 5 for one to four.
 
     Examples
@@ -30,6 +32,8 @@ def shown_count(count: float) -> int:
     >>> [shown_count(count) for count in (0, 7, 8, 101.3)]
     [0, 5, 10, 100]
     """
+    if not isfinite(count):  # of a file that its reader refuses
+        return count
     return SHOWN_MULTIPLE * int(count / SHOWN_MULTIPLE + 0.5)
 
 

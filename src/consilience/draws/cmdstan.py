@@ -110,7 +110,8 @@ def _read_chain(path: Path) -> Chain:
         raise FileFormatError(path, "is not text in UTF-8") from error
     remedy = "give the output_*.csv that CmdStan's `sample` wrote"
     if columns is None or "lp__" not in columns:
-        raise FileFormatError(path, "is no CSV of CmdStan: no header with the column lp__", remedy)
+        text = "is a table of data by its columns, expected a model, or draws of CmdStan, which have the column lp__"
+        raise FileFormatError(path, text, remedy, "E-DATA")
     if len(set(columns)) < len(columns):
         raise FileFormatError(path, "names a column twice in its header", remedy)
     method = settings.get("method", "sample")

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.frozen import FrozenDict
+from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.words import format_count
 from consilience.draws.cmdstan import read_cmdstan
 from consilience.draws.constraints import Constraint, Real, as_constraint, is_shaped
 from consilience.draws.containers import read_container
@@ -21,8 +23,8 @@ from consilience.draws.priors import CommonFactor, Term, as_prior, law_problem
 from consilience.errors import InputError, OptionError, Problem
 
 
-@dataclass(frozen=True, eq=False)
-class Draws:
+@dataclass(frozen=True, eq=False, repr=False)
+class Draws(Displayed):
     """Draws of the posterior of one site, its subposterior.
 
     Parameters
@@ -95,6 +97,23 @@ class Draws:
             self._read()
         self._choose()
         self._check()
+
+    def _headline(self) -> str:
+        chains, draws = self.shape
+        return f"{format_count(chains, 'chain')} of {format_count(draws, 'draw')}"
+
+    def _facts(self) -> dict[str, object | None]:
+        sizes = [
+            name if values.ndim == 2 else f"{name} {'x'.join(map(str, values.shape[2:]))}"
+            for name, values in self.variables.items()
+        ]
+        return {
+            "variables": names_in_line(sizes, 40),
+            "container": self.container,
+            "prior": None if self.prior is None else str(self.prior),
+            "observations": None if self.n_observations is None else f"{self.n_observations:,g}",
+            "left out": names_in_line(self.dropped) if self.dropped else None,
+        }
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -178,14 +197,14 @@ class Draws:
         for values in views.values():
             values.setflags(write=False)  # of the view: the caller's array stays as it is
         self._set(
-            variables=MappingProxyType(views),
-            constraints=MappingProxyType(constraints),
+            variables=FrozenDict(views),
+            constraints=FrozenDict(constraints),
             prior=prior,
             exchangeable=exchangeable,
             diverging=diverging,
-            dims=MappingProxyType({name: self.dims_of(name) for name in self.variables}),
-            coords=MappingProxyType(dict(self.coords or {})),
-            attributes=MappingProxyType({str(k): str(v) for k, v in (self.attributes or {}).items()}),
+            dims=FrozenDict({name: self.dims_of(name) for name in self.variables}),
+            coords=FrozenDict(dict(self.coords or {})),
+            attributes=FrozenDict({str(k): str(v) for k, v in (self.attributes or {}).items()}),
             n_observations=None if self.n_observations is None else float(self.n_observations),
             likelihood_power=float(self.likelihood_power),
         )

@@ -38,7 +38,7 @@ class DrawsInput:
     sha256: str | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DrawsFusion(Fusion):
     """Draws of the posterior of all sites' data.
 
@@ -92,6 +92,12 @@ class DrawsFusion(Fusion):
     def verdict(self) -> Verdict:
         """What was combined how, and what speaks against it, in one sentence."""
         return self._verdict
+
+    def _came_out(self) -> str:
+        return self._outcome()
+
+    def _outcome(self) -> str:
+        return f"{self.draws.shape[1]:,} draws of their joint posterior"
 
     @property
     def n_components(self) -> int:

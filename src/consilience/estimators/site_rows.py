@@ -71,7 +71,7 @@ def read_rows(
     OptionError
         For weights that are not one positive number for every row.
     """
-    X, y, called = _split(data, needs, names)
+    X, y, called = _split(data, needs, names, n_columns)
     if sparse.issparse(X) and may_be_sparse:
         X = sparse.csr_array(X, dtype=np.float64)
         if X.shape[1] != n_columns:
@@ -109,17 +109,17 @@ def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] |
         For a file without it.
     """
     if path.suffix.lower() != ".csv":
-        X, y, _ = _split(path, needs, None)
+        X, y, _ = _split(path, needs, None, None)
         return X, y, None
     if needs == "nothing":
         table = read_csv(path)
         width = len(table.rows[0])
         return table.numbers(range(width)), None, table.header
-    X, y = _read_table(path, None, needs)
+    X, y = _read_table(path, None, None, needs)
     return X, y, tuple(read_csv(path).header or ())[:-1] or None
 
 
-def _read_table(path: Path, names: tuple[str, ...] | None, needs: Needs) -> tuple[Array, Any]:
+def _read_table(path: Path, names: tuple[str, ...] | None, n_columns: int | None, needs: Needs) -> tuple[Array, Any]:
     """Return the columns of a CSV that a model names, and the one column beside them: the classes or the targets.
 
     Raises
@@ -131,13 +131,13 @@ def _read_table(path: Path, names: tuple[str, ...] | None, needs: Needs) -> tupl
     header = table.header or ()
     inputs = tuple(range(len(header) - 1)) if names is None else tuple(map(header.index, set(names) & set(header)))
     others = [number for number in range(len(header)) if number not in inputs]
-    if len(others) != 1 or (names is not None and len(inputs) < len(names)):
-        wanted = "its columns" if names is None else f"the columns {', '.join(names[:8])}"
+    if len(others) != 1 or len(inputs) < (len(names) if names is not None else n_columns or 0):
+        wanted = f"the columns {', '.join(names[:8])}" if names is not None else f"{n_columns or 'its'} columns"
         raise InputError(
             path,
             f"has the columns {', '.join(header[:8]) or 'without names'}; expected {wanted} and one more, the"
             f" {'class' if needs == 'classes' else 'target'}",
-            "write such a table, or a .npz with x and y",
+            f'write such a table, or a .npz with x and y; or name the column: data=("{path.name}", "outcome")',
         )
     ordered = inputs if names is None else tuple(header.index(name) for name in names)
     labels = np.array(table.column(header[others[0]]))
@@ -154,14 +154,16 @@ def _numbers_or_texts(labels: Any, needs: Needs) -> Any:
     return labels
 
 
-def _split(data: Any, needs: Needs, names: tuple[str, ...] | None) -> tuple[Any, Any, str]:
+def _split(data: Any, needs: Needs, names: tuple[str, ...] | None, n_columns: int | None) -> tuple[Any, Any, str]:
     """Return X, y and what to call X."""
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], str):
         return _with_column(*data)
     if isinstance(data, str | Path):
         path = Path(data)
         if path.suffix.lower() == ".csv":
-            return (data, None, str(data)) if needs == "nothing" else (*_read_table(path, names, needs), str(data))
+            if needs == "nothing":
+                return data, None, str(data)
+            return *_read_table(path, names, n_columns, needs), str(data)
         if path.suffix.lower() == ".parquet":
             if needs != "nothing":
                 raise InputError(

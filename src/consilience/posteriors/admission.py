@@ -77,6 +77,8 @@ def inadmissible(posterior: Posterior, *, is_fused: bool = False) -> list[Proble
 def _density_problems(posterior: Posterior) -> list[Problem]:
     """Return the components whose log normaliser or divergence to themselves is no number that can be used."""
     family, natural = posterior.family, posterior.natural
+    if not natural.shape[1]:  # no words, no columns: said by whoever compares what they mean
+        return []
     try:
         normalizers = family.log_normalizer(natural)  # (L,)
         divergences = family.kl_pairs(natural, natural)  # (L,)
