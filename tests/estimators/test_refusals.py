@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from sklearn.compose import ColumnTransformer
-from sklearn.covariance import OAS, EmpiricalCovariance, LedoitWolf, MinCovDet
+from sklearn.covariance import OAS, EmpiricalCovariance, MinCovDet
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.linear_model import ARDRegression, LinearRegression, Ridge, RidgeClassifier, RidgeClassifierCV, RidgeCV
@@ -45,7 +45,6 @@ def halves(make, rows, **describe):
 def refused_by_name():
     X, y = two_class_rows(0)
     return {
-        "LedoitWolf": LedoitWolf().fit(X),
         "MinCovDet": MinCovDet(random_state=0).fit(X),
         "RobustScaler": RobustScaler().fit(X),
         "QuantileTransformer": QuantileTransformer(n_quantiles=10).fit(X),
@@ -70,10 +69,6 @@ def test_every_estimator_that_is_refused_by_name_says_what_to_do():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (
-            LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"),
-            r'shrinkage="auto": .*covariance_estimator=OAS\(\)',
-        ),
         (NearestCentroid(metric="manhattan"), "metric: is 'manhattan': centroids are then medians"),
         (RidgeClassifier(positive=True), "positive: holds coefficients above zero"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.covariance import LedoitWolf
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.naive_bayes import GaussianNB
@@ -39,12 +38,6 @@ def test_a_missing_file_beside_others_is_said_to_be_missing(tmp_path):
         cs.fuse([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
     with pytest.raises(cs.InputError, match="No such file"):
         cs.remove(tmp_path / "b.safetensors", tmp_path / "a.safetensors")
-
-
-def test_ledoit_wolf_is_refused_with_both_ways_out():
-    X, _ = class_rows(0)
-    with pytest.raises(cs.UnsupportedError, match=r"second message.*OAS.*or ShrunkCovariance"):
-        cs.describe(LedoitWolf().fit(X), data=X)
 
 
 def three_sites(folder):

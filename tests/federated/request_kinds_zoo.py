@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression
 
 import consilience as cs
@@ -30,8 +31,19 @@ def regressions():
     return cs.fuse({site: cs.describe(LogisticRegression(tol=1e-8).fit(*own), own) for site, own in data.items()}), data
 
 
+@cache
+def discriminants():
+    """Return a fusion of discriminant analyses that shrink by fourth moments, and the rows of its sites."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=240)
+    X = rng.standard_t(5, size=(240, 4)) + np.eye(3, 4)[y]
+    data = {site: (X[seed::3], y[seed::3]) for seed, site in enumerate("abc")}
+    fitted = {site: LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(*own) for site, own in data.items()}
+    return cs.fuse({site: cs.describe(model, data[site]) for site, model in fitted.items()}), data
+
+
 SPECIMENS = Specimens(
     "SPECIMENS in tests/federated/request_kinds_zoo.py",
-    {"em": mixtures, "refine": regressions, "head": networks, "gram": networks},
+    {"em": mixtures, "refine": regressions, "head": networks, "gram": networks, "moments4": discriminants},
 )
 """What gives a fused model and the data of every site, by kind."""

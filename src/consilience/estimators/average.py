@@ -37,6 +37,7 @@ def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Sta
         The one whose hyper-parameters are those of all. Default: the first in that order.
     """
     first = sites[0] if first is None else first
+    sites = [site.without_fourth_moments() for site in sites]  # which are of each alone, in its own frame
     if any(WITHOUT_UNWEIGHTED in site.approximations for site in sites):  # then they are not known of all rows
         sites = [site.without_unweighted() for site in sites]
     classes = None if first.classes is None else union([site.classes for site in sites if site.classes is not None])

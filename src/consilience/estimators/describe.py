@@ -20,6 +20,7 @@ from consilience.estimators.adapters.base import EstimatorAdapter, Sums
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import REFUSED, adapter_for, adapter_of_kind, is_refused
 from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.fourth_moments import with_own_fourth_moments
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
 from consilience.estimators.site_rows import SiteRows, read_rows
 from consilience.estimators.statistics import NOISE, Statistics
@@ -243,6 +244,12 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
             "counts what its steps make, and counts do not follow them",
             "do the same to the data at all sites before, and describe the last step alone",
         )
+    if adapter.needs_fourth_moments(parameters):
+        raise UnsupportedError(
+            f"a Pipeline of a {adapter.class_name}",
+            "shrinks by fourth moments of what its steps make, which a second message does not tell",
+            "do the same to the data at all sites before, and describe the last step alone, or fit OAS in its place",
+        )
     features = sklearn_features(pipeline)
     if sample_weight is not None:
         raise OptionError(
@@ -287,7 +294,7 @@ def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statist
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            again = rebuild(statistics)
+            again = rebuild(with_own_fourth_moments(adapter, statistics, rows))
             ours, its = (_fingerprint(adapter, one, rows) for one in (again, model))
     except InputError:  # too few rows at this site for a model of sums: the sum over sites decides
         return
@@ -348,6 +355,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     if disclosure is not None and min_count > 0:
         raise InputError([disclosure])
     _require_counted_rows(statistics, min_count)
+    statistics = statistics.without_fourth_moments()
     leaving = replace(statistics.without_unweighted() if min_count > 0 else statistics, min_count=float(min_count))
     keeps = "min_count=0 keeps them"
     if statistics.classes is None:

@@ -63,6 +63,8 @@ def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:
         rows.append(("targets", "mean and variance of what is predicted, and how it varies with each column"))
     if "counts.features" in tensors:
         rows.append(("counts by column", f"the sum of every column {of}: what one row alone has, is one person's"))
+    if "counts.fourth" in tensors:
+        rows.append(("fourth moments", f"the mean of the fourth power of the distance to the mean row {of}"))
     if "counts.information" in tensors:
         rows.append(("information", "weighted products of columns; of fewer rows than columns, the space of the rows"))
     if any(name.startswith("maxima.") and name != "maxima.categories" for name in tensors):

@@ -109,6 +109,7 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
     """
     (whole, provenance), (part, _) = _read(fused, "the fusion"), _read(model, "the model")
     _require_agreement(whole, part)
+    whole = whole.without_fourth_moments()  # which are of these very rows
     known = _digests(provenance)
     if known and part.digest not in known:
         raise InputError("the model", "is none of those that were fused, by its digest", "give what the site had sent")

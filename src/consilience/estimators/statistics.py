@@ -49,7 +49,11 @@ TOTAL = "total"
 """Name of the moments of the rows of all classes together, which have no axis of classes."""
 NOISE = "noise"
 """Name of the variance of what was added to each sum for privacy, a single number."""
-OF_ALL = (TOTAL, NOISE)
+FOURTH, FOURTH_TOTAL = "fourth", "fourth_total"
+"""Names of the mean squared squares of norms of all rows, or of each class, and of the rows of all classes together, in
+the frame of the fused moments; 0 where no site told them. They come with a second message and are of these rows
+alone, so they are dropped where statistics are added or taken apart."""
+OF_ALL = (TOTAL, NOISE, FOURTH_TOTAL)
 """Moments and counts of a classifier that have no axis of classes."""
 SIGNED = (INFORMATION, SHIFT, SUMS)
 """Counts that may be negative."""
@@ -231,6 +235,13 @@ class Statistics(Displayed):
             moments={name: record for name, record in self.moments.items() if name != UNWEIGHTED},
             approximations=tuple(dict.fromkeys([*self.approximations, WITHOUT_UNWEIGHTED])),
         )
+
+    def without_fourth_moments(self) -> Statistics:
+        """Return the statistics without what a second message told of these very rows."""
+        if FOURTH not in self.counts:
+            return self
+        counts = {name: values for name, values in self.counts.items() if name not in (FOURTH, FOURTH_TOTAL)}
+        return replace(self, counts=counts)
 
     def some_classes(self, positions: Labels) -> Statistics:
         """Return the statistics of some classes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.hyper_parameters import decode
-from consilience.estimators.statistics import UNWEIGHTED, Statistics, is_by_class
+from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, ROWS, UNWEIGHTED, Statistics, is_by_class
 
 MAX_ITERATIONS = 1_000_000
 """Iterations that hyper-parameters may ask for: far above scikit-learn's defaults (300 and 1,000), and a bound on the
@@ -40,6 +40,12 @@ def _shape_problems(statistics: Statistics) -> list[Problem]:
     if isinstance(iterations, int | float) and iterations > MAX_ITERATIONS:
         problems.append(Problem("max_iter", f"is {str(iterations)[:20]}, expected at most {MAX_ITERATIONS:,}"))
     expected = adapter.array_shapes(statistics)
+    if FOURTH in statistics.counts and adapter.needs_fourth_moments(statistics.parameters):
+        expected = {**expected, f"counts {FOURTH!r}": expected[f"moments {ROWS!r}"]}
+        if statistics.classes is not None:
+            expected[f"counts {FOURTH_TOTAL!r}"] = ()
+        if statistics.last_step is not None:
+            problems.append(Problem("last_step", "fourth moments are of columns, and not of what steps make of them"))
     found = {f"counts {name!r}": values.shape for name, values in statistics.counts.items()}
     found |= {f"maxima {name!r}": values.shape for name, values in statistics.maxima.items()}
     found |= {f"moments {name!r}": record.shape for name, record in statistics.moments.items()}

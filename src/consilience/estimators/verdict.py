@@ -11,7 +11,7 @@ from consilience.core.verdict import Verdict
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.laplace_product import MAX_PRIOR_SHARE
-from consilience.estimators.statistics import NOISE, WITHOUT_UNWEIGHTED, Statistics
+from consilience.estimators.statistics import FOURTH, NOISE, WITHOUT_UNWEIGHTED, Statistics
 
 SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
 """A p-value of Q below the one, or I^2 above the other, says that sites differ, as in a meta-analysis."""
@@ -52,6 +52,8 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
             if statistics.approximations[0] == WITHOUT_UNWEIGHTED
             else "describe the models where their data are: cs.describe(model, data=...)",
         )
+    if adapter.needs_fourth_moments(statistics.parameters):
+        return _judge_shrinkage(name, rows, statistics, details)
     is_loose = adapter.is_loose(statistics.parameters)
     mark = "iterative" if is_loose else adapter.mark
     how = "" if mark == "exact" else ", as its iteration ends there"
@@ -63,6 +65,30 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
         None if withheld else True,
         remedy="min_count=0 at the sites and here keeps small classes" if withheld else None,
     )
+
+
+def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Mapping[str, Any]) -> Verdict:
+    """Return the verdict on shrinkage by fourth moments: exact after a second message of all rows, else near it."""
+    fit = f"the {name} that fit gives on {rows}"
+    if FOURTH not in statistics.counts:
+        text = (
+            f"approximate: near {fit}. Its shrinkage takes fourth moments of the rows, which a second message tells;"
+            " the oracle approximating shrinkage (OAS), of second moments alone, stands in its place."
+        )
+        return Verdict(
+            "approximate", text, None, remedy="to reach that fit, let sites answer one request: --then moments4"
+        )
+    told = details.get("moments4", {})
+    if told.get("is_complete"):
+        withheld = statistics.n_withheld
+        text = f"exact: this is {fit}, its shrinkage from the fourth moments of all of these."
+        keeps = "min_count=0 at the sites and here keeps small classes" if withheld else None
+        return Verdict("exact", text, None if withheld else True, remedy=keeps)
+    text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {told.get('rows', 0.0):,.0f} rows"
+    if told.get("unknown"):
+        text += f"; of {', '.join(told['unknown'][:8])} no site told them, and OAS's shrinkage stands in their place"
+    remedy = "let all sites answer --then moments4 with the rows that their first message was of"
+    return Verdict("approximate", text + ".", None, remedy=remedy)
 
 
 def _judge_noise(name: str, rows: str, statistics: Statistics) -> Verdict:

@@ -103,6 +103,11 @@ class EstimatorAdapter(ABC):
         del parameters
         return None
 
+    def needs_fourth_moments(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether ``fit`` shrinks by fourth moments, which sites tell in a second message."""
+        del parameters
+        return False
+
     def disclosure(self) -> Problem | None:
         """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""
         return None

@@ -1,4 +1,4 @@
-"""Covariances as functions of a scatter and a number of rows: empirical, shrunk, and oracle approximating shrinkage."""
+"""Covariances as functions of a scatter and a number of rows: empirical, shrunk, oracle approximating, Ledoit-Wolf."""
 
 from __future__ import annotations
 
@@ -31,17 +31,67 @@ def oracle_approximating_shrinkage(covariance: Array, n: float) -> float:
     return 1.0 if denominator == 0 else min(numerator / denominator, 1.0)
 
 
-def covariance_of(moments: CentredMoments, shrinkage: Any, estimator: Any) -> Array:
+def ledoit_wolf_shrinkage(covariance: Array, n: float, fourth: float) -> float:
+    """Return the shrinkage of Ledoit and Wolf (2004), lemmas 3.2 to 3.5, as scikit-learn computes it.
+
+    Parameters
+    ----------
+    covariance : ndarray of shape (d, d)
+        C, the empirical one, divided by n.
+    n : float
+        Number of rows.
+    fourth : float
+        Mean of the squared square of the norm of the rows that C is of: mean_i |z_i|^4.
+    """
+    d = len(covariance)
+    if d == 1:  # the result is the same whatever the shrinkage
+        return 0.0
+    square = float(np.sum(covariance**2))
+    spread = square - float(np.trace(covariance)) ** 2 / d  # d times delta
+    error = min((fourth - square) / n, spread)  # d times beta
+    return error / spread if error > 0.0 else 0.0
+
+
+def column_scales(moments: CentredMoments) -> Array:
+    """Return standard deviations of columns (d,), divided by n; 1 for columns that rounding alone tells from constants.
+
+    They are the scales by which scikit-learn's discriminant analysis standardises the rows of a class.
+    """
+    n = max(float(moments.n), 1.0)
+    variances = moments.variances / n
+    eps = float(np.finfo(np.float64).eps)
+    # As in StandardScaler (Chan, Golub and LeVeque 1983).
+    is_constant = variances <= n * eps * variances + (n * moments.mean * eps) ** 2
+    scales: Array = np.where(is_constant, 1.0, np.sqrt(variances))
+    return scales
+
+
+def _shrunk_standardised(moments: CentredMoments, fourth: float | None) -> Array:
+    """Return D (1 - s) R D + s tr(R)/d D^2, R the correlations and D the scales; s is OAS's without fourth moments."""
+    n = float(moments.n)
+    scales = column_scales(moments)
+    correlation = moments.scatter / n / np.outer(scales, scales)
+    s = ledoit_wolf_shrinkage(correlation, n, fourth) if fourth else oracle_approximating_shrinkage(correlation, n)
+    result: Array = np.outer(scales, scales) * shrunk(correlation, s)
+    return result
+
+
+def covariance_of(moments: CentredMoments, shrinkage: Any, estimator: Any, fourth: float | None = None) -> Array:
     """Return the covariance of rows of a class by the hyper-parameters of a discriminant analysis.
 
     Parameters
     ----------
     moments : CentredMoments
         Of the rows, with products of d columns.
-    shrinkage : float or None
-        Of the empirical covariance towards a multiple of the identity.
+    shrinkage : float, "auto" or None
+        Of the empirical covariance towards a multiple of the identity; "auto" is Ledoit's and Wolf's, of standardised
+        columns.
     estimator : OAS, ShrunkCovariance, EmpiricalCovariance or None
         In its place. With ``assume_centered`` its covariance is about zero, as rows are not centred before.
+
+    fourth : float, optional
+        Mean of the squared squared norms of the standardised rows, for "auto". Default or 0: not known, and the oracle
+        approximating shrinkage stands in its place.
 
     Raises
     ------
@@ -52,6 +102,8 @@ def covariance_of(moments: CentredMoments, shrinkage: Any, estimator: Any) -> Ar
     is_about_zero = bool(getattr(estimator, "assume_centered", False))
     covariance: Array = (moments.raw_scatter() if is_about_zero else moments.scatter) / n
     if estimator is None:
+        if shrinkage == "auto":
+            return _shrunk_standardised(moments, fourth)
         return covariance if shrinkage is None else shrunk(covariance, float(shrinkage))
     if shrinkage:
         raise InputError("shrinkage", "and covariance_estimator are given, expected one of them")

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import linalg
 
 from consilience.checks import Array
-from consilience.errors import InputError, Problem
+from consilience.errors import InputError
 from consilience.estimators.adapters.base import (
     EstimatorAdapter,
     Sums,
@@ -19,7 +19,7 @@ from consilience.estimators.adapters.base import (
 )
 from consilience.estimators.adapters.covariance_of_moments import covariance_of
 from consilience.estimators.site_rows import Needs, SiteRows
-from consilience.estimators.statistics import ROWS, Statistics
+from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, ROWS, Statistics
 
 
 class ClassMomentsAdapter(EstimatorAdapter):
@@ -42,15 +42,14 @@ class DiscriminantAdapter(ClassMomentsAdapter):
     module: ClassVar[str] = "sklearn.discriminant_analysis"
     lacks: ClassVar[str | None] = "the number of rows and the scatter of every class"
 
-    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
-        """Refuse shrinkage="auto", which is no function of second moments."""
-        if parameters.get("shrinkage") == "auto":
-            return Problem(
-                'shrinkage="auto"',
-                "is chosen from fourth moments of the rows, which sums of squares and products do not give",
-                "give shrinkage as a number, or covariance_estimator=OAS(), which is a function of them",
-            )
-        return None
+    def needs_fourth_moments(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether shrinkage is "auto": Ledoit's and Wolf's, of the standardised rows of each class."""
+        return parameters.get("shrinkage") == "auto"
+
+
+def _fourth_of(statistics: Statistics, c: int) -> float | None:
+    """Return the fourth moment of a class; None before a second message."""
+    return float(statistics.counts[FOURTH][c]) if FOURTH in statistics.counts else None
 
 
 class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
@@ -93,7 +92,7 @@ def _within_covariance(model: Any, statistics: Statistics) -> Array:
     record = statistics.rows
     return np.asarray(
         sum(
-            prior * covariance_of(record.at(c), model.shrinkage, model.covariance_estimator)
+            prior * covariance_of(record.at(c), model.shrinkage, model.covariance_estimator, _fourth_of(statistics, c))
             for c, prior in enumerate(model.priors_)
         )
     )
@@ -134,7 +133,9 @@ def _fit_svd(model: Any, statistics: Statistics, n: float) -> None:
 def _fit_eigen(model: Any, statistics: Statistics) -> None:
     """Set scalings and coefficients from the Rayleigh quotient of scatters between and within classes."""
     within = model.covariance_
-    total = covariance_of(statistics.rows.total(), model.shrinkage, model.covariance_estimator)
+    told = statistics.counts.get(FOURTH_TOTAL)
+    fourth = None if told is None else float(told)
+    total = covariance_of(statistics.rows.total(), model.shrinkage, model.covariance_estimator, fourth)
     try:
         values, vectors = linalg.eigh(total - within, within)
     except linalg.LinAlgError:
@@ -193,7 +194,7 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
             n = float(record.n[c])
             if n < 2:
                 raise InputError(f"class {name}", f"has {n:g} rows in all, of which there is no covariance")
-            covariance = covariance_of(record.at(c), shrinkage, estimator)
+            covariance = covariance_of(record.at(c), shrinkage, estimator, _fourth_of(statistics, c))
             if _loses_a_degree_of_freedom():
                 covariance *= n / (n - 1.0)
             values, vectors = linalg.eigh(covariance)

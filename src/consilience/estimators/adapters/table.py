@@ -37,6 +37,7 @@ from consilience.estimators.adapters.second_moments import (
     EmpiricalCovarianceAdapter,
     FactorAnalysisAdapter,
     IncrementalPCAAdapter,
+    LedoitWolfAdapter,
     OASAdapter,
     PCAAdapter,
     ShrunkCovarianceAdapter,
@@ -73,6 +74,7 @@ ESTIMATORS: tuple[EstimatorAdapter, ...] = (
     EmpiricalCovarianceAdapter(),
     ShrunkCovarianceAdapter(),
     OASAdapter(),
+    LedoitWolfAdapter(),
     StandardScalerAdapter(),
     MinMaxScalerAdapter(),
     MaxAbsScalerAdapter(),
@@ -99,10 +101,6 @@ _CHOSEN = "was chosen by cross-validation on a site's rows, which sums do not re
 _ORDERED = "is made of medians and quantiles, which do not add up"
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "LedoitWolf": (
-        "shrinks by fourth moments of the rows, which need a second message once all means are known",
-        "fit OAS in its place, a function of second moments, or ShrunkCovariance with one shrinkage for all sites",
-    ),
     "MinCovDet": ("chooses rows by their order, which does not add up", "fit EmpiricalCovariance or OAS in its place"),
     "RobustScaler": (_ORDERED, "fit StandardScaler in its place"),
     "QuantileTransformer": (_ORDERED, "fit StandardScaler in its place"),

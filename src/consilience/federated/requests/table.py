@@ -10,9 +10,16 @@ from consilience.federated.requests.em import ExpectationMaximization
 from consilience.federated.requests.files import MAX_ROUNDS
 from consilience.federated.requests.gram import LayerGrams
 from consilience.federated.requests.head import ExactHead
+from consilience.federated.requests.moments4 import FourthMoments
 from consilience.federated.requests.refine import Refinement
 
-REQUEST_KINDS: tuple[RequestKind, ...] = (ExpectationMaximization(), Refinement(), ExactHead(), LayerGrams())
+REQUEST_KINDS: tuple[RequestKind, ...] = (
+    ExpectationMaximization(),
+    Refinement(),
+    ExactHead(),
+    LayerGrams(),
+    FourthMoments(),
+)
 """Every kind of request."""
 
 

@@ -1,0 +1,260 @@
+"""The second message about shrinkage by fourth moments: frames go out, and a number for each class comes back.
+
+Ledoit's and Wolf's shrinkage is no function of second moments. In the frame of the fused mean, and for discriminants
+the fused scales too, it takes the sum of |z|^4 beside them. So first messages are added, the server publishes the
+frames of all rows, and sites answer with that sum: for each class, and for all rows together. One request is enough.
+
+All requests of an exchange publish the same frames, so that an answer that comes late, or is carried on, loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from consilience.checks import Array
+from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError
+from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.fourth_moments import fourth_powers, frames_of, with_fourth_moments
+from consilience.estimators.fusion import EstimatorFusion
+from consilience.estimators.rebuild import rebuild
+from consilience.estimators.site_rows import read_rows
+from consilience.estimators.statistics import Statistics
+from consilience.estimators.verdict import judge
+from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.head import stand, withheld_of
+from consilience.files.schemas import StrictModel, first_problem
+
+_LARGEST = 1e150
+"""Largest number in a message: sums of many, and products of two, are finite in float64."""
+
+
+class FramesFields(StrictModel):
+    """JSON values of a request."""
+
+    classes: list[bool | int | float | str] | None = None
+    classes_are_objects: bool = False
+
+
+class FourthMomentsFields(StrictModel):
+    """JSON values of an answer."""
+
+    withheld: int = Field(ge=0, le=2**31)
+
+
+class FourthMoments(RequestKind):
+    """Fourth moments for Ledoit's and Wolf's shrinkage, after which the fused estimator is that of all rows."""
+
+    name: ClassVar[str] = "moments4"
+    summary: ClassVar[str] = 'fourth moments by which LedoitWolf and shrinkage="auto" shrink as on all rows'
+    supports: ClassVar[str] = 'LedoitWolf, and discriminant analyses with shrinkage="auto"'
+
+    def start(self, fusion: Any) -> Content:
+        """Return the frames of all rows; see `RequestKind.start`."""
+        statistics = fusion.statistics if isinstance(fusion, EstimatorFusion) else fusion
+        if not isinstance(statistics, Statistics):
+            raise UnsupportedError(
+                self.name,
+                f"this is a {type(statistics).__name__}, and there is no such request of it",
+                f"{self.name} is for {self.supports}",
+            )
+        if not adapter_of_kind(statistics.kind).needs_fourth_moments(statistics.parameters):
+            raise UnsupportedError(
+                self.name,
+                f"a {statistics.kind} with these hyper-parameters needs no fourth moments",
+                f"{self.name} is for {self.supports}",
+            )
+        centres, scales = frames_of(statistics)
+        rows = np.atleast_1d(statistics.rows.n)
+        header = statistics.header()
+        return Content(
+            {"classes": header["classes"], "classes_are_objects": header["classes_are_objects"]},
+            {
+                "centres": centres,
+                "scales": scales,
+                "rows": rows,
+                "rows_told": np.zeros(len(rows)),
+                "fourth": np.zeros(len(centres)),
+            },
+        )
+
+    def request_problems(self, request: Request) -> list[Problem]:
+        """Return what is wrong with frames; see `RequestKind.request_problems`."""
+        try:
+            fields = FramesFields.model_validate(dict(request.content.fields))
+            classes = _classes_of(request)
+        except ValidationError as error:
+            location, reason = first_problem(error)
+            return [Problem("request", f"has no frames: {location or 'the whole'}: {reason}")]
+        except (ConsilienceError, TypeError, ValueError) as error:
+            return [Problem("request", f"has no classes that can be told apart: {error}")]
+        arrays = request.content.arrays
+        n_classes = 1 if classes is None else len(classes)
+        n_frames = 1 if fields.classes is None else n_classes + 1
+        d = arrays["centres"].shape[-1] if "centres" in arrays and arrays["centres"].ndim else 0
+        shapes = {
+            "centres": (n_frames, d),
+            "scales": (n_frames, d),
+            "rows": (n_classes,),
+            "rows_told": (n_classes,),
+            "fourth": (n_frames,),
+        }
+        problems = _array_problems("request", arrays, shapes)
+        if problems:
+            return problems
+        if classes is not None and len(set(classes.values)) < n_classes:
+            return [Problem("request", "names a class twice")]
+        if d < 1 or n_classes < 1:
+            return [Problem("request", "has frames of no columns, or of no classes")]
+        if np.any(arrays["scales"] <= 0.0):
+            problems.append(Problem("request", "has scales that are not positive"))
+        if any(np.any(arrays[name] < 0.0) for name in ("rows", "rows_told", "fourth")) or not arrays["rows"].sum() > 0:
+            problems.append(Problem("request", "has counts or fourth moments that are negative, or no rows"))
+        return problems
+
+    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+        """Return counts and sums of |z|^4 of a site's rows; see `RequestKind.answer`."""
+        del module  # of a network; `exchange.answer` refuses one
+        arrays = request.content.arrays
+        classes, n_columns = _classes_of(request), arrays["centres"].shape[1]
+        names = request.features.names if request.features.from_columns else None
+        needs: Any = "nothing" if classes is None else "classes"
+        rows = read_rows(data, None, n_columns, names, needs, may_be_sparse=False)
+        X, numbers, n_withheld = np.asarray(rows.X, dtype=np.float64), None, 0
+        if classes is None:
+            counts = np.array([len(X)])
+        else:
+            numbers, n_unknown = _numbers_of(rows.y, classes)
+            counts = np.bincount(numbers[numbers >= 0], minlength=len(classes))
+            is_thin = (counts > 0) & (counts < min_count)
+            n_withheld = int(is_thin.sum()) + n_unknown
+            # As in the first message, whose sums these go with.
+            is_kept = (numbers >= 0) & ~is_thin[numbers]
+            X, numbers, counts = X[is_kept], numbers[is_kept], np.where(is_thin, 0, counts)
+        if len(X) < max(min_count, 1.0):
+            raise InputError(
+                data if isinstance(data, str | Path) else "data",
+                f"has no {'rows' if classes is None else 'class of the request'} of {max(min_count, 1.0):g} rows or"
+                " more, and sums over fewer do not leave a site",
+                "answer with more rows, or take a lower --min-count",
+            )
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            fourth = fourth_powers(X, numbers, arrays["centres"], arrays["scales"])
+        if not np.all(fourth <= _LARGEST):  # NaN is not
+            raise InputError("data", "is so far from the frames of the request that its fourth moments are no numbers")
+        return len(X), Content({"withheld": n_withheld}, {"fourth": fourth, "rows": counts})
+
+    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+        """Return what is wrong with sums; see `RequestKind.answer_problems`."""
+        try:
+            FourthMomentsFields.model_validate(dict(answer.content.fields))
+        except ValidationError as error:
+            location, reason = first_problem(error)
+            return [Problem("answer", f"has no fourth moments: {location or 'the whole'}: {reason}")]
+        arrays, published = answer.content.arrays, request.content.arrays
+        shapes = {"fourth": published["fourth"].shape, "rows": published["rows"].shape}
+        if problems := _array_problems("answer", arrays, shapes):
+            return problems
+        counts, fourth = arrays["rows"], arrays["fourth"]
+        if np.any(counts < 0) or np.any(counts != np.rint(counts)):
+            return [Problem("answer", "its counts are no counts of rows")]
+        if counts.sum() != answer.n_observations:
+            text = f"its counts sum to {counts.sum():.10g}, and it states {answer.n_observations} rows"
+            return [Problem("answer", text)]
+        if np.any((counts > 0) & (counts < answer.min_count)):
+            return [Problem("answer", f"has a count below {answer.min_count:g}, and the site withholds such")]
+        if np.any(fourth < 0.0):
+            return [Problem("answer", "has fourth moments that are negative: no rows have them")]
+        if np.any(fourth[: len(counts)][counts == 0] > 0.0):
+            return [Problem("answer", "has fourth moments of a class without rows")]
+        return []
+
+    def reduce(
+        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+    ) -> Reduction:
+        """Return mean fourth moments of all answers that stand; see `RequestKind.reduce`.
+
+        The objective is the share of the fused rows that they are of.
+        """
+        chosen, carried = stand(request, answers, standing)
+        sites = sorted(chosen)
+        told = np.sum([chosen[site].answer.content.arrays["rows"] for site in sites], axis=0)
+        sums = np.sum([chosen[site].answer.content.arrays["fourth"] for site in sites], axis=0)
+        behind = told if len(sums) == 1 else np.append(told, told.sum())
+        fourth = np.where(behind > 0, sums / np.maximum(behind, 1.0), 0.0)
+        if not np.all(fourth <= _LARGEST):
+            raise InputError("the sums of all sites", "are so large that no model has them")
+        published = request.content
+        return Reduction(
+            Content(published.fields, {**published.arrays, "rows_told": told, "fourth": fourth}),
+            _share(published.arrays["rows"], told),
+            _share(published.arrays["rows"], published.arrays["rows_told"]),
+            {site: chosen[site] for site in sites},
+            {site: carried[site] for site in sites if site in carried},
+            withheld_of(chosen),
+        )
+
+    def finish(self, fusion: Any, content: Content) -> Any:
+        """Return the fusion with the estimator that fourth moments give; see `RequestKind.finish`."""
+        statistics = fusion.statistics if isinstance(fusion, EstimatorFusion) else fusion
+        statistics = with_fourth_moments(statistics, np.array(content.arrays["fourth"]))
+        if not isinstance(fusion, EstimatorFusion):
+            return statistics
+        rows, told = content.arrays["rows"], content.arrays["rows_told"]
+        names = ["all rows"] if statistics.classes is None else [f"class {name}" for name in statistics.classes.names]
+        found = {
+            "rows": float(told.sum()),
+            "is_complete": bool(np.array_equal(rows, told)),
+            "unknown": [name for name, count in zip(names, told, strict=True) if not count > 0],
+        }
+        details = {**fusion.details, "moments4": found}
+        return replace(
+            fusion,
+            statistics=statistics,
+            details=details,
+            provenance={**fusion.provenance, "result": {**fusion.provenance["result"], "moments4": found}},
+            _model=rebuild(statistics),
+            _verdict=judge(statistics, len(fusion.details.get("sites", ())) or len(fusion.matching.names), details),
+        )
+
+
+def _share(rows: Array, told: Array) -> float:
+    """Return the share of rows that are told of; a class with more than it had counts as told."""
+    return float(np.minimum(rows, told).sum() / rows.sum())
+
+
+def _classes_of(request: Request) -> ClassLabels | None:
+    labels = request.content.fields.get("classes")
+    if labels is None:
+        return None
+    return ClassLabels(tuple(labels), bool(request.content.fields.get("classes_are_objects", False)))
+
+
+def _numbers_of(labels: Any, classes: ClassLabels) -> tuple[Any, int]:
+    """Return the number of the class of each row (n,), -1 for those of no site's first message, and how many such.
+
+    A table has texts where an array has numbers, so labels are also known by their text.
+    """
+    by_value = {value: number for number, value in enumerate(classes.values)}
+    by_text = {str(value): number for number, value in enumerate(classes.values)}
+    found = np.asarray(labels).tolist()
+    numbers = {label: by_value.get(label, by_text.get(str(label), -1)) for label in set(found)}
+    return np.array([numbers[label] for label in found], dtype=np.int64), sum(one < 0 for one in numbers.values())
+
+
+def _array_problems(subject: str, arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[Problem]:
+    """Return what is wrong with the names, the shapes or the size of arrays."""
+    if set(arrays) != set(shapes):
+        return [Problem(subject, f"expected the arrays {', '.join(shapes)}; found {', '.join(arrays)[:200]}")]
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            return [Problem(subject, f"{name} has shape {arrays[name].shape}, expected {shape}")]
+        if not np.all(np.abs(arrays[name]) <= _LARGEST):  # NaN is not
+            return [Problem(subject, f"{name} has values that are NaN or infinite, or beyond {_LARGEST:g}")]
+    return []
