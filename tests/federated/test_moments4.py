@@ -1,5 +1,6 @@
 """Fourth moments in a second message: shrinkage is then that of `fit` on the rows of all sites."""
 
+import threading
 import warnings
 
 import numpy as np
@@ -211,6 +212,35 @@ def test_a_saved_result_keeps_its_shrinkage_and_loses_it_where_it_is_fused_on(tm
     assert "fourth" not in left.statistics.counts
     kept = fused(make, {site: data[site] for site in "ab"}).model.coef_
     np.testing.assert_allclose(left.model.coef_, kept, rtol=1e-7, atol=1e-9 * np.abs(kept).max())
+
+
+def test_a_round_in_a_folder_is_that_in_memory(tmp_path):
+    X, y = rows(0)
+    place, threads = tmp_path / "round", []
+    for j, site in enumerate("ab"):
+        own = X[j::2], y[j::2]
+        cs.save(DISCRIMINANTS["lsqr"]().fit(*own), tmp_path / f"{site}.safetensors", data=own)
+        cs.federated.send_folder(tmp_path / f"{site}.safetensors", place, site)
+        np.savez(tmp_path / f"{site}.npz", x=own[0], y=own[1])
+        threads.append(
+            threading.Thread(
+                target=cs.federated.answer_folder,
+                args=(place, site, tmp_path / f"{site}.npz"),
+                kwargs={"timeout": 60},
+                daemon=True,
+            )
+        )
+        threads[-1].start()
+    result = cs.federated.serve_folder(
+        place, tmp_path / "fused.safetensors", sites=["a", "b"], then="moments4", deadline=60, poll=0.05
+    )
+    for thread in threads:
+        thread.join(60)
+    assert result.fusion.verdict.code == "exact"
+    found = cs.rebuild(cs.load(tmp_path / "fused.safetensors"))
+    assert differences(found, DISCRIMINANTS["lsqr"]().fit(X, y), EXACT) == []
+    result.fusion.report(tmp_path / "page.html")
+    assert "exact: this is the LinearDiscriminantAnalysis" in (tmp_path / "page.html").read_text()
 
 
 def test_a_model_of_other_rows_is_noticed():
