@@ -8,6 +8,8 @@ import warnings
 import numpy as np
 import statsmodels.api as sm
 from sklearn.base import clone, is_classifier
+from sklearn.covariance import LedoitWolf
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, TweedieRegressor
 from statsmodels.duration.hazard_regression import PHReg
 
@@ -51,6 +53,27 @@ def estimators(folder, chosen):
     if kind not in ("sklearn.MinMaxScaler", "sklearn.MaxAbsScaler"):  # nothing is taken out of extremes
         found["removed"] = cs.remove(fusion, paths[2]).statistics
     return found
+
+
+THIRDS = list(enumerate(np.array_split(np.arange(300), 3)))
+SHRUNK = {
+    "LedoitWolf": LedoitWolf(),
+    "LinearDiscriminantAnalysis": LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"),
+}
+
+
+@cases("shrinkage by fourth moments: {}", SHRUNK)
+def two_messages(folder, model):
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=300) if is_classifier(model) else None
+    X = rng.standard_t(5, size=(300, 4)) + (0.0 if y is None else np.eye(3, 4)[y])
+    data = {f"site-{number}": (X[rows], y[rows]) if is_classifier(model) else X[rows] for number, rows in THIRDS}
+    for name, own in data.items():
+        fit = clone(model).fit(*own) if isinstance(own, tuple) else clone(model).fit(own)
+        cs.save(fit, folder / f"{name}.safetensors", data=own)
+    first = cs.fuse({name: cs.load(folder / f"{name}.safetensors") for name in data})
+    second = cs.federated.exchange("moments4", first, data)
+    return {**saved(second, folder), "first": first.model.covariance_, "second": second.model.covariance_}
 
 
 NEWTON = {"solver": "newton-cholesky", "tol": 1e-10}
