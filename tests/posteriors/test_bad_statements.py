@@ -76,3 +76,12 @@ def test_priors_that_differ_are_noted_and_averaged():
     assert fusion.details["average"]["priors"] == "oslo and lund state different priors (mean 3 against 0)"
     np.testing.assert_allclose(fusion.posterior.prior, (2 * site(0).prior + prior) / 3, rtol=1e-12)
     assert "priors" not in cs.fuse({"lund": site(0), "oslo": site(1)}).details["average"]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the overflow that the refusal names
+def test_where_arithmetic_fails_the_model_that_it_fails_on_is_named():
+    """One site states counts whose sum overflows; who is trusted is not refused before, yet gets no traceback."""
+    sites = {name: site(k) for k, name in enumerate(("lund", "oslo", "turku"))}
+    sites["oslo"] = replace(sites["oslo"], counts=np.full(3, 1e308), weights=None)
+    with pytest.raises(cs.InputError, match=r"oslo: counts: has counts that add up to inf"):
+        cs.fuse(sites)

@@ -76,7 +76,7 @@ def prepare_posteriors(request: Request) -> Prepared:
         error = option_error
     stated = {} if request.n_observations is None else {"n_observations": _stated_numbers(request)}
     fuse = partial(
-        fuse_described,
+        _fuse_or_name,
         described,
         method,
         alignment,
@@ -127,6 +127,29 @@ def ensemble_of_inputs(described: Sequence[DescribedInput], weights: ArrayLike |
 def _rebuilding_adapter(method: Method, ensemble: Ensemble) -> Adapter | None:
     """Return the adapter that rebuilds the fused model; None where all models are kept, or none has a library's."""
     return None if method.keeps_models else adapter_of(ensemble.posteriors[0])
+
+
+def _fuse_or_name(described: Sequence[DescribedInput], *rest: Any) -> PosteriorFusion:
+    """Return what `fuse_described` returns, or name the models with which nothing can be calculated.
+
+    Robust fusion may leave them out, so they are not refused before it was tried.
+
+    Raises
+    ------
+    InputError
+        Where arithmetic failed, and a model is one that `inadmissible` refuses.
+    """
+    try:
+        return fuse_described(described, *rest)
+    except (ArithmeticError, np.linalg.LinAlgError):
+        problems = [
+            problem.about(site.label)
+            for site in described
+            for problem in inadmissible(site.posterior, is_fused=bool(site.ancestors))
+        ]
+        if not problems:
+            raise
+        raise InputError(problems) from None
 
 
 def fuse_described(
