@@ -79,3 +79,39 @@ def test_what_it_means_nothing_for_is_refused():
     ]
     with pytest.raises(InputError, match="do not say what one site would have fitted"):
         cs.fuse(logistic, robust=True)
+
+
+def naive_bayes(rng, kinds, shift=0.0):
+    """Return a GaussianNB of sixty rows of each class, with means four apart."""
+    labels = np.repeat(kinds, 60)
+    return GaussianNB().fit(rng.normal(size=(len(labels), 2)) + 4.0 * labels[:, None] + shift, labels)
+
+
+@pytest.mark.parametrize("foreign_first", [False, True])
+def test_a_site_of_other_classes_does_not_shield_a_hostile_one(foreign_first):
+    """Sites are judged by the classes that most have; none that all have is needed."""
+    rng = np.random.default_rng(0)
+    foreign = {"foreign": naive_bayes(rng, (8, 9))}
+    others = {f"s{k}": naive_bayes(rng, (0, 1, 2)) for k in range(5)} | {"hostile": naive_bayes(rng, (0, 1, 2), 1e4)}
+    fusion = cs.fuse(foreign | others if foreign_first else others | foreign, robust=True)
+    assert "hostile" in {record["model"] for record in fusion.details["robust"]["left_out"]}
+    assert np.abs(fusion.model.theta_).max() < 40.0
+
+
+def test_sites_that_lack_a_class_are_judged_by_those_they_have():
+    rng = np.random.default_rng(0)
+    kinds = [(0, 1), (1, 2), (0, 2), (0, 1), (1, 2), (0, 2), (0, 1, 2)]
+    sites = {f"s{k}": naive_bayes(rng, some) for k, some in enumerate(kinds)}
+    assert cs.fuse(sites, robust=True).details["robust"]["left_out"] == []
+    fusion = cs.fuse(sites | {"hostile": naive_bayes(rng, (1, 2), 1e4)}, robust=True)
+    assert "hostile" in {record["model"] for record in fusion.details["robust"]["left_out"]}
+    assert np.abs(fusion.model.theta_).max() < 40.0
+
+
+def test_where_no_class_is_known_to_most_sites_all_are_fused():
+    """Nothing can be compared there, so none is left out, and no warning of numpy comes of comparing nothing."""
+    rng = np.random.default_rng(0)
+    models = [naive_bayes(rng, (2 * k, 2 * k + 1)) for k in range(3)]
+    fusion = cs.fuse(models, robust=True)
+    assert fusion.details["robust"]["left_out"] == []
+    assert_allclose(fusion.model.theta_, cs.fuse(models).model.theta_)

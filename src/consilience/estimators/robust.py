@@ -9,14 +9,18 @@ the rows of the sites that are kept: exactness survives.
 
 v_j are the coefficients b_j = S_xx^-1 S_xy of a regression (ridge 1e-8 of the mean variance), whose residual variance
 may differ by a factor of 4 from the median one besides; else the means and the logarithms of the variances, or of the
-shares of what is counted, of every class that all sites have. Copies whose v_j are equal count as one hostile group.
+shares of what is counted, of every class that more than half of the sites have; a site is judged by those that it has.
+Were it the classes that all have, one site of other classes would leave nothing to judge any site by. Copies whose v_j
+are equal count as one hostile group.
 
 What this is no defence against: sums that lie within the honest range. Colluding sites at one and a half deviations of
-the coefficients move them as far as they move the plain sum.
+the coefficients move them as far as they move the plain sum. Nor against what is said of a class that half of the sites
+or fewer have: nothing tells which of them is right.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +32,7 @@ from consilience.checks import Array
 from consilience.errors import OptionError, Problem
 from consilience.estimators.statistics import INFORMATION, ROWS, SHIFT, Statistics
 from consilience.families.centred_moments import CentredMoments
-from consilience.posteriors.robust.judgement import alike_sites, pairwise_squares, tolerated
+from consilience.posteriors.robust.judgement import alike_sites, tolerated
 
 MAX_SCORE = 3.0
 """Score, in the median score, beyond which a site is left out; 0.03 honest sites of ten are (40 draws of eight
@@ -114,23 +118,25 @@ def gate(sites: Sequence[tuple[str, Statistics]]) -> GatedSites:
     """
     names, statistics = [name for name, _ in sites], [site for _, site in sites]
     with np.errstate(all="ignore"):
-        values = _coordinates(statistics)  # (J, P)
+        values, is_known = _coordinates(statistics)  # (J, P), (J, P)
         variances = np.array([_residual_variances(site) for site in statistics])  # (J, q), q = 0 without targets
         values = np.where(np.isfinite(values), values, np.finfo(np.float64).max ** 0.25)
-        centre = np.median(values, axis=0)
-        spread = NORMAL_MAD * np.median(np.abs(values - centre), axis=0)
+        centre = np.nanmedian(np.where(is_known, values, np.nan), axis=0)  # most sites know each
+        spread = NORMAL_MAD * np.nanmedian(np.where(is_known, np.abs(values - centre), np.nan), axis=0)
+        values = np.where(is_known, values, centre)  # where nothing is known, nothing deviates
         moves = spread > 0
-        scores = np.sqrt(np.mean(((values[:, moves] - centre[moves]) / spread[moves]) ** 2, axis=1))  # (J,)
-        scores = scores if moves.any() else np.zeros(len(sites))
+        n_known = np.count_nonzero(is_known[:, moves], axis=1)  # (J,)
+        deviations = (values[:, moves] - centre[moves]) / spread[moves]
+        scores = np.sqrt(np.sum(deviations**2, axis=1) / np.maximum(n_known, 1))  # (J,)
         # Where most sites agree to the last bit, any other value is infinitely far.
         scores = np.where((values[:, ~moves] != centre[~moves]).any(axis=1), np.inf, scores)
         ratios = np.abs(np.log(variances / np.median(variances, axis=0))).max(axis=1, initial=0.0)
     limit, kept = tolerated(len(sites)), np.ones(len(sites), dtype=np.bool_)
     scaled = np.clip((values[:, moves] - centre[moves]) / spread[moves], -1e6, 1e6) if moves.any() else values[:, :0]
-    alike = alike_sites(np.sqrt(pairwise_squares(scaled)), scaled.shape[1]) if moves.any() else ~kept
+    alike = _alike(scaled, is_known[:, moves]) if moves.any() else ~kept
     kept &= ~alike
     steps = dict.fromkeys(np.flatnonzero(alike).tolist(), "copy of another")
-    usual = float(np.median(scores))
+    usual = float(np.median(scores[n_known > 0])) if moves.any() else 0.0
     is_far = (scores > MAX_SCORE * usual) | ~(ratios <= np.log(MAX_VARIANCE_RATIO))
     order = np.lexsort((-scores, -ratios)) if not np.isfinite(ratios).all() else np.argsort(-scores, kind="stable")
     for site in order.tolist():
@@ -170,25 +176,39 @@ def scaled_sums(statistics: Statistics, factor: float) -> Statistics:
     return replace(statistics, moments=moments, counts=counts)
 
 
-def _coordinates(statistics: Sequence[Statistics]) -> Array:
-    """Return what each site is judged by (J, P)."""
+def _alike(scaled: Array, is_known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which sites (J,) are copies, by the coordinates (J, P) that both of a pair know; none where these are none."""
+    squares = np.zeros((len(scaled), len(scaled)))
+    for row, known in enumerate(is_known):
+        differences = np.where(is_known & known, scaled - scaled[row], 0.0)
+        squares[row] = (differences**2).sum(axis=1)
+    n_shared = is_known.astype(np.float64) @ is_known.T.astype(np.float64)  # (J, J)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = np.where(n_shared > 0, squares * (scaled.shape[1] / n_shared), np.inf)
+    return alike_sites(np.sqrt(squares), scaled.shape[1])
+
+
+def _coordinates(statistics: Sequence[Statistics]) -> tuple[Array, NDArray[np.bool_]]:
+    """Return what each site is judged by (J, P), and which of that it knows."""
     first = statistics[0]
     if first.target_shape is not None and ROWS in first.moments:
-        return np.stack([_coefficients(site)[0].ravel() for site in statistics])
+        values = np.stack([_coefficients(site)[0].ravel() for site in statistics])
+        return values, np.ones(values.shape, dtype=np.bool_)
     if first.classes is None:
-        return np.stack([np.concatenate(_parts(site, None)) for site in statistics])
-    everywhere = set.intersection(*(set(site.classes.values) for site in statistics if site.classes is not None))
-    labels = [label for label in first.classes.values if label in everywhere]
-    return np.stack(
-        [
-            np.concatenate(
-                [np.zeros(1)]
-                + [part for label in labels for part in _parts(site, list(site.classes.values).index(label))]
-            )
-            for site in statistics
-            if site.classes is not None
+        values = np.stack([np.concatenate(_parts(site, None)) for site in statistics])
+        return values, np.ones(values.shape, dtype=np.bool_)
+    known = [list(site.classes.values) if site.classes is not None else [] for site in statistics]
+    holders = Counter(label for labels in known for label in labels)
+    blocks, masks = [np.zeros((len(known), 1))], [np.ones((len(known), 1), dtype=np.bool_)]
+    for label in (label for label, number in holders.items() if 2 * number > len(known)):
+        parts = [
+            np.concatenate(_parts(site, labels.index(label))) if label in labels else None
+            for site, labels in zip(statistics, known, strict=True)
         ]
-    )
+        size = next(len(part) for part in parts if part is not None)
+        blocks.append(np.stack([np.zeros(size) if part is None else part for part in parts]))
+        masks.append(np.repeat([[part is not None] for part in parts], size, axis=1))
+    return np.concatenate(blocks, axis=1), np.concatenate(masks, axis=1)
 
 
 def _parts(site: Statistics, position: int | None) -> list[Array]:
