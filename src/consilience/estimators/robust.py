@@ -177,7 +177,7 @@ def scaled_sums(statistics: Statistics, factor: float) -> Statistics:
 
 
 def _alike(scaled: Array, is_known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which sites (J,) are copies, by the coordinates (J, P) that both of a pair know; none where these are none."""
+    """Return which sites (J,) are copies, by the coordinates (J, P) that both of a pair know; none by none."""
     squares = np.zeros((len(scaled), len(scaled)))
     for row, known in enumerate(is_known):
         differences = np.where(is_known & known, scaled - scaled[row], 0.0)
