@@ -141,3 +141,13 @@ def test_a_site_sends_no_unweighted_moments_beside_weighted_ones(tmp_path):
     there = b"".join(path.read_bytes() for path in (tmp_path / "round").rglob("*") if path.is_file())
     assert b"moments.rows.mean" in there
     assert b"moments.unweighted" not in there
+
+
+def test_numbers_where_classes_are_needed_are_named_without_their_values(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="a,b,c", comments="")
+    done = run("describe", "GaussianNB", "--data", tmp_path / "rows.csv", "-o", tmp_path / "nb.safetensors")
+    assert done.code == 1
+    (complaint,) = done.complaints()
+    assert "needs classes" in complaint
+    assert "array" not in complaint

@@ -355,6 +355,13 @@ def test_kinds_and_models_without_a_request_are_named():
         cs.federated.request("em", clusters)
     with pytest.raises(UnsupportedError, match="this is a dict"):
         cs.federated.request("em", {})
+    from sklearn.naive_bayes import GaussianNB
+
+    labels = np.repeat([0, 1], 20)
+    columns = np.random.default_rng(0).normal(size=(2, 40, 2))
+    sums = cs.fuse([GaussianNB().fit(of_site, labels) for of_site in columns])
+    with pytest.raises(UnsupportedError, match=r"this is a sklearn\.GaussianNB"):
+        cs.federated.request("em", sums)
     posterior = fused().posterior
     with pytest.raises(InputError, match="has no prior"):
         cs.federated.request("em", dataclasses.replace(posterior, prior=None))

@@ -151,6 +151,9 @@ def _describe_estimator(
     try:
         fitted = model.fit(X) if y is None else model.fit(X, y)
     except ValueError as error:
+        if str(error).startswith("Unknown label type"):  # scikit-learn goes on with all values
+            text = f"a {adapter.class_name} needs classes, and the targets are numbers that are not whole"
+            raise InputError(data, text, "give the class of each row as y, or in the last column of a .csv") from error
         raise InputError(
             data, f"a {adapter.class_name} cannot be fitted to it: {str(error).splitlines()[0][:200]}"
         ) from error

@@ -273,7 +273,8 @@ def _start_state(posterior: Any) -> MixtureState:
         For a variational one without the prior of its components.
     """
     if not isinstance(posterior, Posterior):
-        raise _unsupported(f"this is a {type(posterior).__name__}")
+        statistics = getattr(posterior, "statistics", None)  # of an EstimatorFusion, which is no name for users
+        raise _unsupported(f"this is a {type(posterior).__name__ if statistics is None else statistics.kind}")
     kind = posterior.source.get("kind")
     if (kind is not None and kind not in _KINDS) or posterior.family.name not in _COVARIANCE_NAMES:
         raise _unsupported(f"this is a {kind or posterior.family.name}")
