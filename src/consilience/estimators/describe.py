@@ -369,7 +369,10 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     is_alike = adapter.looks_like_one_row(statistics) if min_count > 0 else np.zeros(len(counts), dtype=bool)
     is_kept = (counts > 0) & ~is_thin & ~is_alike
     if not np.any(is_kept):
-        raise InputError("", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", keeps)
+        text = f"has no class of {max(min_count, 1):g} rows or more"
+        if np.any(is_alike & ~is_thin):
+            text += " that vary in any column"
+        raise InputError("", f"{text}: nothing may leave", keeps)
     if np.all(is_kept):
         return leaving, []
     problems = [
