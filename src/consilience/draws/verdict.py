@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from consilience.core.verdict import Verdict
+from consilience.drawing.words import format_count
 from consilience.draws.constraints import Real
 from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS
 from consilience.draws.methods.auto import DrawsAuto
@@ -67,7 +68,8 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
         against |= _skewness_notes(stack)
     if code == "fine" and against:
         code = "doubtful"
-    text = f"{stack.n_sites} subposteriors of {stack.n_coordinates} parameters combined by {chosen}"
+    parameters = format_count(stack.n_coordinates, "parameter")
+    text = f"{stack.n_sites} subposteriors of {parameters} combined by {chosen}"
     candidates: dict[str, float] = {}
     if isinstance(method, DrawsAuto):
         text += f" (largest |skewness| {details['largest_skewness']:.2f})"
