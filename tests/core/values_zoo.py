@@ -61,6 +61,11 @@ def draws(seed):
 
 
 @cache
+def draws_fusion():
+    return cs.fuse({name: draws(seed) for seed, name in enumerate(SITES)})
+
+
+@cache
 def pooled():
     rng = np.random.default_rng(0)
     estimates = {name: ({"age": rng.normal(), "bmi": rng.normal()}, np.diag([0.1, 0.2])) for name in SITES}
@@ -95,7 +100,7 @@ VALUES = Specimens(
         "BayesianNetwork": lambda _: bayesian_network(),
         "Description": lambda _: cs.describe(network(), (ROWS, LABELS)).description,
         "Draws": lambda _: draws(0),
-        "DrawsFusion": lambda _: cs.fuse({name: draws(seed) for seed, name in enumerate(SITES)}),
+        "DrawsFusion": lambda _: draws_fusion(),
         "EstimatorFusion": lambda _: estimator_fusion(),
         "Evaluation": lambda _: cs.evaluate(posterior_fusion().posterior, mixture(0), mixture_rows()),
         "Features": lambda _: cs.Features(names=("age", "bmi"), units=("years", "kg/m2"), scaling={"mean": (1.0, 2.0)}),
@@ -127,6 +132,7 @@ MORE_VALUES = {
     "estimator evaluation": lambda _: cs.evaluate(
         estimator_fusion(), estimator(), ROWS[:, :2], labels=["ash", "elm"] * 60
     ),
+    "draws evaluation": lambda _: cs.evaluate(draws_fusion(), draws(0), draws(3).variables),
     "intervals": lambda _: posterior_fusion().intervals(),
     "barrier": lambda _: cs.barrier(network(0), network(1), evaluate_loss, points=3),
     "plane": lambda _: cs.plane(network(0), network(1), network(2), evaluate_loss, points=3),

@@ -1,5 +1,7 @@
 """Containers and files: what is read goes back in the same container, dims and coords."""
 
+import copy
+import pickle
 import warnings
 
 import numpy as np
@@ -94,6 +96,25 @@ def test_arrays_of_the_caller_stay_writable_and_those_of_draws_do_not():
     array[0, 0] = 1.0
     with pytest.raises(ValueError, match="read-only"):
         draws.variables["a"][0, 0] = 1.0
+
+
+def test_draws_travel_to_another_process_and_stay_what_they_are():
+    draws = cs.Draws({"beta": np.random.default_rng(0).normal(size=(2, 200, 3))}, prior={"beta": ("normal", 0, 1)})
+    for again in (pickle.loads(pickle.dumps(draws)), copy.deepcopy(draws)):  # noqa: S301  (our own bytes)
+        assert again.digest == draws.digest
+
+
+def test_the_table_of_draws_has_moments_and_quantiles_of_every_parameter():
+    rng = np.random.default_rng(0)
+    values = {"beta": rng.normal(size=(2, 200, 2)), "tau": rng.gamma(2.0, size=(2, 200))}
+    table = cs.Draws(values, prior=1.0, constraints={"tau": "positive"}).to_frame().set_index("parameter")
+    for name, own in {
+        "beta[0]": values["beta"][..., 0],
+        "beta[1]": values["beta"][..., 1],
+        "tau": values["tau"],
+    }.items():
+        ends = np.percentile(own.ravel(), [5, 95])
+        np.testing.assert_allclose(table.loc[name], [own.mean(), own.std(), *ends], rtol=1e-12)
 
 
 def test_the_silent_objects_of_arviz_are_refused(arviz):

@@ -60,6 +60,24 @@ def test_sites_that_do_not_go_together_are_refused(message):
     assert any(message in problem for problem in cs.check(sites))
 
 
+def test_a_site_that_is_given_twice_is_said():
+    sites = {"lund": draws(0), "oslo": draws(0), "riga": draws(1)}
+    verdict = cs.fuse(sites, "gaussian_product").verdict
+    assert "oslo has the same draws as lund, so that their rows count twice" in verdict.text
+    assert "give every site once" in verdict.remedy
+    assert verdict.code == "doubtful"
+    del sites["oslo"]
+    assert "same draws" not in cs.fuse(sites, "gaussian_product").verdict.text
+
+
+def test_arrays_by_name_are_told_to_become_draws():
+    text = r"is a mapping of arrays \(beta\), which could be anything; of posterior draws, say so: consilience\.Draws"
+    with pytest.raises(cs.UnsupportedError, match=text):
+        cs.describe({"beta": np.zeros((2, 200))})
+    with pytest.raises(cs.InputError, match=f"^lund, oslo: {text}"):
+        cs.fuse({name: {"beta": np.zeros((2, 200))} for name in ("lund", "oslo")})
+
+
 def test_labels_of_axes_must_agree():
     sites = {
         name: draws(seed, dims={"beta": ("school",)}, coords={"school": labels})

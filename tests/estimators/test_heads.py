@@ -201,7 +201,7 @@ def test_modules_in_training_mode_or_with_other_weights_are_refused():
     frozen = module()
     fitted = cs.learners.Head(features=frozen).fit(X, y)
     other = cs.learners.Head(features=module(1)).fit(X, y)
-    with pytest.raises(InputError, match="took sums with features"):
+    with pytest.raises(InputError, match="took sums of other features than"):
         cs.fuse({"lund": fitted, "oslo": other})
     with torch.no_grad():
         frozen[0].weight += 1.0

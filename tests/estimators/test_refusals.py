@@ -379,7 +379,7 @@ def test_parts_of_a_column_transformer_that_are_not_fitted_from_moments_are_name
 def test_counts_do_not_follow_steps():
     X, y = count_rows(0)
     pipeline = make_pipeline(StandardScaler(with_mean=False), MultinomialNB()).fit(X, y)
-    with pytest.raises(cs.UnsupportedError, match="counts what its steps make"):
+    with pytest.raises(cs.UnsupportedError, match="counts or information of what its steps make"):
         cs.describe(pipeline, (X, y))
 
 

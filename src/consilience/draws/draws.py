@@ -15,6 +15,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed, names_in_line
+from consilience.drawing.frames import Tabular
 from consilience.drawing.words import format_count
 from consilience.draws.cmdstan import read_cmdstan
 from consilience.draws.constraints import Constraint, Real, as_constraint, is_shaped
@@ -22,9 +23,12 @@ from consilience.draws.containers import read_container
 from consilience.draws.priors import CommonFactor, Term, as_prior, law_problem
 from consilience.errors import InputError, OptionError, Problem
 
+LEVEL = 0.9
+"""Probability of the intervals in tables of draws and in reports."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Draws(Displayed):
+class Draws(Displayed, Tabular):
     """Draws of the posterior of one site, its subposterior.
 
     Parameters
@@ -216,6 +220,21 @@ class Draws(Displayed):
         if len(set(sizes.values())) > 1 or () in sizes.values():
             return [Problem("exchangeable", f"variables need one first axis of components, found {sizes}")]
         return []
+
+    # -- tables
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each parameter: mean, standard deviation, and the ends of its 90 % interval."""
+        entries = self.entries().reshape(self.n_draws, -1)
+        tails = [0.5 - LEVEL / 2, 0.5 + LEVEL / 2]
+        low, high = np.quantile(entries, tails, axis=0)
+        return {
+            "parameter": list(self.names),
+            "mean": entries.mean(axis=0).tolist(),
+            "deviation": entries.std(axis=0).tolist(),
+            "low": low.tolist(),
+            "high": high.tolist(),
+        }
 
     # -- shapes and names
 

@@ -6,18 +6,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from consilience.core.paired import PairedDifference
+from consilience.drawing.display import Displayed
+from consilience.drawing.frames import Tabular
 from consilience.posteriors.evaluation import (
     Score,
     better_model,
     difference_to_json,
     finite_json,
+    score_columns,
+    score_facts,
     score_lines,
     verdict_sentence,
 )
 
 
-@dataclass(frozen=True, eq=False)
-class DrawsEvaluation:
+@dataclass(frozen=True, eq=False, repr=False)
+class DrawsEvaluation(Displayed, Tabular):
     """How fused draws and a site's own compare with reference draws, or on held-out rows.
 
     Parameters
@@ -36,6 +40,20 @@ class DrawsEvaluation:
     difference: PairedDifference
     paired_by: str
     notes: tuple[str, ...]
+
+    def _headline(self) -> str:
+        return f"fused draws and a site's own, by {self.difference.n_observations:,} {self.paired_by}"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {"": self.verdict, **score_facts(self.scores)}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each score of both."""
+        return score_columns(self.scores)
+
+    def summary(self) -> str:
+        """Return the comparison as text: the verdict, the scores of both, and its limits."""
+        return str(self)
 
     @property
     def better(self) -> str | None:

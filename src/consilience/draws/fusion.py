@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
+from consilience.drawing.plots import Chart, draw_intervals
 from consilience.draws.containers import to_container
-from consilience.draws.draws import Draws
+from consilience.draws.draws import LEVEL, Draws
 from consilience.draws.files import write_draws
 from consilience.matching.result import Matching
 
@@ -103,6 +105,22 @@ class DrawsFusion(Fusion):
     def n_components(self) -> int:
         """Number of exchangeable components; of variables where there are none."""
         return self.draws.n_components
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each parameter of the fused draws: mean, standard deviation, ends of the 90 % interval."""
+        return self.draws.to_columns()
+
+    def _charts(self) -> Mapping[str, Chart | str]:
+        columns = self.draws.to_columns()
+        chart = partial(
+            draw_intervals,
+            names=columns["parameter"],
+            means=np.array(columns["mean"]),
+            intervals=np.column_stack([columns["low"], columns["high"]]),
+            title=f"Parameters, {100 * LEVEL:.0f} % intervals",
+        )
+        labels = self.matching._charts()["matching"] if self.draws.exchangeable else "no components were matched"
+        return {"parameters": chart, "matching": labels}
 
     def save(self, path: str | Path) -> None:
         """Write the fused draws with their provenance, whole or not at all.

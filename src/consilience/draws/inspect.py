@@ -23,7 +23,7 @@ def inspect_draws(file: SafetensorsFile) -> Inspection:
     rows: list[Row] = [
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
-        ("draws", f"{length:,} in each of {chains} chains, from {header.container}"),
+        ("draws", f"{length:,} in {_in_chains(chains)}, from {header.container}"),
         ("variables", listed(variables)),
         ("prior", _prior(header.prior)),
     ]
@@ -48,6 +48,10 @@ def inspect_draws(file: SafetensorsFile) -> Inspection:
         ("protection", "no noise is added beyond that of sampling, so no formal privacy is given"),
     ]
     return Inspection(document, rows)
+
+
+def _in_chains(chains: int) -> str:
+    return "1 chain" if chains == 1 else f"each of {chains} chains"
 
 
 def _called(constraint: str | list[str | int | float]) -> str:

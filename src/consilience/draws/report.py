@@ -29,7 +29,7 @@ from consilience.drawing.blocks import (
 from consilience.drawing.html import Page
 from consilience.drawing.svg import colour_class, element, line
 from consilience.drawing.words import format_count, format_number, shorten
-from consilience.draws.draws import Draws
+from consilience.draws.draws import LEVEL, Draws
 from consilience.draws.files import read_draws
 from consilience.errors import FileFormatError
 from consilience.files.atomic import write_bytes
@@ -37,9 +37,6 @@ from consilience.files.safetensors_file import SafetensorsFile
 
 MAX_PLOTS, MAX_SITES, MAX_CURVES = 24, 40, 10
 """Parameters with plots, sites with a row in a forest plot, and with a curve. Bounds the page; chosen by hand."""
-
-LEVEL = 0.9
-"""Probability of the intervals on the page."""
 
 _STEP = 22.0
 """Height of a row. Chosen by eye."""

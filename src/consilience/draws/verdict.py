@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from consilience.core.verdict import Verdict
+from consilience.drawing.words import format_count
 from consilience.draws.constraints import Real
 from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS
 from consilience.draws.methods.auto import DrawsAuto
@@ -61,13 +63,16 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
             code = "differ"
             against[f"sites differ ({figures}), so that one law for all is a choice"] = remedy
     against |= _prior_notes(stack, method)
+    if not isinstance(method, WASP):  # an average of copies is the copy
+        against |= _copy_notes(stack)
     against |= _size_notes(stack)
     against |= _shape_notes(stack)
     if not method.takes_modes and not isinstance(method, WASP):
         against |= _skewness_notes(stack)
     if code == "fine" and against:
         code = "doubtful"
-    text = f"{stack.n_sites} subposteriors of {stack.n_coordinates} parameters combined by {chosen}"
+    parameters = format_count(stack.n_coordinates, "parameter")
+    text = f"{stack.n_sites} subposteriors of {parameters} combined by {chosen}"
     candidates: dict[str, float] = {}
     if isinstance(method, DrawsAuto):
         text += f" (largest |skewness| {details['largest_skewness']:.2f})"
@@ -87,6 +92,18 @@ def _prior_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]:
             f"sample with the prior raised to 1/{stack.n_sites}"
         )
     }
+
+
+def _copy_notes(stack: Subposteriors) -> dict[str, str]:
+    """Return sites whose draws are those of another: no two sites sample the same numbers."""
+    first: dict[str, str] = {}
+    notes = {}
+    for name, site in zip(stack.names, stack.sites, strict=True):
+        digest = hashlib.sha256(np.ascontiguousarray(site.unconstrained + 0.0).tobytes()).hexdigest()
+        other = first.setdefault(digest, name)
+        if other != name:
+            notes[f"{name} has the same draws as {other}, so that their rows count twice"] = "give every site once"
+    return notes
 
 
 def _size_notes(stack: Subposteriors) -> dict[str, str]:

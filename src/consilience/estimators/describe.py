@@ -241,7 +241,7 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
     if steps and not adapter.follows_units:
         raise UnsupportedError(
             f"a Pipeline of a {adapter.class_name}",
-            "counts what its steps make, and counts do not follow them",
+            "is described by counts or information of what its steps make, which do not follow them",
             "do the same to the data at all sites before, and describe the last step alone",
         )
     if adapter.needs_fourth_moments(parameters):

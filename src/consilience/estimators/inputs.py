@@ -192,7 +192,11 @@ def _of_two(
         its, expected = (", ".join(labels.kinds()) for labels in (site.classes, first.classes))
         problems.append(differs("names its classes by", its, expected, "give classes the same labels at all sites"))
     problems += [
-        differs(f"took sums with {name}", site.parameters.get(name), first.parameters.get(name), "fit all sites alike")
+        Problem(label, f"took sums of other features than {first_label}", "make them once, and give them to all sites")
+        if name == "features"
+        else differs(
+            f"took sums with {name}", site.parameters.get(name), first.parameters.get(name), "fit all sites alike"
+        )
         for name in adapter_of_kind(first.kind).sum_parameters
         if site.parameters.get(name) != first.parameters.get(name)
     ]

@@ -6,7 +6,7 @@ a warning at the site says which.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -174,6 +174,11 @@ def unsupported_model(model: Any) -> Problem:
     if isinstance(model, Fusion):
         text = f"is a {type(model).__name__}, expected one model"
         return Problem("", text, "take fusion.model or fusion.posterior, or write it with fusion.save(path)", "E-MODEL")
+    if isinstance(model, Mapping) and model and all(hasattr(value, "__array__") for value in model.values()):
+        text = f"is a mapping of arrays ({', '.join(map(str, model)):.80}), which could be anything"
+        return Problem(
+            "", text, "of posterior draws, say so: consilience.Draws(mapping, prior=1 / number of sites)", "E-MODEL"
+        )
     if hasattr(model, "__array__") or hasattr(model, "__dataframe__") or sparse.issparse(model):
         text = f"is data ({name}), expected a model that was fitted to them"
         return Problem(

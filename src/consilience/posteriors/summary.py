@@ -38,6 +38,7 @@ def summary(fusion: Fusion) -> str:
 def notes_of(details: Mapping[str, Any]) -> list[str]:
     """Return what should be known of single models: what was left out and why, who is far apart, who lacks words."""
     lines = [f"{printable(record['name'])}: {record['why']}" for record in details.get("outliers", [])]
+    lines += _not_averaged(details.get("robust"))
     if details.get("left_out"):
         lines.append(f"{details['left_out']} components with too few observations were left out")
     lines += [
@@ -58,6 +59,20 @@ def _average(average: Mapping[str, Any]) -> list[str]:
     reason = f": {printable(average['reason'])}" if average.get("reason") else ""
     line = f"average {average['name']}{reason}"
     return [line, f"priors: {printable(average['priors'])}"] if average.get("priors") else [line]
+
+
+def _not_averaged(robust: Mapping[str, Any] | None) -> list[str]:
+    """Return which models robust=True left out of the average and why, a line each."""
+    if not robust:
+        return []
+    named = robust["left_out"][:MAX_NAMED]
+    whys = {"gate": "far from most models"}
+    lines = [
+        f"{printable(record['model'])}: left out by robust=True ({whys.get(record['step'], record['step'])})"
+        for record in named
+    ]
+    n_more = len(robust["left_out"]) - len(named)
+    return [*lines, *([f"{n_more} more models were left out by robust=True"] if n_more else [])]
 
 
 def _withheld(withheld: Mapping[str, Any] | None) -> list[str]:
