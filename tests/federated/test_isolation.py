@@ -1,6 +1,7 @@
 """A round that no single site can stop: the sites at fault are found, named and left out."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -146,11 +147,14 @@ def test_extreme_contributions_stop_no_round(source, tmp_path):
     assert any(named) or source == "descriptions"
 
 
+N_ROUNDS = int(os.environ.get("CONSILIENCE_ROUNDS", "500"))
+"""Rounds of the slow test; ``CONSILIENCE_ROUNDS=5000`` takes more than an hour."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_extreme_contributions_stop_none_of_many_rounds(source, tmp_path):
-    """5,000 rounds in all."""
-    for seed in range(3, 3 + math.ceil(5000 / len(SOURCES))):
+    for seed in range(3, 3 + math.ceil(N_ROUNDS / len(SOURCES))):
         require_result_or_names(source, seed, tmp_path)
 
 
