@@ -41,6 +41,8 @@ napoleon_google_docstring = False
 napoleon_numpy_docstring = True
 napoleon_use_ivar = True
 python_use_unqualified_type_names = True
+# Words of types, such as "shape" in "ndarray of shape (n,)", are looked up, and are attributes of several classes too.
+suppress_warnings = ["ref.python"]
 
 bibtex_bibfiles = ["refs.bib"]
 bibtex_default_style = "unsrt"

@@ -59,7 +59,7 @@ class Constraint(ABC):
 
     @abstractmethod
     def constrain(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
-        """Return values (n, *shape) of coordinates (n, d)."""
+        """Return values (n, ...), each of a shape, of coordinates (n, d)."""
 
     @abstractmethod
     def log_jacobian(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
