@@ -132,10 +132,18 @@ def read_draws(where: Path | SafetensorsFile) -> tuple[Draws, dict[str, Any] | N
 
 
 def read_header(where: Path | SafetensorsFile) -> tuple[DrawsHeader, TensorHeader]:
-    """Return what the header of a draws file says."""
-    (parsed,) = _parse_headers([as_file(where)])
+    """Return what the header of a draws file says, its tensors checked by their types and shapes.
+
+    Raises
+    ------
+    FileFormatError
+        As `read_draws`.
+    """
+    file = as_file(where)
+    (parsed,) = _parse_headers([file])
     if isinstance(parsed, FileFormatError):
         raise parsed
+    _check_tensors(file, *parsed)
     return parsed
 
 
