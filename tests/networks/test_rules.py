@@ -31,8 +31,8 @@ WITHOUT_A_NETWORK = """
     vdot view_as where zero zeros_like
 """
 NO_NETWORK = WITHOUT_A_NETWORK.split()
-"""Rules that no network of the zoo uses yet; a new rule gets a network there, not a line here. Those of assertions are used
-by the networks of ``language_models``."""
+"""Rules that no network of the zoo uses yet; a new rule gets a network there, not a line here. Those of assertions are
+used by the networks of ``language_models``."""
 
 
 def noted(name, rule, used):
