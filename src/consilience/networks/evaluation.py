@@ -13,20 +13,9 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.core.paired import PairedDifference, paired_difference
-from consilience.drawing.display import Displayed
-from consilience.drawing.frames import Tabular
 from consilience.drawing.words import format_count
 from consilience.errors import InputError
-from consilience.posteriors.evaluation import (
-    Score,
-    better_model,
-    difference_to_json,
-    finite_json,
-    score_columns,
-    score_facts,
-    score_lines,
-    verdict_sentence,
-)
+from consilience.posteriors.evaluation import Comparison, Score, difference_to_json, score_lines, verdict_sentence
 from consilience.posteriors.scores import ScoreKind
 
 FEW_ROWS = 50
@@ -59,7 +48,7 @@ class ClassScore:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NetworkEvaluation(Displayed, Tabular):
+class NetworkEvaluation(Comparison):
     """How a fused network and a site's own compare on the site's labelled data.
 
     Parameters
@@ -86,53 +75,31 @@ class NetworkEvaluation(Displayed, Tabular):
     def _headline(self) -> str:
         return f"fused network and a site's own on {format_count(self.difference.n_observations, 'row')}"
 
-    def _facts(self) -> dict[str, object | None]:
-        return {"": self.verdict, **score_facts(self.scores)}
-
-    def to_columns(self) -> dict[str, list[Any]]:
-        """Return a row for each score of both models."""
-        return score_columns(self.scores)
-
-    def summary(self) -> str:
-        """Return the comparison as text: the verdict, both networks' scores, by class, and its limits."""
-        return str(self)
-
-    @property
-    def better(self) -> str | None:
-        """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
-        return better_model(self.difference, larger_is_better=True)
-
     @property
     def verdict(self) -> str:
         """One sentence: which network is more often right here, and by how much."""
-        return verdict_sentence(self.difference, "percentage points of accuracy", "rows", larger_is_better=True)
+        return verdict_sentence(self.difference, "percentage points of accuracy", self._pairs, self.better)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values; what is infinite or not a number is None."""
-        document: dict[str, Any] = finite_json(
-            {
-                "verdict": self.verdict,
-                "better": self.better,
-                "scores": [asdict(score) for score in self.scores],
-                "difference": difference_to_json(self.difference),
-                "loss_difference": difference_to_json(self.loss_difference),
-                "classes": [asdict(score) for score in self.classes],
-                "observations": "rows",
-                "notes": list(self.notes),
-            }
-        )
-        return document
+    def _more_json(self) -> dict[str, Any]:
+        return {
+            "loss_difference": difference_to_json(self.loss_difference),
+            "classes": [asdict(score) for score in self.classes],
+            "observations": self._pairs,
+        }
 
-    def __str__(self) -> str:
+    def _lines(self) -> list[str]:
         low, high = self.loss_difference.interval
-        lines = [self.verdict, "", *score_lines(self.scores)]
-        lines += ["", f"cross-entropy, fused minus own: {self.loss_difference.mean:.4g} nats, {low:.4g} to {high:.4g}"]
+        lines = [
+            *score_lines(self.scores),
+            "",
+            f"cross-entropy, fused minus own: {self.loss_difference.mean:.4g} nats, {low:.4g} to {high:.4g}",
+        ]
         if len(self.classes) <= MAX_LISTED_CLASSES:
             lines += ["accuracy by class, %:", f"{'class':>7}  {'rows':>7}  {'your own':>8}  {'fused':>8}"]
             lines += [
                 f"{score.label:7}  {score.rows:7}  {score.own:8.2f}  {score.fused:8.2f}" for score in self.classes
             ]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return lines
 
 
 def compare_networks(

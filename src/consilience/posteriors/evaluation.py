@@ -44,8 +44,72 @@ class Score:
     kind: ScoreKind | None = None
 
 
+class Comparison(Displayed, Tabular):
+    """A fused model and a site's own, compared by scores: what every such comparison says of itself.
+
+    A class of a kind of model states `scores`, of which `difference` is about the first, and `notes`.
+    """
+
+    __slots__ = ()
+    scores: tuple[Score, ...]
+    difference: PairedDifference
+    notes: tuple[str, ...]
+
+    @property
+    def _pairs(self) -> str:
+        """What differences are paired by, in the plural."""
+        return "rows"
+
+    def _facts(self) -> dict[str, object | None]:
+        return {"": self.verdict, **_score_facts(self.scores)}
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """Return a row for each score of both models."""
+        return {name: [getattr(score, name) for score in self.scores] for name in ("name", "unit", "fused", "own")}
+
+    def summary(self) -> str:
+        """Return the comparison as text: the verdict, both models' scores, and its limits."""
+        return str(self)
+
+    @property
+    def better(self) -> str | None:
+        """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
+        sign = self.difference.sign * (1 if self.scores[0].larger_is_better else -1)
+        return {1: "fused", -1: "own", 0: None}[sign]
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: which model is better here, and by how much."""
+        return verdict_sentence(self.difference, self.scores[0].unit, self._pairs, self.better)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values; what is infinite or not a number is None."""
+        document: dict[str, Any] = finite_json(
+            {
+                "verdict": self.verdict,
+                "better": self.better,
+                "scores": [asdict(score) for score in self.scores],
+                "difference": difference_to_json(self.difference),
+                "notes": list(self.notes),
+                **self._more_json(),
+            }
+        )
+        return document
+
+    def _more_json(self) -> dict[str, Any]:
+        """Return what a comparison of this kind of model says beside these."""
+        return {}
+
+    def _lines(self) -> list[str]:
+        """Return the lines between the verdict and the notes."""
+        return score_lines(self.scores)
+
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, "", *self._lines(), *(f"note: {note}" for note in self.notes)])
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation(Displayed, Tabular):
+class Evaluation(Comparison):
     """How a fused model and a site's own compare on the site's data.
 
     Parameters
@@ -77,44 +141,24 @@ class Evaluation(Displayed, Tabular):
     skipped: int
     notes: tuple[str, ...]
 
+    @property
+    def _pairs(self) -> str:
+        return self.observations
+
     def _headline(self) -> str:
         return f"fused model and a site's own on {format_count(self.difference.n_observations, 'observation')}"
 
     def _facts(self) -> dict[str, object | None]:
         unseen = ", ".join(map(str, self.unseen.tolist()[:MAX_NAMES])) or "none"
-        return {"": self.verdict, **score_facts(self.scores), "fused components never seen here": unseen}
-
-    def to_columns(self) -> dict[str, list[Any]]:
-        """Return a row for each score of both models."""
-        return score_columns(self.scores)
-
-    def summary(self) -> str:
-        """Return the comparison as text: the verdict, both models' scores, and its limits."""
-        return str(self)
+        return {**super()._facts(), "fused components never seen here": unseen}
 
     @property
     def unseen(self) -> Labels:
         """Fused components that none of these data belong to (at most G,): what the site learns of others."""
         return np.flatnonzero(self.fused_usage == 0)
 
-    @property
-    def better(self) -> str | None:
-        """``"fused"`` or ``"own"``, by the sign of the interval of `difference`; None when it does not tell."""
-        return better_model(self.difference, bool(self.scores[0].larger_is_better))
-
-    @property
-    def verdict(self) -> str:
-        """One sentence: which model is better here, and by how much."""
-        first = self.scores[0]
-        return verdict_sentence(self.difference, first.unit, self.observations, bool(first.larger_is_better))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values; what is infinite or not a number is None."""
-        document = {
-            "verdict": self.verdict,
-            "better": self.better,
-            "scores": [asdict(score) for score in self.scores],
-            "difference": difference_to_json(self.difference),
+    def _more_json(self) -> dict[str, Any]:
+        return {
             "observations": self.observations,
             "skipped": self.skipped,
             "usage": {
@@ -123,27 +167,20 @@ class Evaluation(Displayed, Tabular):
                 "own": self.own_usage.tolist(),
                 "unseen": self.unseen.tolist(),
             },
-            "notes": list(self.notes),
         }
-        finite: dict[str, Any] = finite_json(document)
-        return finite
 
-    def __str__(self) -> str:
+    def _lines(self) -> list[str]:
         used = [f"{np.count_nonzero(usage)} of {len(usage)}" for usage in (self.own_usage, self.fused_usage)]
-        lines = [self.verdict, "", *score_lines(self.scores, ("components used", used[0], used[1], ""))]
-        lines += ["", f"{self.usage_unit} of each fused component: {', '.join(map(str, self.fused_usage))}"]
         unseen = ", ".join(map(str, self.unseen))
-        lines.append(f"fused components never seen here: {unseen or 'none'}")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return [
+            *score_lines(self.scores, ("components used", used[0], used[1], "")),
+            "",
+            f"{self.usage_unit} of each fused component: {', '.join(map(str, self.fused_usage))}",
+            f"fused components never seen here: {unseen or 'none'}",
+        ]
 
 
-def better_model(difference: PairedDifference, larger_is_better: bool) -> str | None:
-    """Return ``"fused"`` or ``"own"``, by the sign of the interval; None when it does not tell."""
-    sign = difference.sign * (1 if larger_is_better else -1)
-    return {1: "fused", -1: "own", 0: None}[sign]
-
-
-def verdict_sentence(difference: PairedDifference, unit: str, observations: str, larger_is_better: bool) -> str:
+def verdict_sentence(difference: PairedDifference, unit: str, observations: str, better: str | None) -> str:
     """Return in one sentence which model is better, and by how much, with a 95 % interval.
 
     Parameters
@@ -154,8 +191,8 @@ def verdict_sentence(difference: PairedDifference, unit: str, observations: str,
         Unit of the score.
     observations : str
         What an observation is, in the plural.
-    larger_is_better : bool
-        Whether a larger score is a better one.
+    better : str or None
+        ``"fused"`` or ``"own"``; None where the difference does not tell.
     """
     if difference.n_observations < 2:
         return f"no difference can be told from fewer than two {observations}"
@@ -163,7 +200,6 @@ def verdict_sentence(difference: PairedDifference, unit: str, observations: str,
     mean = _rounded_to_margin(abs(difference.mean), difference.margin)
     margin = _rounded_to_margin(difference.margin, difference.margin)
     size = f"{mean} ± {margin} {unit} ({basis})"
-    better = better_model(difference, larger_is_better)
     if better == "fused":
         return f"the fused model is better by {size}"
     if better == "own":
@@ -172,12 +208,7 @@ def verdict_sentence(difference: PairedDifference, unit: str, observations: str,
     return f"no difference can be told: fused minus own is {sign}{size}"
 
 
-def score_columns(scores: Sequence[Score]) -> dict[str, list[Any]]:
-    """Return a row for each score: its name, its unit, and what both models have."""
-    return {name: [getattr(score, name) for score in scores] for name in ("name", "unit", "fused", "own")}
-
-
-def score_facts(scores: Sequence[Score]) -> dict[str, object | None]:
+def _score_facts(scores: Sequence[Score]) -> dict[str, object | None]:
     """Return both models' scores by the score's name, as values show them."""
     return {
         f"{score.name}{f', {score.unit}' if score.unit else ''}": f"fused {score.fused:.4f}, your own {score.own:.4f}"
