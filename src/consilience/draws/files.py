@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,13 +23,8 @@ from consilience.errors import ConsilienceError, FileFormatError, InputError
 from consilience.files.arrays import write_arrays
 from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
-from consilience.files.safetensors_file import (
-    SafetensorsFile,
-    TensorHeader,
-    as_file,
-    read_all_arrays,
-    validate_documents,
-)
+from consilience.files.reader import FileReader
+from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
 
 FORMAT = "consilience-draws"
@@ -115,66 +110,8 @@ def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Any] | None =
     write_arrays(path, arrays, document)
 
 
-def read_draws(where: Path | SafetensorsFile) -> tuple[Draws, dict[str, Any] | None]:
-    """Return the draws of a file and its provenance, everything checked but values.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is none of these, and tensors that are missing, unknown, or of another type or shape.
-    InputError
-        For statements that contradict each other.
-    """
-    (contents,) = read_many([as_file(where)])
-    if isinstance(contents, InputError):
-        raise contents
-    return contents
-
-
-def read_header(where: Path | SafetensorsFile) -> tuple[DrawsHeader, TensorHeader]:
-    """Return what the header of a draws file says, its tensors checked by their types and shapes.
-
-    Raises
-    ------
-    FileFormatError
-        As `read_draws`.
-    """
-    file = as_file(where)
-    (parsed,) = _parse_headers([file])
-    if isinstance(parsed, FileFormatError):
-        raise parsed
-    _check_tensors(file, *parsed)
-    return parsed
-
-
-def read_many(files: Sequence[SafetensorsFile]) -> list[tuple[Draws, dict[str, Any] | None] | InputError]:
-    """Return what ``read_draws`` returns or raises for every file: all documents first, then all tensors."""
-    results: list[Any] = list(_parse_headers(files))
-    for position, parsed in enumerate(results):
-        if not isinstance(parsed, FileFormatError):
-            try:
-                _check_tensors(files[position], *parsed)
-                results[position] = parsed[0]
-            except InputError as error:
-                results[position] = error
-    sound = [position for position, result in enumerate(results) if not isinstance(result, InputError)]
-    for position, arrays in zip(sound, read_all_arrays([files[position] for position in sound]), strict=True):
-        if isinstance(arrays, FileFormatError):
-            results[position] = arrays
-            continue
-        try:
-            results[position] = _make(files[position], results[position], arrays)
-        except InputError as error:
-            results[position] = error
-    return results
-
-
-def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[DrawsHeader, TensorHeader] | FileFormatError]:
-    return validate_documents(files, DrawsHeader, FORMAT_VERSION, "a draws file", {"variables": _MAX_VARIABLES})
-
-
-def _check_tensors(file: SafetensorsFile, header: DrawsHeader, tensors: TensorHeader) -> None:
-    """Raise for tensors that such a file does not have, or of a type or shape that is not theirs."""
+def _checked(file: SafetensorsFile, header: DrawsHeader, tensors: TensorHeader) -> DrawsHeader:
+    """Return the document, if the tensors are those that it announces, of the types and shapes that are theirs."""
     if header.container not in CONTAINERS:
         raise FileFormatError(file.label, f"has draws in a {header.container!r:.40}, expected one of {CONTAINERS}")
     if sorted(header.order) != sorted(header.variables) or not header.order:
@@ -198,6 +135,7 @@ def _check_tensors(file: SafetensorsFile, header: DrawsHeader, tensors: TensorHe
             raise FileFormatError(
                 file.label, f"tensor {name!r} has shape {shape}, which is not that of the header", REMEDY
             )
+    return header
 
 
 def _make(file: SafetensorsFile, header: DrawsHeader, arrays: dict[str, Any]) -> tuple[Draws, dict[str, Any] | None]:
@@ -241,3 +179,9 @@ def _labels(name: str, header: CoordinateHeader) -> Any:
         return np.array(header.labels, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"coordinate {name}", f"has labels that are not of their type ({error})") from error
+
+
+DRAWS_FILES = FileReader(DrawsHeader, FORMAT_VERSION, "a draws file", _checked, _make, {"variables": _MAX_VARIABLES})
+read_header = DRAWS_FILES.read_header
+read_draws = DRAWS_FILES.read
+"""Returns the draws of a file, and its provenance or None."""

@@ -10,7 +10,7 @@ from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
 from consilience.core.inputs import NamedInput, files_given_twice, in_order, too_few_models
 from consilience.draws.checking import chain_problems, disagreements, value_problems
 from consilience.draws.draws import Draws, as_draws
-from consilience.draws.files import FORMAT, read_many
+from consilience.draws.files import DRAWS_FILES, FORMAT
 from consilience.draws.fusion import DrawsFusion
 from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.relabel import Relabelling, relabel_sites
@@ -71,7 +71,7 @@ def describe_inputs(
     if numbers is not None and (isinstance(numbers, str) or len(numbers) != len(inputs)):
         raise OptionError("n_observations", f"expected {len(inputs)} numbers, one for each, found {numbers!r:.80}")
     files = [one.file for one in inputs if one.file is not None and one.format == FORMAT]
-    contents = iter(read_many(files) if files else ())
+    contents = iter(DRAWS_FILES.read_many(files))
     for place, one in enumerate(inputs):
         is_read = True
         try:

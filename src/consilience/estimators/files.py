@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,13 +28,8 @@ from consilience.families.centred_moments import CentredMoments
 from consilience.files.arrays import write_arrays
 from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
-from consilience.files.safetensors_file import (
-    SafetensorsFile,
-    TensorHeader,
-    as_file,
-    read_all_arrays,
-    validate_documents,
-)
+from consilience.files.reader import FileReader
+from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 from consilience.posteriors.files import FeaturesHeader
 from consilience.posteriors.posterior import Features
@@ -118,60 +113,8 @@ def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str
     write_arrays(path, arrays, document)
 
 
-def read_statistics(where: Path | SafetensorsFile) -> tuple[Statistics, dict[str, Any] | None]:
-    """Return the statistics of a file and its provenance, everything checked.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is none of these, and tensors that are missing, unknown, or of another type or shape.
-    InputError
-        For values that cannot be sums of rows.
-    """
-    (contents,) = read_many([as_file(where)])
-    if isinstance(contents, InputError):
-        raise contents
-    return contents
-
-
-def read_header(where: Path | SafetensorsFile) -> tuple[StatisticsHeader, TensorHeader]:
-    """Return what the header of a statistics file says."""
-    (parsed,) = _parse_headers([as_file(where)])
-    if isinstance(parsed, FileFormatError):
-        raise parsed
-    return parsed
-
-
-def read_many(files: Sequence[SafetensorsFile]) -> list[tuple[Statistics, dict[str, Any] | None] | InputError]:
-    """Return what ``read_statistics`` returns or raises for every file: all documents first, then all tensors."""
-    results: list[Any] = list(_parse_headers(files))
-    for position, parsed in enumerate(results):
-        if not isinstance(parsed, FileFormatError):
-            try:
-                _check_tensors(files[position], *parsed)
-                results[position] = parsed[0]
-            except InputError as error:
-                results[position] = error
-    sound = [position for position, result in enumerate(results) if not isinstance(result, InputError)]
-    for position, arrays in zip(sound, read_all_arrays([files[position] for position in sound]), strict=True):
-        if isinstance(arrays, FileFormatError):
-            results[position] = arrays
-            continue
-        try:
-            results[position] = _make(files[position], results[position], arrays)
-        except InputError as error:
-            results[position] = error
-    return results
-
-
-def _parse_headers(
-    files: Sequence[SafetensorsFile],
-) -> list[tuple[StatisticsHeader, TensorHeader] | FileFormatError]:
-    return validate_documents(files, StatisticsHeader, FORMAT_VERSION, "a statistics file", {"steps": _MAX_STEPS})
-
-
-def _check_tensors(file: SafetensorsFile, header: StatisticsHeader, tensors: TensorHeader) -> None:
-    """Raise for tensors that a file of this estimator does not have, or of a type or shape that is not theirs."""
+def _checked(file: SafetensorsFile, header: StatisticsHeader, tensors: TensorHeader) -> StatisticsHeader:
+    """Return the document, if the tensors are those of this estimator, of the types and shapes that are theirs."""
     try:
         adapter = adapter_of_kind(header.estimator)
         for step in header.steps:
@@ -205,6 +148,7 @@ def _check_tensors(file: SafetensorsFile, header: StatisticsHeader, tensors: Ten
         raise FileFormatError(file.label, f"has tensors that such a file does not have: {', '.join(unknown[:5])}")
     if ROWS not in names and f"counts.{ROWS}" not in shapes:
         raise FileFormatError(file.label, "has no moments and no counts of rows", REMEDY)
+    return header
 
 
 def _make(
@@ -256,3 +200,11 @@ def _moments(tensors: Mapping[str, Array], name: str) -> CentredMoments:
     scatter[..., rows, columns] = packed
     scatter[..., columns, rows] = packed
     return CentredMoments(**parts, scatter=scatter)
+
+
+STATISTICS_FILES = FileReader(
+    StatisticsHeader, FORMAT_VERSION, "a statistics file", _checked, _make, {"steps": _MAX_STEPS}
+)
+read_header = STATISTICS_FILES.read_header
+read_statistics = STATISTICS_FILES.read
+"""Returns the statistics of a file, and its provenance or None."""

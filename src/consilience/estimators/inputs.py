@@ -12,7 +12,7 @@ from consilience.core.inputs import NamedInput, files_given_twice, too_few_model
 from consilience.errors import InputError, Problem, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.describe import describe_all, is_estimator, withhold
-from consilience.estimators.files import FORMAT, read_many
+from consilience.estimators.files import FORMAT, STATISTICS_FILES
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.estimators.statistics import Statistics, Step
@@ -78,7 +78,7 @@ def describe_inputs(
     described: list[DescribedEstimator] = []
     problems = too_few_models(len(inputs))
     files = [one.file for one in inputs if one.file is not None and one.format == FORMAT]
-    contents = iter(read_many(files) if files else ())
+    contents = iter(STATISTICS_FILES.read_many(files))
     for one in inputs:
         is_read = True
         try:

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
-from pydantic import BaseModel
 from safetensors import SafetensorError
 
 from consilience.checks import AnyArray
@@ -25,10 +24,8 @@ from consilience.files.arrays import DTYPES, framework_for
 from consilience.files.document import (
     METADATA_KEY,
     REMEDY,
-    check_version,
     open_safetensors,
     parse_document,
-    validate_document,
 )
 
 _BLOCK = 2**16
@@ -36,9 +33,6 @@ _BLOCK = 2**16
 
 _UNREADABLE = (SafetensorError, ArithmeticError, TypeError, ValueError, RuntimeError, MemoryError)
 """What NumPy and torch raise for shapes that they cannot have, such as (2**70, 0)."""
-
-
-Schema = TypeVar("Schema", bound=BaseModel)
 
 
 class RowReader(Protocol):
@@ -324,56 +318,6 @@ def open_files(paths: Sequence[str | Path | SafetensorsFile], labels: Sequence[s
         except FileFormatError:
             continue
     return files
-
-
-def read_all_arrays(files: Sequence[SafetensorsFile]) -> list[dict[str, AnyArray] | FileFormatError]:
-    """Return the tensors of every file, in the order of their names, or why a file cannot be read."""
-    arrays: list[dict[str, AnyArray] | FileFormatError] = []
-    for file in files:
-        try:
-            arrays.append(file.arrays(sorted(file.header().shapes)))
-        except FileFormatError as error:
-            arrays.append(error)
-    return arrays
-
-
-def validate_documents(
-    files: Sequence[SafetensorsFile],
-    schema: type[Schema],
-    newest: int,
-    what: str,
-    max_entries: Mapping[str, int] | None = None,
-) -> list[tuple[Schema, TensorHeader] | FileFormatError]:
-    """Return the document and the header of every file, or why it is not one of these.
-
-    Parameters
-    ----------
-    files
-        The files.
-    schema
-        What their documents must be.
-    newest
-        The newest version of the format that is read.
-    what
-        What such a file is called in messages, such as "a posterior file".
-    max_entries
-        Entries of lists and objects in a document, by key, above which it is refused before it is validated.
-    """
-    documents: list[tuple[Schema, TensorHeader] | FileFormatError] = []
-    for file in files:
-        try:
-            header, document = file.header(), file.document
-            if header.text is None:
-                raise FileFormatError(file, f"has no consilience metadata, so it is not {what}", REMEDY)
-            check_version(file.label, document, newest)
-            for key, most in (max_entries or {}).items():
-                entries = document.get(key) if isinstance(document, dict) else None
-                if isinstance(entries, dict | list) and len(entries) > most:
-                    raise FileFormatError(file, f"has {len(entries)} {key} arrays, expected at most {most}", REMEDY)
-            documents.append((validate_document(file.label, schema, document), header))
-        except FileFormatError as error:
-            documents.append(error)
-    return documents
 
 
 def _empty(shape: tuple[int, ...], dtype: str, with_torch: bool) -> tuple[AnyArray, memoryview]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,19 +24,15 @@ from consilience.families import Family, family_from_config
 from consilience.files.arrays import DTYPES, write_arrays
 from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
-from consilience.files.safetensors_file import (
-    SafetensorsFile,
-    TensorHeader,
-    as_file,
-    read_all_arrays,
-    validate_documents,
-)
+from consilience.files.reader import FileReader, read_document
+from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
 from consilience.posteriors.posterior import Attached, Features, Posterior
 
 FORMAT_VERSION = 1
 """Version of the format, stated by every file; another one is refused."""
-_MAX_ATTACHED = 1000
+_WHAT = "a posterior file"
+_MAX_ENTRIES = {"attached": 1000}
 """Attached arrays of a file at most, against files that exhaust memory. Chosen by hand."""
 _MAX_LISTED = 5
 """Names that a message lists at most; more are counted. Chosen by hand."""
@@ -163,87 +159,8 @@ def read_summary(where: Path | SafetensorsFile) -> FileSummary:
         For a file that is missing, truncated, not safetensors, without our metadata or of a newer version.
     """
     file = as_file(where)
-    (parsed,) = _parse_headers([file])
-    if isinstance(parsed, FileFormatError):
-        raise parsed
-    header, tensors = parsed
+    header, tensors = read_document(file, PosteriorHeader, FORMAT_VERSION, _WHAT, _MAX_ENTRIES)
     return FileSummary(header, dict(tensors.shapes))
-
-
-def read_posterior(where: Path | SafetensorsFile) -> tuple[Posterior, dict[str, Any] | None]:
-    """Return the posterior of a file and its provenance, everything checked.
-
-    Raises
-    ------
-    FileFormatError
-        As ``read_summary``, and for tensors that are missing, unknown, or not floating point.
-    InputError
-        For values that are not members of the family, naming file and component.
-    """
-    (contents,) = read_posteriors([as_file(where)])
-    if isinstance(contents, InputError):
-        raise contents
-    return contents
-
-
-def read_posteriors(
-    files: Sequence[SafetensorsFile],
-) -> list[tuple[Posterior, dict[str, Any] | None] | InputError]:
-    """Return what `read_posterior` returns or raises for every file: all documents first, then all tensors.
-
-    A file of which something is wrong in one stage takes no part in the next.
-    """
-    results: list[Any] = list(_parse_headers(files))
-    families: dict[str, Family] = {}
-    for position, parsed in enumerate(results):
-        if isinstance(parsed, FileFormatError):
-            continue
-        header, tensors = parsed
-        try:
-            # Files of one fusion mostly share a family, which is made once.
-            text = json.dumps(header.family, sort_keys=True, default=str)
-            if text not in families:
-                families[text] = family_of(files[position].label, header.family)
-            _check_tensors(files[position], header, tensors)
-            results[position] = (header, families[text])
-        except FileFormatError as error:
-            results[position] = error
-    sound = [position for position, result in enumerate(results) if not isinstance(result, FileFormatError)]
-    for position, arrays in zip(sound, read_all_arrays([files[position] for position in sound]), strict=True):
-        results[position] = arrays if isinstance(arrays, FileFormatError) else (*results[position], arrays)
-    return [
-        result if isinstance(result, FileFormatError) else _make_posterior(file, *result)
-        for file, result in zip(files, results, strict=True)
-    ]
-
-
-def _make_posterior(
-    file: SafetensorsFile, header: PosteriorHeader, family: Family, arrays: dict[str, Any]
-) -> tuple[Posterior, dict[str, Any] | None] | InputError:
-    """Return the posterior of a file with its provenance, or the error that says what is wrong with its values."""
-    tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(arrays)}
-    try:
-        posterior = Posterior(
-            family,
-            tensors["natural"],
-            prior=tensors.get("prior"),
-            counts=None if header.counts is None else np.array(header.counts, dtype=np.float64),
-            weights=tensors.get("weights"),
-            attached={
-                name: Attached(
-                    tensors[f"attached.{name}"],
-                    tuple(array.axes),
-                    array.rule,
-                    tensors.get(f"attached.{name}.precision"),
-                )
-                for name, array in header.attached.items()
-            },
-            features=Features(**header.features.model_dump()),
-            source=header.source,
-        )
-    except InputError as error:
-        return InputError(problem.about(file.label) for problem in error.problems)
-    return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
 
 
 def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) -> Family:
@@ -255,15 +172,24 @@ def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) ->
         Naming the file, for a family that is not known or cannot be made.
     """
     try:
-        return family_from_config(config)
+        return _shared_family(json.dumps(config, sort_keys=True))
     except FileFormatError as error:
         raise FileFormatError(problem.about(path) for problem in error.problems) from error
     except (ArithmeticError, TypeError, ValueError) as error:
         raise FileFormatError(path, f"its family cannot be made: {error}", remedy) from error
 
 
-def _parse_headers(files: Sequence[SafetensorsFile]) -> list[tuple[PosteriorHeader, TensorHeader] | FileFormatError]:
-    return validate_documents(files, PosteriorHeader, FORMAT_VERSION, "a posterior file", {"attached": _MAX_ATTACHED})
+@lru_cache(maxsize=8)
+def _shared_family(config: str) -> Family:
+    """Return the family of a description in JSON; files of one fusion mostly share a family, which is made once."""
+    return family_from_config(json.loads(config))
+
+
+def _prepare(file: SafetensorsFile, header: PosteriorHeader, tensors: TensorHeader) -> tuple[PosteriorHeader, Family]:
+    """Return the document with the family that it names, the tensors being its own."""
+    family = family_of(file.label, header.family)
+    _check_tensors(file, header, tensors)
+    return header, family
 
 
 def _check_tensors(file: SafetensorsFile, header: PosteriorHeader, tensors: TensorHeader) -> None:
@@ -296,3 +222,44 @@ def _list_names(names: list[str]) -> str:
     """Return names for a message: the first ones, and how many more there are."""
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return f"{names[:_MAX_LISTED]}{more}"
+
+
+def _make(
+    file: SafetensorsFile, prepared: tuple[PosteriorHeader, Family], arrays: dict[str, Any]
+) -> tuple[Posterior, dict[str, Any] | None]:
+    """Return the posterior of a file with its provenance.
+
+    Raises
+    ------
+    InputError
+        Saying what is wrong with its values.
+    """
+    header, family = prepared
+    tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(arrays)}
+    try:
+        posterior = Posterior(
+            family,
+            tensors["natural"],
+            prior=tensors.get("prior"),
+            counts=None if header.counts is None else np.array(header.counts, dtype=np.float64),
+            weights=tensors.get("weights"),
+            attached={
+                name: Attached(
+                    tensors[f"attached.{name}"],
+                    tuple(array.axes),
+                    array.rule,
+                    tensors.get(f"attached.{name}.precision"),
+                )
+                for name, array in header.attached.items()
+            },
+            features=Features(**header.features.model_dump()),
+            source=header.source,
+        )
+    except InputError as error:
+        raise InputError(problem.about(file.label) for problem in error.problems) from error
+    return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
+
+
+POSTERIOR_FILES = FileReader(PosteriorHeader, FORMAT_VERSION, _WHAT, _prepare, _make, _MAX_ENTRIES)
+read_posterior = POSTERIOR_FILES.read
+"""Returns the posterior of a file, and its provenance or None."""

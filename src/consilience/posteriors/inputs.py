@@ -12,7 +12,7 @@ from consilience.core.ancestry import MAX_SHARED, NO_ANCESTORS, ancestors_of, co
 from consilience.core.inputs import EQUAL, NamedInput, files_given_twice, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem, UnsupportedError, said_once
 from consilience.posteriors.describe import describe_all, unusable_components
-from consilience.posteriors.files import read_posteriors
+from consilience.posteriors.files import POSTERIOR_FILES
 from consilience.posteriors.labels import has_labels, label_problems
 from consilience.posteriors.observation_counts import (
     is_stated,
@@ -102,7 +102,7 @@ def describe_inputs(
     described: list[DescribedInput] = []
     problems: list[Problem] = []
     files = [named_input.file for named_input in inputs if named_input.file is not None]
-    contents = iter(read_posteriors(files) if files else ())
+    contents = iter(POSTERIOR_FILES.read_many(files))
     for position, named_input in enumerate(inputs):
         is_read, unusable, ancestors = True, tuple[int, ...](), NO_ANCESTORS
         try:

@@ -22,7 +22,8 @@ from consilience.federated.requests.base import Answer, Content, Request
 from consilience.files.atomic import write_bytes
 from consilience.files.budget import pad_text
 from consilience.files.document import METADATA_KEY, REMEDY
-from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file, validate_documents
+from consilience.files.reader import read_document
+from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 from consilience.files.schemas import FiniteJSON, StrictModel
 from consilience.posteriors.files import FeaturesHeader
 from consilience.posteriors.posterior import Features
@@ -163,10 +164,7 @@ def _validated(
     if file.header(remedy).text is not None and file.format != format_name:
         found = "is no file of this library" if file.format is None else f"is a {file.format!r:.80} file"
         raise FileFormatError(file.label, f"{found}, expected {what}", remedy)
-    (parsed,) = validate_documents([file], schema, FORMAT_VERSION, what)
-    if isinstance(parsed, FileFormatError):
-        raise parsed
-    return parsed
+    return read_document(file, schema, FORMAT_VERSION, what)
 
 
 def _read(file: SafetensorsFile, schema: type[Header], format_name: str, remedy: str) -> tuple[Header, Content]:
