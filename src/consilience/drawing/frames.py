@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,12 +14,12 @@ class Tabular:
 
     __slots__ = ()
 
+    @abstractmethod
     def to_columns(self) -> Mapping[str, Sequence[Any]]:
         """Return the table as columns of one length by name, which every library of tables takes.
 
         ``polars.DataFrame(value.to_columns())`` and ``pyarrow.table(value.to_columns())`` need nothing between.
         """
-        raise NotImplementedError
 
     def to_frame(self) -> Any:
         """Return the table as a pandas DataFrame.

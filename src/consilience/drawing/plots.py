@@ -6,6 +6,7 @@ with control characters escaped, and never read as mathematical text, which matp
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,9 +52,9 @@ class Plotted:
 
     __slots__ = ()
 
+    @abstractmethod
     def _charts(self) -> Mapping[str, Chart | str]:
         """Return by name what draws it, or why that cannot be drawn; the first that can be is the default."""
-        raise NotImplementedError
 
     def plot(self, kind: str | None = None, ax: Any = None) -> Any:
         """Draw it on a matplotlib axis.

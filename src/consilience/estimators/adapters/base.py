@@ -1,8 +1,8 @@
 """The adapter protocol of estimators: a fitted estimator as sums over its rows, and the estimator that sums give.
 
-To take in one more class, write a file with a class that gives ``kind``, ``mark``, ``sums_of_rows`` and ``fit_sums``,
-and add an instance to the table in ``table``; the laws in ``tests/estimators`` then run on it. Estimators are known by
-the names of their classes, so scikit-learn is imported only where one is rebuilt.
+To take in one more class, write a file with a `RefittedAdapter` that gives ``kind``, ``mark``, ``sums_of_rows`` and
+``fit_sums``, and add an instance to the table in ``table``; the laws in ``tests/estimators`` then run on it.
+Estimators are known by the names of their classes, so scikit-learn is imported only where one is rebuilt.
 """
 
 from __future__ import annotations
@@ -182,6 +182,20 @@ class EstimatorAdapter(ABC):
             "describe it where its data are: cs.describe(model, data="
             + ("X)" if self.needs == "nothing" else "(X, y))"),
         )
+
+    @abstractmethod
+    def rebuild(self, statistics: Statistics) -> Any:
+        """Return the fitted estimator of its sums.
+
+        Raises
+        ------
+        InputError
+            Where the sums of all do not determine it.
+        """
+
+
+class RefittedAdapter(EstimatorAdapter):
+    """One class of estimators that are made anew, and get from sums what ``fit`` would set."""
 
     @abstractmethod
     def fit_sums(self, model: Any, statistics: Statistics) -> None:

@@ -12,7 +12,7 @@ from scipy import linalg
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import (
-    EstimatorAdapter,
+    RefittedAdapter,
     Sums,
     class_priors,
     moments_of_classes,
@@ -22,7 +22,7 @@ from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, ROWS, Statistics
 
 
-class ClassMomentsAdapter(EstimatorAdapter):
+class ClassMomentsAdapter(RefittedAdapter):
     """What classifiers by means and scatters of classes have in common."""
 
     needs: ClassVar[Needs] = "classes"

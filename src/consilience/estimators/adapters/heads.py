@@ -6,6 +6,7 @@ Ridge, linear discriminants and Bayesian regression are solved from counts, sums
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -102,13 +103,9 @@ class HeadAdapter(EstimatorAdapter):
                 return Problem(name, f"expected a number {expected}, found {str(value)[:40]}")
         return None
 
+    @abstractmethod
     def head(self, statistics: Statistics) -> FittedHead:
         """Return the head that sums give, on the features in `statistics`."""
-        raise NotImplementedError
-
-    def fit_sums(self, model: Any, statistics: Statistics) -> None:
-        """Set what `head` gives on a fitted head."""
-        model.__dict__.update(self.head(statistics).__dict__)
 
     def rebuild(self, statistics: Statistics) -> Any:
         """Return the fitted head of its sums."""

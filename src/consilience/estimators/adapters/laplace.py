@@ -25,7 +25,7 @@ import numpy as np
 
 from consilience.checks import Array, symmetric_part
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, new_estimator
+from consilience.estimators.adapters.base import EstimatorAdapter, Mark, RefittedAdapter, Sums, new_estimator
 from consilience.estimators.adapters.likelihood import Likelihood, Multinomial, Tweedie
 from consilience.estimators.hyper_parameters import decode
 from consilience.estimators.site_rows import Needs, SiteRows
@@ -223,7 +223,7 @@ def checked_expansion(name: str, hessian: Array, gradient: Array, *, is_separate
     return ()
 
 
-class LogisticRegressionAdapter(LaplaceAdapter):
+class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
     """Logistic regression with an l2 penalty or none, of two classes or more; prior precision 1 / C."""
 
     kind: ClassVar[str] = "sklearn.LogisticRegression"
@@ -385,7 +385,7 @@ def _column_scale(hessian: Array, n_classes: int, p: int) -> Array:
     return means
 
 
-class GeneralisedLinearAdapter(LaplaceAdapter):
+class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
     """Regressors of a mean mu = exp(X beta) with the variance mu^power; prior precision alpha times the weights.
 
     In eta = X beta, half the unit deviance of power q is mu^(2-q)/(2-q) - y mu^(1-q)/(1-q) with a limit at 1 and 2, its

@@ -12,7 +12,7 @@ from scipy import linalg
 from consilience.checks import Array
 from consilience.core.caller import warn_caller
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import EstimatorAdapter, Sums, joint_moments
+from consilience.estimators.adapters.base import RefittedAdapter, Sums, joint_moments
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import Statistics
 
@@ -93,7 +93,7 @@ def warn_singular(rank: int, d: int) -> None:
     )
 
 
-class RegressionAdapter(EstimatorAdapter):
+class RegressionAdapter(RefittedAdapter):
     """What regressions have in common: joint moments of columns and targets."""
 
     module: ClassVar[str] = "sklearn.linear_model"

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from consilience.checks import Array
 from consilience.errors import InputError
-from consilience.estimators.adapters.base import EstimatorAdapter, Sums, class_priors, moments_of_classes
+from consilience.estimators.adapters.base import RefittedAdapter, Sums, class_priors, moments_of_classes
 from consilience.estimators.hyper_parameters import decode, encode
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics
@@ -22,7 +22,7 @@ _SAME_EPSILON = 1e-6
 other rows: the last batch's, or rows without their weights. Rounding leaves 1e-12."""
 
 
-class GaussianNBAdapter(EstimatorAdapter):
+class GaussianNBAdapter(RefittedAdapter):
     """Gaussian naive Bayes; epsilon is that of the variance of all rows, never the mean of the sites'.
 
     ``fit`` takes epsilon from rows without their weights. Weighted rows have their unweighted moments too, which leave
@@ -82,7 +82,7 @@ class GaussianNBAdapter(EstimatorAdapter):
         model.class_prior_ = class_priors(statistics)
 
 
-class CountAdapter(EstimatorAdapter):
+class CountAdapter(RefittedAdapter):
     """What naive Bayes classifiers of counts have in common: fitted objects keep all sums."""
 
     module: ClassVar[str] = "sklearn.naive_bayes"

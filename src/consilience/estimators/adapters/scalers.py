@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import EstimatorAdapter, Sums, whole_moments
+from consilience.estimators.adapters.base import RefittedAdapter, Sums, whole_moments
 from consilience.estimators.site_rows import SiteRows
 from consilience.estimators.statistics import ROWS, Statistics
 from consilience.families.centred_moments import CentredMoments
@@ -17,7 +17,7 @@ from consilience.families.centred_moments import CentredMoments
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class StandardScalerAdapter(EstimatorAdapter):
+class StandardScalerAdapter(RefittedAdapter):
     """Means and standard deviations of columns; a fitted object keeps all of it, with counts of each column."""
 
     kind: ClassVar[str] = "sklearn.StandardScaler"
@@ -80,7 +80,7 @@ def set_scaler(model: Any, record: CentredMoments) -> None:
         model.scale_ = np.where(is_constant, 1.0, np.sqrt(variances))
 
 
-class ExtremesAdapter(EstimatorAdapter):
+class ExtremesAdapter(RefittedAdapter):
     """What scalers by extremes have in common: the greatest value of a column is somebody's."""
 
     module: ClassVar[str] = "sklearn.preprocessing"

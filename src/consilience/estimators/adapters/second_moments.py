@@ -12,7 +12,7 @@ from scipy import linalg
 from consilience.checks import Array
 from consilience.core.caller import warn_caller
 from consilience.errors import InputError
-from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, whole_moments
+from consilience.estimators.adapters.base import Mark, RefittedAdapter, Sums, whole_moments
 from consilience.estimators.adapters.covariance_of_moments import (
     ledoit_wolf_shrinkage,
     oracle_approximating_shrinkage,
@@ -26,7 +26,7 @@ _SMALL_VARIANCE = 1e-12
 """Least noise variance of a factor analysis, and what its square roots are raised by: scikit-learn's number."""
 
 
-class SecondMomentsAdapter(EstimatorAdapter):
+class SecondMomentsAdapter(RefittedAdapter):
     """What estimators from the moments of all rows have in common."""
 
     module: ClassVar[str] = "sklearn.decomposition"

@@ -130,10 +130,6 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         is_weighted = self.class_name == "WLS"
         return joint_moments(SiteRows(np.asarray(X), np.asarray(y), weights if is_weighted else None))
 
-    def fit_sums(self, model: Any, statistics: Statistics) -> None:
-        """Is not called: results are made whole, by `rebuild`."""
-        raise NotImplementedError
-
     def rebuild(self, statistics: Statistics) -> FusedResults:
         """Return coefficients, covariance, scale and likelihood, which are those of all rows."""
         record, d = statistics.rows, statistics.n_columns
@@ -314,6 +310,41 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         }
         return replace(statistics, counts={**statistics.counts, **counts}, approximations=())
 
+    def no_refinement(self, statistics: Statistics) -> str | None:
+        """Return why there is no refinement: rows have offsets or the like, which an answer cannot state."""
+        extra = statistics.parameters.get("extra")
+        return (
+            None
+            if not extra
+            else f"was fitted with {', '.join(map(str, extra))}, which answers to requests do not take"
+        )
+
+    def rebuild(self, statistics: Statistics) -> FusedResults:
+        """Return coefficients with their covariance, at one dispersion."""
+        theta = self.coefficients(statistics)
+        information = self.natural(statistics)[0]
+        deviations = 1.0 / np.sqrt(np.diag(information))
+        inverse = np.linalg.inv(information * np.outer(deviations, deviations)) * np.outer(deviations, deviations)
+        return self._results(statistics, theta, self.dispersion(statistics) * symmetric_part(inverse))
+
+    def _results(self, statistics: Statistics, theta: Array, covariance: Array) -> FusedResults:
+        d = statistics.n_columns
+        names = statistics.features.names or tuple(f"x{number}" for number in range(1, d + 1))
+        params = theta if len(theta) == d else theta.reshape(-1, d).T
+        n, scale = statistics.n_observations, self.dispersion(statistics)
+        is_estimated = statistics.parameters.get("scale") == "estimated"
+        degrees = float(statistics.counts[DEGREES]) if is_estimated else n - len(theta)
+        return FusedResults(self.kind, names, params, covariance, scale, n, degrees, dict(statistics.parameters))
+
+
+def _extra(model: Any, names: tuple[str, ...]) -> list[str]:
+    """Return which of some arguments a model was made with."""
+    return [name for name in names if np.any(np.asarray(getattr(model, name, None) if hasattr(model, name) else 0))]
+
+
+class ModelLikelihoodAdapter(LikelihoodAdapter):
+    """Models whose likelihood statsmodels itself gives at any coefficients and on any rows."""
+
     def likelihood(
         self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
     ) -> Likelihood:
@@ -348,43 +379,8 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         del coefficients, rows, parameters
         return 0.0
 
-    def no_refinement(self, statistics: Statistics) -> str | None:
-        """Return why there is no refinement: rows have offsets or the like, which an answer cannot state."""
-        extra = statistics.parameters.get("extra")
-        return (
-            None
-            if not extra
-            else f"was fitted with {', '.join(map(str, extra))}, which answers to requests do not take"
-        )
 
-    def fit_sums(self, model: Any, statistics: Statistics) -> None:
-        """Is not called: results are made whole, by `rebuild`."""
-        raise NotImplementedError
-
-    def rebuild(self, statistics: Statistics) -> FusedResults:
-        """Return coefficients with their covariance, at one dispersion."""
-        theta = self.coefficients(statistics)
-        information = self.natural(statistics)[0]
-        deviations = 1.0 / np.sqrt(np.diag(information))
-        inverse = np.linalg.inv(information * np.outer(deviations, deviations)) * np.outer(deviations, deviations)
-        return self._results(statistics, theta, self.dispersion(statistics) * symmetric_part(inverse))
-
-    def _results(self, statistics: Statistics, theta: Array, covariance: Array) -> FusedResults:
-        d = statistics.n_columns
-        names = statistics.features.names or tuple(f"x{number}" for number in range(1, d + 1))
-        params = theta if len(theta) == d else theta.reshape(-1, d).T
-        n, scale = statistics.n_observations, self.dispersion(statistics)
-        is_estimated = statistics.parameters.get("scale") == "estimated"
-        degrees = float(statistics.counts[DEGREES]) if is_estimated else n - len(theta)
-        return FusedResults(self.kind, names, params, covariance, scale, n, degrees, dict(statistics.parameters))
-
-
-def _extra(model: Any, names: tuple[str, ...]) -> list[str]:
-    """Return which of some arguments a model was made with."""
-    return [name for name in names if np.any(np.asarray(getattr(model, name, None) if hasattr(model, name) else 0))]
-
-
-class GLMAdapter(LikelihoodAdapter):
+class GLMAdapter(ModelLikelihoodAdapter):
     """Generalised linear models of any family and link."""
 
     kind: ClassVar[str] = "statsmodels.GLM"
@@ -469,7 +465,7 @@ def _separated(model: Any, hessian: Array, is_binomial: bool) -> tuple[str, ...]
     return ("classes are separated at a site, so that its rows tell little of the coefficients",)
 
 
-class LogitAdapter(LikelihoodAdapter):
+class LogitAdapter(ModelLikelihoodAdapter):
     """Logistic regression of 0 and 1."""
 
     kind: ClassVar[str] = "statsmodels.Logit"
@@ -490,7 +486,7 @@ class LogitAdapter(LikelihoodAdapter):
         return _separated(model, hessian, True) or super().weak_directions(model, hessian)
 
 
-class DiscretePoissonAdapter(LikelihoodAdapter):
+class DiscretePoissonAdapter(ModelLikelihoodAdapter):
     """Poisson regression of counts."""
 
     kind: ClassVar[str] = "statsmodels.Poisson"
@@ -508,7 +504,10 @@ class DiscretePoissonAdapter(LikelihoodAdapter):
 
 
 class MNLogitAdapter(LikelihoodAdapter):
-    """Multinomial logistic regression; coefficients are those of all categories but the first, which sites share."""
+    """Multinomial logistic regression; coefficients are those of all categories but the first, which sites share.
+
+    Its likelihood is our own: a site may lack a category, which statsmodels does not take.
+    """
 
     kind: ClassVar[str] = "statsmodels.MNLogit"
     has_score: ClassVar[bool] = False
@@ -527,10 +526,6 @@ class MNLogitAdapter(LikelihoodAdapter):
         if not isinstance(categories, list) or len(categories) < 2:
             raise InputError("categories", "are those of a MNLogit, two or more, found none")
         return statistics.n_columns * (len(categories) - 1)
-
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Raise: sites may lack a category, which statsmodels does not take, so that the law is our own."""
-        raise NotImplementedError
 
     def _law(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> Multinomial:
         categories = parameters["categories"]
@@ -560,7 +555,7 @@ class MNLogitAdapter(LikelihoodAdapter):
         return self._law(coefficients, rows, parameters).value()
 
 
-class PHRegAdapter(LikelihoodAdapter):
+class PHRegAdapter(ModelLikelihoodAdapter):
     """Cox regression; what comes out is the one stratified by site."""
 
     kind: ClassVar[str] = "statsmodels.PHReg"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ def clip_norms(features: Array, bound: float | None) -> Array:
     return scaled / np.maximum(norms, 1.0)
 
 
-class FittedHead:
+class FittedHead(ABC):
     """A classifier of features; with its feature map, of inputs.
 
     Parameters
@@ -123,9 +124,9 @@ class FittedHead:
             raise InputError(data, "has no array y", "write a .npz with x and y")
         return self.features_of(arrays.inputs), arrays.labels
 
+    @abstractmethod
     def scores(self, features: Array) -> Array:
         """Return the scores (n, C) of rows of features."""
-        raise NotImplementedError
 
     def decision_function(self, X: Any) -> Array:
         """Return the scores (n, C) of inputs; the largest one decides."""
