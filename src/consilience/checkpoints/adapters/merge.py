@@ -124,7 +124,7 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    names, configs = [one.name for one in adapters], [one.config for one in adapters]
+    names, configs = [adapter.name for adapter in adapters], [adapter.config for adapter in adapters]
     for adapter in adapters:
         of_config = list(config_problems(adapter.name, adapter.config))
         problems += of_config or _factor_problems(adapter)
@@ -142,20 +142,22 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
         raise InputError(problems)
     shares = _shares(request, weights)
     ranks = {
-        module: sum(one.shape(one.parts(module)[0])[0] for one, share in _owners(adapters, shares, module) if share)
-        for module in dict.fromkeys(module for one in adapters for module in one.factors)
+        module: sum(
+            adapter.shape(adapter.parts(module)[0])[0] for adapter, share in _owners(adapters, shares, module) if share
+        )
+        for module in dict.fromkeys(module for adapter in adapters for module in adapter.factors)
     }
     ranks = {module: rank for module, rank in ranks.items() if rank}
     others = disagreements(names, configs, differing)
     notes = [f"{problem.subject}: {problem.text}; taken as one base" for problem in others]
     for tensor in _whole_tensors(adapters):
-        lacking = ", ".join(one.name for one in adapters if tensor not in one.others)
+        lacking = ", ".join(adapter.name for adapter in adapters if tensor not in adapter.others)
         notes += [f"{tensor} is not in {lacking}; it is the mean of those that have it"] if lacking else []
     tasks = _tasks(request, adapters, ranks, tuple(shares))
     shards = assign_shards(tasks, 0, ADAPTER_WEIGHTS)
-    inputs = MergeInputs(tuple(one.checkpoint for one in adapters))
+    inputs = MergeInputs(tuple(adapter.checkpoint for adapter in adapters))
     largest = max(
-        (sum(prod(one.shape(name)) for one in adapters for name in one.factors.get(module, {}).values()))
+        (sum(prod(adapter.shape(name)) for adapter in adapters for name in adapter.factors.get(module, {}).values()))
         for module in ranks
     )
     plan = MergePlan(
@@ -199,12 +201,12 @@ def _shares(request: MergeRequest, weights: Sequence[float]) -> list[float]:
 
 def _owners(adapters: Sequence[Adapter], shares: Sequence[float], module: str) -> list[tuple[Adapter, float]]:
     """Return the adapters that change a module, with their shares."""
-    return [(one, share) for one, share in zip(adapters, shares, strict=True) if module in one.factors]
+    return [(adapter, share) for adapter, share in zip(adapters, shares, strict=True) if module in adapter.factors]
 
 
 def _whole_tensors(adapters: Sequence[Adapter]) -> list[str]:
     """Return the tensors that were trained as a whole, in any adapter."""
-    named = dict.fromkeys(name for one in adapters for name in one.others)
+    named = dict.fromkeys(name for adapter in adapters for name in adapter.others)
     return [name for name in named if not name.endswith(BASE_SUFFIXES)]
 
 
@@ -280,15 +282,15 @@ def _tasks(
         tasks.append(TensorTask(name, shape, dtype, prod(shape) * itemsize, how, compared=kept))
 
     for module, rank in ranks.items():
-        owner = next(one for one in adapters if module in one.factors)
+        owner = next(adapter for adapter in adapters if module in adapter.factors)
         a_name, b_name = owner.parts(module)
         a_shape, b_shape = owner.shape(a_name), owner.shape(b_name)
         add(owner, a_name, (rank, *a_shape[1:]))
         add(owner, b_name, (b_shape[0], rank, *b_shape[2:]))
         if BIAS in owner.factors[module]:
             add(owner, owner.factors[module][BIAS], owner.shape(owner.factors[module][BIAS]))
-    for name in dict.fromkeys(name for one in adapters for name in one.others):
-        owner = next(one for one in adapters if name in one.others)
+    for name in dict.fromkeys(name for adapter in adapters for name in adapter.others):
+        owner = next(adapter for adapter in adapters if name in adapter.others)
         add(owner, name, owner.shape(name))
     return tasks
 
@@ -302,7 +304,7 @@ def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -
         For values that are not finite or that the type of the output cannot hold, and files that changed.
     """
     request, plan = prepared.request, prepared.plan
-    inputs = MergeInputs(tuple(one.checkpoint for one in prepared.adapters))
+    inputs = MergeInputs(tuple(adapter.checkpoint for adapter in prepared.adapters))
     (shard,) = plan.shards
     identity = merge_identity([request.document(), [file.header.digest for file in inputs.files]])
     with open_partial_output(output, identity, resume=False) as partial, ThreadPoolExecutor(1) as hashing:
@@ -319,8 +321,8 @@ def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -
         if (worst := max(errors.values(), default=0.0)) > _SAID_FROM:
             notes.append(f"rounding changes the merged products by up to {worst:.1e} of their size")
         config = merged_config(
-            [one.config for one in prepared.adapters],
-            [list(one.factors) for one in prepared.adapters],
+            [adapter.config for adapter in prepared.adapters],
+            [list(adapter.factors) for adapter in prepared.adapters],
             prepared.ranks,
         )
         write_bytes(partial.folder / ADAPTER_CONFIG, f"{as_json(config)}\n".encode())
@@ -356,30 +358,34 @@ def _write(
     with (partial.folder / shard.name).open("w+b") as stream:
         stream.write(shard.header)
         for module in prepared.ranks:
-            owners = [(one, share) for one, share in _owners(prepared.adapters, prepared.weights, module) if share]
+            owners = [
+                (adapter, share) for adapter, share in _owners(prepared.adapters, prepared.weights, module) if share
+            ]
             a_name, b_name = owners[0][0].parts(module)
-            factors = [tuple(read(one, name) for name in one.parts(module)) for one, _ in owners]
+            factors = [tuple(read(adapter, name) for name in adapter.parts(module)) for adapter, _ in owners]
             coefficients = [
-                share * module_scale(one.config, module, len(a))
-                for (one, share), (a, _) in zip(owners, factors, strict=True)
+                share * module_scale(adapter.config, module, len(a))
+                for (adapter, share), (a, _) in zip(owners, factors, strict=True)
             ]
             a, b = stack(factors, coefficients)  # type: ignore[arg-type]
             rounded = [writer.put(stream, tasks[name], values) for name, values in ((a_name, a), (b_name, b))]
             errors[module] = relative(*squared_change(a, b, *rounded))
             if BIAS in owners[0][0].factors[module]:
-                biases = [read(one, one.factors[module][BIAS]) for one, _ in owners]
-                bias = sum(c * one for c, one in zip(coefficients, biases, strict=True))
+                biases = [read(adapter, adapter.factors[module][BIAS]) for adapter, _ in owners]
+                bias = sum(c * of_adapter for c, of_adapter in zip(coefficients, biases, strict=True))
                 writer.put(stream, tasks[owners[0][0].factors[module][BIAS]], np.asarray(bias))
-        for name in dict.fromkeys(name for one in prepared.adapters for name in one.others):
+        for name in dict.fromkeys(name for adapter in prepared.adapters for name in adapter.others):
             owners = [
-                (one, w) for one, w in zip(prepared.adapters, prepared.weights, strict=True) if name in one.others
+                (adapter, w)
+                for adapter, w in zip(prepared.adapters, prepared.weights, strict=True)
+                if name in adapter.others
             ]
             if tasks[name].compared:
-                writer.copy(stream, tasks[name], [_raw(input_files, one, name) for one, _ in owners], owners)
+                writer.copy(stream, tasks[name], [_raw(input_files, adapter, name) for adapter, _ in owners], owners)
                 continue
             total = sum(weight for _, weight in owners)
             shares = [weight / total if total else 1 / len(owners) for _, weight in owners]
-            mean = sum(share * read(one, name) for share, (one, _) in zip(shares, owners, strict=True))
+            mean = sum(share * read(adapter, name) for share, (adapter, _) in zip(shares, owners, strict=True))
             writer.put(stream, tasks[name], np.asarray(mean))
         stream.flush()
         stream.seek(0)
