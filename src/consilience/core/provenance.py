@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from consilience.errors import InputError, Problem
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 
 Content = TypeVar("Content")
@@ -113,6 +113,36 @@ def read_inputs_of(
     if problems:
         raise InputError(problems)
     return contents
+
+
+def read_fused(
+    fused: SafetensorsFile,
+    sites: Sequence[SafetensorsFile],
+    read: Callable[[SafetensorsFile], tuple[Content, dict[str, Any] | None]],
+) -> tuple[Content, dict[str, Any], list[tuple[str, Content]]]:
+    """Return what is in a fused file, its provenance, and by name what is in those of its inputs that are at hand.
+
+    Parameters
+    ----------
+    fused, sites
+        As in `read_inputs_of`.
+    read
+        Returns what is in a file, and its provenance or None.
+
+    Raises
+    ------
+    FileFormatError
+        For a first file that cannot be read, or that no fusion wrote.
+    InputError
+        As `read_inputs_of`.
+    """
+    content, record = read(fused)
+    if record is None:
+        raise FileFormatError(fused, "does not say how it was made, so there is nothing to report", "give a fused file")
+    digests = [one.get("sha256") for one in record["inputs"]]
+    contents = read_inputs_of(fused, digests, sites, lambda site: read(site)[0])
+    names = [str(one["name"]) for one in record["inputs"]]
+    return content, record, [(name, site) for name, site in zip(names, contents, strict=True) if site is not None]
 
 
 def _storable(value: Any) -> Any:

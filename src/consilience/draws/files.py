@@ -25,7 +25,7 @@ from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
 from consilience.files.reader import FileReader
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
-from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
+from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 
 FORMAT = "consilience-draws"
 """What the documents of these files state as their format."""
@@ -49,18 +49,6 @@ class CoordinateHeader(StrictModel):
 
     dtype: str
     labels: Chunked[list[bool | int | float | str]]
-
-
-class MadeHeader(StrictModel):
-    """Provenance of a fused file, as ``make_provenance`` records it."""
-
-    method: str
-    options: dict[str, Any]
-    seed: int | None
-    inputs: Chunked[list[dict[str, Any]]]
-    result: dict[str, Any]
-    versions: Chunked[dict[str, str]]
-    verdict: dict[str, Any] | None = None
 
 
 class DrawsHeader(StrictModel):

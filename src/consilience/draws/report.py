@@ -12,7 +12,7 @@ from markupsafe import Markup
 from scipy.fft import irfft, rfft
 
 from consilience.checks import Array
-from consilience.core.provenance import read_inputs_of
+from consilience.core.provenance import read_fused
 from consilience.drawing.axes import Axes
 from consilience.drawing.blocks import (
     Block,
@@ -31,7 +31,6 @@ from consilience.drawing.svg import colour_class, element, line
 from consilience.drawing.words import format_count, format_number, shorten
 from consilience.draws.draws import LEVEL, Draws
 from consilience.draws.files import read_draws
-from consilience.errors import FileFormatError
 from consilience.files.atomic import write_bytes
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -80,14 +79,7 @@ def content_of_files(fused: SafetensorsFile, sites: Sequence[SafetensorsFile]) -
     InputError
         Listing the sites that the fused file was not made from.
     """
-    draws, record = read_draws(fused)
-    if record is None:
-        raise FileFormatError(fused, "does not say how it was made, so there is nothing to report", "give a fused file")
-    records = record["inputs"]
-    digests = [one.get("sha256") for one in records]
-    contents = read_inputs_of(fused, digests, sites, lambda site: read_draws(site)[0])
-    known = [(str(one["name"]), site) for one, site in zip(records, contents, strict=True) if site is not None]
-    return content_of(draws, record, known)
+    return content_of(*read_fused(fused, sites, read_draws))
 
 
 def write_page(path: Path, content: DrawsContent) -> None:

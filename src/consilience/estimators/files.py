@@ -30,7 +30,7 @@ from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
 from consilience.files.reader import FileReader
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
-from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
+from consilience.files.schemas import Chunked, FiniteJSON, MadeHeader, StrictModel
 from consilience.posteriors.files import FeaturesHeader
 from consilience.posteriors.posterior import Features
 
@@ -51,18 +51,6 @@ class StepHeader(StrictModel):
     name: str
     estimator: str
     parameters: FiniteJSON
-
-
-class MadeHeader(StrictModel):
-    """Provenance of a fused file, as ``make_provenance`` records it."""
-
-    method: str
-    options: dict[str, Any]
-    seed: int | None
-    inputs: Chunked[list[dict[str, Any]]]
-    result: dict[str, Any]
-    versions: Chunked[dict[str, str]]
-    verdict: dict[str, Any] | None = None
 
 
 class StatisticsHeader(StrictModel):

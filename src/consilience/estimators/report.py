@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from consilience.core.provenance import read_inputs_of
+from consilience.core.provenance import read_fused
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Facts, Figure, Items, Paragraph, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import InputError
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.coefficients import LEVEL, coefficients_of, column_names, inference_of
@@ -66,14 +66,7 @@ def content_of_files(fused: SafetensorsFile, sites: Sequence[SafetensorsFile]) -
     InputError
         Listing the sites that the fused file was not made from.
     """
-    statistics, record = read_statistics(fused)
-    if record is None:
-        raise FileFormatError(fused, "does not say how it was made, so there is nothing to report", "give a fused file")
-    records = record["inputs"]
-    digests = [one.get("sha256") for one in records]
-    contents = read_inputs_of(fused, digests, sites, lambda site: read_statistics(site)[0])
-    known = [(str(one["name"]), site) for one, site in zip(records, contents, strict=True) if site is not None]
-    return EstimatorContent(statistics, record, known)
+    return EstimatorContent(*read_fused(fused, sites, read_statistics))
 
 
 def write_page(path: Path, content: EstimatorContent) -> None:

@@ -103,3 +103,15 @@ def _refuse_not_finite(document: dict[str, Any]) -> dict[str, Any]:
 
 FiniteJSON = Annotated[dict[str, Any], AfterValidator(_refuse_not_finite)]
 """An object without NaN and infinity, which Python reads from JSON but which no fused file could carry on."""
+
+
+class MadeHeader(StrictModel):
+    """Provenance of a fused file, as ``core.provenance.make_provenance`` records it."""
+
+    method: str
+    options: dict[str, Any]
+    seed: int | None
+    inputs: Chunked[list[dict[str, Any]]]
+    result: dict[str, Any]
+    versions: Chunked[dict[str, str]]
+    verdict: dict[str, Any] | None = None
