@@ -142,7 +142,7 @@ def test_an_answer_that_comes_late_counts_in_the_next_round(place, output, tmp_p
             late.append(message.digest)
 
     with Following(place, ["a", "b"]):
-        result = serve(place, output, sites=SITES, then="em:2", deadline=4.0, quorum=2, poll=0.05, say=say)
+        result = serve(place, output, sites=SITES, then="em:2", deadline=8.0, quorum=2, poll=0.05, say=say)
     assert result.reports[1].missing == ("c",)
     assert [(one.site, one.sha256) for one in result.reports[2].carried] == [("c", late[0])]
     assert "its answer to request 1 came late" in result.reports[2].carried[0].reasons[0]
