@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
-from consilience.checkpoints.card import NOT_COMPARED
+from consilience.checkpoints.card import in_short
 from consilience.checkpoints.methods.base import TensorMethod, make_tensor_method
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES
@@ -68,7 +68,7 @@ class Merge(Displayed):
         record = self.provenance
         models = [str(one["name"]) for one in record.get("inputs", ()) if one.get("role") == "model"]
         return {
-            "": NOT_COMPARED if self.digests else None,
+            "": in_short(len(models)) if self.digests else None,
             "method": record.get("recipe", {}).get("method"),
             "models": names_in_line(models),
             "output": self.output,

@@ -67,6 +67,7 @@ def fuse(
         echo_json({
             "method": fusion.provenance.get("method"),
             "inputs": [one.get("name") for one in fusion.provenance.get("inputs", ())],
+            "in_short": fusion.in_short,
             "verdict": fusion.verdict.to_json(),
             "summary": plan.kind.summary(fusion),
             "wrote": [target, *([] if page is None else [page])],

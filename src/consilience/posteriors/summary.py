@@ -13,9 +13,10 @@ MAX_NAMED = 8
 
 
 def summary(fusion: Fusion) -> str:
-    """Return the verdict, how many components became how many, and what should be known of the models."""
+    """Return the sentence in short, the verdict, how many components became how many, and what should be known of the models."""
     inputs, verdict = fusion.provenance["inputs"], fusion.verdict
     lines = [
+        fusion.in_short,
         printable(verdict.text),
         *([f"to do: {printable(verdict.remedy)}"] if verdict.remedy else []),
         f"{fusion.details.get('sites', len(inputs))} models"
