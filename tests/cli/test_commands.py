@@ -35,7 +35,8 @@ def test_fuse_writes_the_fused_model_and_says_what_it_did(folder, process):
     fused = cs.fuse([cs.load(name) for name in TWO])
     loaded = cs.load(FUSED)
     assert loaded.natural.tobytes() == fused.posterior.natural.tobytes()
-    verdict, *remedies, first, second, average, last = done.out.splitlines()
+    short, verdict, *remedies, first, second, average, last = done.out.splitlines()
+    assert short == fused.in_short
     assert verdict == fused.verdict.text.replace("model 0", "a").replace("model 1", "b")
     assert all(remedy.startswith("to do: ") for remedy in remedies)
     assert first == f"2 models with 6 components -> {fused.n_components} components (method kl)"

@@ -54,7 +54,7 @@ def test_a_subject_is_added_left_out_and_renamed_without_a_look_at_the_sentence(
 
 @pytest.mark.parametrize("error", [cs.InputError, cs.FileFormatError, cs.OptionError, cs.UnsupportedError])
 def test_every_error_has_its_problems(error):
-    assert error("is empty").problems == ("is empty",)
+    assert error("is empty").problems == (f"is empty [{error.code}]",)
     (problem,) = error("a", "is empty", "write it again").problems
     assert (problem.subject, problem.text, problem.remedy) == ("a", "is empty", "write it again")
     several = error([WHOLE, "no models"])
@@ -123,7 +123,7 @@ def test_check_lists_what_fuse_cannot_support():
     (problem,) = cs.check(nets, example=torch.ones(1, 3))
     with pytest.raises(cs.UnsupportedError) as raised:
         cs.fuse(nets, example=torch.ones(1, 3))
-    assert raised.value.problems == (problem,)
+    assert raised.value.problems == (problem.coded("E-INPUT"),)
 
 
 @pytest.mark.parametrize("widths", [5, "x", [("0", 5)]], ids=str)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from consilience.catalogue import suggestion
 from consilience.cli.answer import answer
 from consilience.cli.completion import completion
 from consilience.cli.describe import describe
@@ -24,7 +25,6 @@ from consilience.cli.pack import pack
 from consilience.cli.report import report
 from consilience.cli.serve import send, serve
 from consilience.cli.short_warnings import short_warnings
-from consilience.errors import suggestion
 
 
 class _SuggestingGroup(click.Group):

@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from consilience.bayesian.methods import BAYESIAN_METHODS
+from consilience.catalogue import suggestion
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.cli.json_output import echo_json, json_option
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.draws.methods.base import DrawsMethod
-from consilience.errors import suggestion
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.method import NetworkMethod

@@ -7,9 +7,10 @@ from dataclasses import MISSING, fields
 from functools import wraps
 from typing import Any, ClassVar, Self, TypeVar, cast
 
+from consilience.catalogue import suggestion
 from consilience.core.deprecated import renamed_keyword
 from consilience.drawing.words import shorten
-from consilience.errors import OptionError, suggestion
+from consilience.errors import OptionError
 
 Requirement = tuple[str, bool, str]
 """Name of an option, whether its value is valid, and what it must be."""

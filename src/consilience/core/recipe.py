@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from consilience.errors import FileFormatError, suggestion, unreadable
+from consilience.catalogue import suggestion, unreadable
+from consilience.errors import FileFormatError
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -10,7 +10,7 @@ MAX_PARAMETERS = 20
 
 
 def summary(fusion: DrawsFusion) -> str:
-    """Return what the command says of a fusion: the verdict, in short first, and mean and deviation of each parameter."""
+    """Return what the command says of a fusion: the verdict, in short and in full, and each parameter."""
     draws = fusion.draws
     entries = draws.entries().reshape(draws.n_draws, -1)
     lines = [fusion.in_short, str(fusion.verdict)]

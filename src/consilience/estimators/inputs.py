@@ -26,6 +26,8 @@ PRIOR_ROUNDING = 1e-6
 class HyperParameterWarning(UserWarning):
     """Sites used different hyper-parameters that change no sums; the fused estimator has those of one of them."""
 
+    code = "W-DIFFER"
+
 
 @dataclass(frozen=True, eq=False)
 class DescribedEstimator:

@@ -9,7 +9,7 @@ from consilience.drawing.words import printable
 
 
 def summary(fusion: Any) -> str:
-    """Return the sentence in short, the verdict, how many rows of how many sites were summed, and what was left out."""
+    """Return the verdict in short and in full, how many rows of how many sites were summed, and what was left out."""
     verdict, statistics = fusion.verdict, fusion.statistics
     to_do = [f"to do: {printable(verdict.remedy)}"] if verdict.remedy else []
     lines = [fusion.in_short, printable(verdict.text), *to_do]

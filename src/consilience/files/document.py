@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from consilience.errors import FileFormatError, unreadable
+from consilience.catalogue import unreadable
+from consilience.errors import FileFormatError
 from consilience.files.budget import check_header, check_text
 from consilience.files.schemas import first_problem
 

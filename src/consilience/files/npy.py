@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy import sparse
 
-from consilience.errors import FileFormatError, unreadable
+from consilience.catalogue import unreadable
+from consilience.errors import FileFormatError
 
 
 def read_array(path: Path) -> Any:

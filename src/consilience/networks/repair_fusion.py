@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network, is_floating
 from consilience.networks.torch_modules import arrays_of_module, cast_like, is_module, module_with
@@ -219,7 +219,7 @@ def refit_fusion(
             shares = layer_shares(aligned, weights, fusion.network.symmetry, partner_inputs)
         refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng, shares=shares)
     except (InputError, UnsupportedError) as error:
-        return replace(fusion, details={**fusion.details, "refit": f"not done: {error}"})
+        return replace(fusion, details={**fusion.details, "refit": f"not done: {reason_of(error)}"})
     description = "layers fitted on inputs" if inputs is not None else "layers fitted on made-up inputs"
     notes = [f"{name or 'it'} {why}" for name, why in refitted.notes.items()]
     if notes:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from consilience.catalogue import said_once
 from consilience.core.ancestry import MAX_SHARED, NO_ANCESTORS, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, NamedInput, files_given_twice, stated_numbers, too_few_models
-from consilience.errors import InputError, Problem, UnsupportedError, said_once
+from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import read_posteriors
 from consilience.posteriors.labels import has_labels, label_problems

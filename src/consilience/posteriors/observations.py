@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from consilience.catalogue import did_you_mean
 from consilience.checks import Labels
-from consilience.errors import FileFormatError, InputError, did_you_mean
+from consilience.errors import FileFormatError, InputError
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.npy import read_array

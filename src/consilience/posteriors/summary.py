@@ -13,7 +13,7 @@ MAX_NAMED = 8
 
 
 def summary(fusion: Fusion) -> str:
-    """Return the sentence in short, the verdict, how many components became how many, and what should be known of the models."""
+    """Return the verdict in short and in full, how many components became how many, and what to know of the models."""
     inputs, verdict = fusion.provenance["inputs"], fusion.verdict
     lines = [
         fusion.in_short,

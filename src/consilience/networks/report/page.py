@@ -58,11 +58,7 @@ def render_network(
     styles : tuple of str, optional
         File names of the style sheets.
     """
-    size = (
-        SIDE_BY_SIDE
-        if content.side_by_side
-        else f"one of {format_count(content.parameters, 'parameter')}"
-    )
+    size = SIDE_BY_SIDE if content.side_by_side else f"one of {format_count(content.parameters, 'parameter')}"
     parameters = format_count(content.parameters, "parameter")
     came_out = SIDE_BY_SIDE if content.side_by_side else f"one network of {parameters}"
     return Page(
