@@ -50,17 +50,21 @@ has a section for each, with an example, what is meant and what to do; a test ho
 
 
 ALIASES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("seed", "random_state", "random_seed", "generator"), ("rng", "seed")),
-    "rng": ("seed",),
+    **dict.fromkeys(("seed", "random_state", "random_seed", "generator"), ("rng", "seed", "random_state")),
+    "rng": ("seed", "random_state"),
     **dict.fromkeys(("n_clusters", "k", "K", "num_components", "n_topics", "num_topics", "n_states", "num_clusters"),
                     ("n_components",)),
     **dict.fromkeys(("merge_method", "algorithm", "strategy"), ("method",)),
-    **dict.fromkeys(("max_iter", "n_iter", "iterations", "num_iterations", "epochs"), ("max_iterations", "steps")),
+    **dict.fromkeys(("max_iter", "n_iter", "iterations", "num_iterations", "epochs"),
+                    ("max_iterations", "steps", "max_iter")),
+    "max_iterations": ("max_iter",),
     "tol": ("tolerance",),
+    "tolerance": ("tol",),
     "n_init": ("restarts",),
     **dict.fromkeys(("weight", "sample_weight", "alphas"), ("weights",)),
     **dict.fromkeys(("base_model", "pretrained"), ("base",)),
-    **dict.fromkeys(("lambda", "lambda_", "scaling_coefficient"), ("scaling", "regularization")),
+    **dict.fromkeys(("lambda", "lambda_", "scaling_coefficient"), ("scaling", "regularization", "alpha")),
+    "regularization": ("alpha", "C", "reg_covar"),
     **dict.fromkeys(("reg", "reg_covar", "lam"), ("regularization", "ridge")),
     **dict.fromkeys(("lr", "learning_rate_init"), ("learning_rate",)),
     **dict.fromkeys(("verbose", "progress_bar", "disp"), ("progress",)),
@@ -119,6 +123,17 @@ def suggestion(name: object, known: Collection[str]) -> str:
     """Return ``, did you mean NAME?`` for a name that is not known, or nothing."""
     meant = did_you_mean(name, known)
     return f", did you mean {meant}?" if meant else ""
+
+
+def with_suggestions(names: Iterable[object], known: Collection[str]) -> str:
+    """Return names that are not known in one line, each with the one that was probably meant.
+
+    Examples
+    --------
+    >>> with_suggestions(["bta", "z"], ["alpha", "beta"])
+    'bta, did you mean beta?, z'
+    """
+    return ", ".join(f"{name}{suggestion(name, known)}" for name in names)
 
 
 def said_once(problems: Iterable[Problem]) -> list[Problem]:

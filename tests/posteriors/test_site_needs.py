@@ -47,7 +47,7 @@ def sites(**stated: object) -> dict[str, cs.Posterior]:
     ],
 )
 def test_what_is_missing_is_named_with_the_sites(need: SiteNeed, stated: dict[str, object], text: str) -> None:
-    assert cs.check(sites(**stated), method=_Demanding(needed=(need,))) == [text]
+    assert cs.check(sites(**stated), method=_Demanding(needed=(need,))) == [f"{text} [E-INPUT]"]
 
 
 def test_a_prior_that_must_be_proper() -> None:

@@ -257,9 +257,8 @@ def test_components_of_a_process_have_no_minority_to_drop_and_no_copies_to_trim(
     sites = [site(seed, inputs()) for seed in range(3)]
     (problem,) = cs.check(sites, "kmeans", n_components=9, **option)
     assert problem.startswith(text)
-    assert problem.endswith(
-        "follows from all sites' models together, not from copies of components; leave it out [E-INPUT]"
-    )
+    assert problem.text.endswith("follows from all sites' models together, not from copies of components")
+    assert problem.remedy == "leave it out"
     with pytest.raises(cs.InputError, match="follows from all sites' models together"):
         cs.fuse(sites, "kmeans", n_components=9, **option)
 

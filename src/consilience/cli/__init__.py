@@ -14,7 +14,9 @@ from typing import NoReturn
 
 import click
 
+from consilience.catalogue import did_you_mean
 from consilience.cli.commands import cli
+from consilience.cli.dialect import flags_of, problem_said
 from consilience.cli.json_output import echo_json, problems_json
 from consilience.cli.marks import echo_marked
 from consilience.drawing.words import printable
@@ -27,7 +29,7 @@ def main() -> NoReturn:
     try:
         cli.main(prog_name="consilience", standalone_mode=False)
     except click.ClickException as error:
-        problem = Problem("", error.format_message()).coded("E-USAGE")
+        problem = _usage_problem(error)
         _print_json([problem])
         click.UsageError(problem, getattr(error, "ctx", None)).show()
         sys.exit(2)
@@ -42,9 +44,22 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
+def _usage_problem(error: click.ClickException) -> Problem:
+    """Return what is wrong with a command line; an option of another library with the name that it has here."""
+    text = error.format_message()
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        options = flags_of(error.ctx.command)
+        meant = did_you_mean(error.option_name.lstrip("-").replace("-", "_"), options)
+        if meant:
+            return Problem(
+                "", f"No such option {error.option_name}", f"give {options[meant]}, if that was meant", "E-USAGE"
+            )
+    return Problem("", text).coded("E-USAGE")
+
+
 def _exit_with(problems: Sequence[Problem], status: int) -> NoReturn:
     """Print problems to stderr, without control characters of a stranger's file names, and exit."""
-    coded = [problem.coded("E-SYSTEM") for problem in problems]  # those of this library have a code
+    coded = [problem_said(problem).coded("E-SYSTEM") for problem in problems]  # those of this library have a code
     _print_json(coded)
     for problem in coded:
         echo_marked("consilience:", printable(problem), "red")

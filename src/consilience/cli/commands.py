@@ -36,7 +36,7 @@ class _SuggestingGroup(click.Group):
         """Return the command of the first word, or raise with the nearest."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             meant = suggestion(args[0], self.list_commands(ctx))
-            raise click.UsageError(f"No such command {args[0]!r}{meant}. [E-COMMAND]", ctx)
+            raise click.UsageError(f"No such command {args[0]!r}{meant or '.'} [E-COMMAND]", ctx)
         return super().resolve_command(ctx, args)
 
 

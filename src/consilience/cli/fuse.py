@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from consilience import api
+from consilience.cli.dialect import said
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import fusion_options, make_fusion_plan
 from consilience.cli.report import refuse_report
@@ -73,7 +74,7 @@ def fuse(
             "wrote": [target, *([] if page is None else [page])],
         })  # fmt: skip
     elif not quiet:
-        click.echo(plan.kind.summary(fusion))
+        click.echo(said(plan.kind.summary(fusion)))
         click.echo(f"wrote {target}" + ("" if page is None else f" and {page}"))
 
 

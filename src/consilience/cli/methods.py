@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
+from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any
 
@@ -65,6 +66,11 @@ def option_meanings(method: AnyMethod) -> dict[str, tuple[str, str]]:
             names, _, kind = head.partition(" : ")
             found |= {name.strip(): (kind, " ".join(body.split())) for name in names.split(",")}
     return {option.name: found.get(option.name, ("", "")) for option in fields(method)}
+
+
+def method_options() -> frozenset[str]:
+    """Return the names of all options of all methods, which ``--set`` takes."""
+    return frozenset(option.name for table in TABLES.values() for method in table for option in fields(method))
 
 
 @click.command()
@@ -166,8 +172,9 @@ def _print_method(method: AnyMethod, *, explain: bool) -> None:
         return
     click.echo(f"{'':12} options, each --set NAME=VALUE{'' if defaults else ': none'}\n")
     indent = " " * 4
-    width = min(_WIDTH, click.get_current_context().terminal_width or _WIDTH)
+    width = min(_WIDTH, get_terminal_size((_WIDTH, 24)).columns)
     for default, (kind, meaning) in zip(defaults, option_meanings(method).values(), strict=True):
         click.echo(f"  {default}" + (f"  ({kind})" if kind else ""))
-        # Rest of ``code`` marks is for the reference page.
-        click.echo(fill(meaning.replace("``", "'"), width, initial_indent=indent, subsequent_indent=indent) + "\n")
+        # Marks of ``code`` are for the reference page; what they mark has quotes of its own where it is a text.
+        shown = re.sub(r"``([^`]*)``", lambda code: code[1] if '"' in code[1] else f"'{code[1]}'", meaning)
+        click.echo(fill(shown, width, initial_indent=indent, subsequent_indent=indent) + "\n")

@@ -72,8 +72,8 @@ def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy")
         raise FileFormatError(
             path,
             "is a table of data by its name, expected the file of a model",
-            "describe a model with it (consilience describe MODEL --data, cs.describe(model, data)), or compare models "
-            "on it (consilience evaluate)",
+            "describe a model with it: consilience.describe(model, data), or compare models on it: "
+            "consilience.evaluate(fused, models, data)",
             "E-DATA",
         )
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from consilience.catalogue import suggestion
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network, is_floating
@@ -78,7 +79,7 @@ def repair(
         For models or moments that do not fit.
     """
     if kind not in _REPAIRS:
-        raise OptionError("kind", f"expected one of {', '.join(_REPAIRS)}, found {kind!r}")
+        raise OptionError("kind", f"expected one of {', '.join(_REPAIRS)}, found {kind!r}{suggestion(kind, _REPAIRS)}")
     if (batches is None) == (moments is None):
         raise OptionError("batches, moments", "give one of them")
     if moments is None and kind == "regmean":
