@@ -12,6 +12,7 @@ from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.files import StatisticsHeader, read_header
 from consilience.estimators.heads.feature_maps import parsed_record
 from consilience.files.safetensors_file import SafetensorsFile
+from consilience.posteriors.posterior import Features
 
 
 def inspect_statistics(file: SafetensorsFile) -> Inspection:
@@ -34,6 +35,7 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
         rows.append(("pipeline", listed([*steps, header.last_step])))
     names = header.features.names
     rows.append(("columns", f"{header.n_columns}" + ("" if names is None else f": {listed(names)}")))
+    rows += [("categories", text) for text in Features(categories=header.features.categories).categories_in_words()]
     if header.classes is not None:
         rows.append(("classes", f"{len(header.classes)}: {listed([str(label) for label in header.classes])}"))
     if header.target_shape is not None:

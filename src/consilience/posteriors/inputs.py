@@ -241,7 +241,7 @@ def _disagreements(described: list[DescribedInput], unaligned: list[Problem]) ->
                 Problem(site.label, f"is {posterior.family}, expected {expected.family} as in {first.label}")
             )
     comparable = [site for site in described if unaligned or site.posterior.family == described[0].posterior.family]
-    fields: tuple[str, ...] = ("classes",) if unaligned else ("names", "units", "scaling", "classes")
+    fields: tuple[str, ...] = ("classes",) if unaligned else ("names", "units", "scaling", "classes", "categories")
     if described and has_labels(described[0].posterior):  # sites may have different classes
         fields = tuple(field for field in fields if field != "classes")
         problems += [Problem(site.label, text) for site in described for text in label_problems(site.posterior)]

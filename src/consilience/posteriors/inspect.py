@@ -9,6 +9,7 @@ from consilience.core.inspection import Row, listed, people_rows
 from consilience.core.kind import Inspection
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.files import PosteriorHeader, read_summary
+from consilience.posteriors.posterior import Features
 
 _OF_WORDS = ("dirichlet", "categorical")
 """Families whose columns may be words."""
@@ -37,6 +38,7 @@ def inspect_posterior(file: SafetensorsFile) -> Inspection:
     names = header.features.names
     if names:
         rows.append(("features", listed(names)))
+    rows += [("categories", text) for text in Features(categories=header.features.categories).categories_in_words()]
     rows.append(("tensors", ", ".join(f"{name} {list(shape)}" for name, shape in sorted(summary.shapes.items()))))
     if header.provenance:
         made = header.provenance
