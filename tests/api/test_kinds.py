@@ -98,6 +98,12 @@ def test_its_header_alone_says_what_is_inside(name, tmp_path):
     found = inspect_file(path)
     assert found.rows
     assert found.document
+    is_it, behind, partners, following = found.plain
+    assert is_it.startswith("This is ")
+    assert "observation" in behind
+    assert "fused with" in partners
+    assert following.startswith("Next: ")
+    assert all(sentence.endswith(".") for sentence in found.plain)
 
 
 @pytest.mark.parametrize("name", OF_SHARDS)

@@ -156,7 +156,7 @@ def test_json_of_networks(nets, command):
     document = printed(command, "describe", "one.safetensors", *module, "--data", "data.npz")
     assert document["wrote"] == ["one.description.safetensors"]
     printed(
-        command, "fisher", "one.safetensors", *module, "--data", "data.npz", "-o", "f.safetensors", "--minimum", "1"
+        command, "fisher", "one.safetensors", *module, "--data", "data.npz", "-o", "f.safetensors", "--min-count", "1"
     )
     printed(command, "barrier", "one.safetensors", "two.safetensors", *module, "--data", "data.npz")
 

@@ -91,7 +91,7 @@ def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, comm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "x", "--minimum", "121"), "give at least 121"),
+        (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "x", "--min-count", "121"), "give at least 121"),
         (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "0.npy"), "0.npy: is read here"),
         (("fisher", KNOWN[0], *MODULE, "--data", "0.npy", "-o", "x"), "expected a network"),
         (("fisher", SITES[0], *MODULE, "--data", "missing.npy", "-o", "x"), "missing.npy"),

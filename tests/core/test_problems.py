@@ -58,9 +58,9 @@ def test_every_error_has_its_problems(error):
     (problem,) = error("a", "is empty", "write it again").problems
     assert (problem.subject, problem.text, problem.remedy) == ("a", "is empty", "write it again")
     several = error([WHOLE, "no models"])
-    assert several.problems[0] is WHOLE
+    assert several.problems[0] == WHOLE.coded(error.code)
     assert several.problems[1].subject == ""
-    assert str(several) == f"{WHOLE}\nno models"
+    assert str(several) == f"{WHOLE} [{error.code}]\nno models [{error.code}]"
     again = _through_pickle(several)
     assert [problem.subject for problem in again.problems] == ["a.safetensors", ""]
 

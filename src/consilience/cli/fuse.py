@@ -80,8 +80,9 @@ def fuse(
 
 @click.command()
 @fusion_options
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
-def check(as_json: bool, **plan_options: Any) -> None:
+def check(quiet: bool, as_json: bool, **plan_options: Any) -> None:
     """Say everything that would go wrong when fusing MODELS; exit 1 if anything would."""
     plan = make_fusion_plan(**plan_options)
     recipe = plan.recipe
@@ -90,7 +91,7 @@ def check(as_json: bool, **plan_options: Any) -> None:
         raise InputError(problems)
     if as_json:
         echo_json({"ok": True, "models": plan.n_models()})
-    else:
+    elif not quiet:
         click.echo(f"ok: {plan.n_models()} models can be fused")
 
 

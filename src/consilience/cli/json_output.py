@@ -38,7 +38,9 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "wrote": "paths",
     },
     "head": {"description": "what `inspect` says of it", "wrote": "paths"},
-    "inspect": {"*": "the document of the file, by its format"},
+    "inspect": {
+        "plain": "list of sentences: what it is, and what to do next", "*": "the document of the file, by its format",
+    },
     "merge": {
         "in_short": "the sentences that the model card begins with",
         "tensors": "number", "files": "list of {name, bytes, sha256 (null before it is written)}",

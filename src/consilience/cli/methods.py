@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any
 
@@ -17,6 +16,7 @@ from consilience.catalogue import suggestion
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import terminal_width
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.draws.methods.base import DrawsMethod
 from consilience.estimators.adapters.base import EstimatorAdapter
@@ -40,9 +40,6 @@ TABLES: Mapping[str, Sequence[AnyMethod]] = {
 
 _PARAMETERS = re.compile(r"^Parameters\n-+\n(.*?)(?=^\S[^\n]*\n-+\n|\Z)", re.DOTALL | re.MULTILINE)
 _ENTRY = re.compile(r"^(\S[^\n]*)\n((?:    [^\n]*\n|\n)+)", re.MULTILINE)
-
-_WIDTH = 100
-"""Columns of an explanation at most, however wide the terminal. Chosen by hand, for legible lines."""
 
 
 def method_names() -> list[str]:
@@ -172,7 +169,7 @@ def _print_method(method: AnyMethod, *, explain: bool) -> None:
         return
     click.echo(f"{'':12} options, each --set NAME=VALUE{'' if defaults else ': none'}\n")
     indent = " " * 4
-    width = min(_WIDTH, get_terminal_size((_WIDTH, 24)).columns)
+    width = terminal_width()
     for default, (kind, meaning) in zip(defaults, option_meanings(method).values(), strict=True):
         click.echo(f"  {default}" + (f"  ({kind})" if kind else ""))
         # Marks of ``code`` are for the reference page; what they mark has quotes of its own where it is a text.
