@@ -16,7 +16,7 @@ from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
 from tests.cli.bad_files import content, forged, site
-from tests.cli.running import on_terminal
+from tests.cli.running import on_terminal, rows_of
 
 TWO = ("a.safetensors", "b.safetensors")
 FUSED = "fused.safetensors"
@@ -184,7 +184,7 @@ def test_check(process):
 def test_inspect_a_file_of_a_site(command):
     done = command("inspect", TWO[0])
     assert (done.code, done.err) == (0, "")
-    lines = [line.split(":", 1) for line in done.out.splitlines()]
+    lines = [line.split(":", 1) for line in rows_of(done.out)]
     people = [name for name, _ in lines].index("What this file tells about people")
     found = {name: value.strip() for name, value in lines[:people]}
     counts = [f"about {5 * int(count / 5 + 0.5)}" for count in sorted(cs.load(TWO[0]).counts)]
