@@ -22,6 +22,7 @@ from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.predictive import predictive_scores
 from consilience.bayesian.predictive_scores import PredictiveScores
 from consilience.bayesian.readers.table import as_bayesian_network, written_like
+from consilience.catalogue import suggestion
 from consilience.checkpoints.merge import Merge, merge
 from consilience.checkpoints.methods.slerp import SLERP
 from consilience.checkpoints.methods.task_vectors import DARE, TIES, TaskArithmetic
@@ -45,7 +46,6 @@ from consilience.errors import (
     RobustWarning,
     UnsupportedError,
     WithheldWarning,
-    suggestion,
 )
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.meta_analysis.analysis import MetaAnalysis, meta_analysis

@@ -92,7 +92,8 @@ class RenamedModules(MetaPathFinder, Loader):
         old, places = module.__name__, RENAMED[module.__name__]
         where = " and ".join(places) or "consilience.files"
         warnings.warn(
-            f"{old} is deprecated since 0.2 and goes in 0.3; what it had is in {where}, or in consilience itself",
+            f"{old} is deprecated since 0.2 and goes in 0.3; what it had is in {where}, or in consilience itself"
+            " [W-DEPRECATED]",
             DeprecationWarning,
             stacklevel=_OUTSIDE,
         )

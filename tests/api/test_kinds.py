@@ -1,5 +1,8 @@
 """Laws of every kind of model and every format of files: each is known for what it is, and by nobody else."""
 
+import re
+from html import unescape
+
 import pytest
 
 import consilience as cs
@@ -16,6 +19,7 @@ from consilience.api.kinds import (
 from consilience.core.inputs import NamedInput, name_inputs
 from consilience.errors import FileFormatError
 from tests.api.kinds_zoo import FILES, FORMAT_NAMES, KIND_NAMES, OBJECTS, OF_SHARDS, packed
+from tests.refusals.running import command
 
 every_kind = pytest.mark.parametrize("name", KIND_NAMES)
 every_format = pytest.mark.parametrize("name", FORMAT_NAMES)
@@ -38,6 +42,22 @@ def test_two_of_a_kind_are_fused_and_checked_as_that_kind(name):
     assert all(kind.has_method(one.name) for one in kind.methods)
     assert not kind.has_method("astrology")
     assert kind.summary(fusion)
+
+
+@every_kind
+def test_command_cell_report_and_the_report_of_a_file_begin_with_one_sentence(name, tmp_path):
+    models = {place: OBJECTS[name](seed) for seed, place in enumerate(("lund", "oslo"))}
+    kind = KINDS[KIND_NAMES.index(name)]
+    fusion = cs.fuse(models, "average" if kind.has_method("average") else None)
+    fusion.save(tmp_path / "fused.safetensors")
+    fusion.report(tmp_path / "report.html")
+    done = command("report", tmp_path / "fused.safetensors", "-o", tmp_path / "of-file.html")
+    assert done.code == 0, done.err
+    sentence = fusion.in_short
+    assert sentence.startswith("2 models went in and ")
+    assert kind.summary(fusion).splitlines()[0] == sentence
+    for page in (fusion._repr_html_(), *((tmp_path / one).read_text() for one in ("report.html", "of-file.html"))):
+        assert unescape(re.findall(r'<p class="short">(.*?)</p>', page)[0]) == sentence
 
 
 def test_of_inputs_of_several_kinds_the_networks_reader_says_what_is_odd():
@@ -78,6 +98,12 @@ def test_its_header_alone_says_what_is_inside(name, tmp_path):
     found = inspect_file(path)
     assert found.rows
     assert found.document
+    is_it, behind, partners, following = found.plain
+    assert is_it.startswith("This is ")
+    assert "observation" in behind
+    assert "fused with" in partners
+    assert following.startswith("Next: ")
+    assert all(sentence.endswith(".") for sentence in found.plain)
 
 
 @pytest.mark.parametrize("name", OF_SHARDS)

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -12,6 +13,8 @@ import termios
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from consilience.errors import FAMILIES
 
 COMMAND = [sys.executable, "-m", "consilience"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -26,11 +29,21 @@ class Finished:
     err: str
 
     def complaints(self):
-        """Return the lines on stderr, each of which must be one for people."""
+        """Return the lines on stderr, each of which must be one for people; without the code of a family."""
         lines = self.err.splitlines()
         assert "Traceback" not in self.err
         assert all(line.startswith("consilience: ") for line in lines), self.err
-        return [line.removeprefix("consilience: ") for line in lines]
+        assert all(re.search(r" \[E-[A-Z]+\]$", line) for line in lines), self.err
+        said = [line.removeprefix("consilience: ") for line in lines]
+        return [re.sub(rf" \[({'|'.join(FAMILIES)})\]$", "", line) for line in said]
+
+
+def rows_of(inspected):
+    """Return the lines of an inspection below its sentences."""
+    sentences, _, rows = inspected.partition("\n\n")
+    assert sentences.startswith("This is ")
+    assert "\nNext: " in sentences
+    return rows.splitlines()
 
 
 def run(*arguments, **settings):

@@ -62,7 +62,8 @@ def test_files_alone_are_fused_as_the_function_fuses_them(bnns, folder, command)
     assert (done.code, done.err) == (0, "")
     fusion = cs.fuse(BAYESIAN, "kl", regularization=0.1, max_units=20, rng=3)
     assert same(cs.load(folder / FUSED), fusion.model)
-    lines = done.out.splitlines()
+    short, *lines = done.out.splitlines()
+    assert short.startswith("3 models went in and one network of ")
     units = fusion.groups
     assert lines[0] == (
         f"3 Bayesian networks with 17 units each in 2 groups -> {sum(units.values())} units (method kl)"

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 import consilience as cs
 from consilience.bayesian.files import write_bayesian_network
 from consilience.bayesian.network import BayesianNetwork
+from tests.cli.running import rows_of
 from tests.cli.some_nets import SITES
 
 FILE = "bnn.safetensors"
@@ -36,7 +37,7 @@ def test_all_that_the_header_says_is_told(bnn, folder, command):
     (folder / FILE).write_bytes(content[:length] + b"\xff" * (len(content) - length))  # every number is NaN
     done = command("inspect", FILE)
     assert (done.code, done.err) == (0, "")
-    lines = done.out.splitlines()
+    lines = rows_of(done.out)
     people = next(place for place, line in enumerate(lines) if line.startswith("What this file tells about people"))
     assert len(lines) > people + 1
     assert lines[:people] == [
@@ -65,7 +66,7 @@ def test_what_the_header_does_not_say_is_told_too(folder, command):
     means = {"a": np.ones((2, 3)), "b": np.ones(4, np.float32)}
     plain = BayesianNetwork(None, means, means)
     cs.save(plain, folder / FILE)
-    lines = command("inspect", FILE).out.splitlines()
+    lines = rows_of(command("inspect", FILE).out)
     people = next(place for place, line in enumerate(lines) if line.startswith("What this file tells about people"))
     assert lines[2:people] == [
         "parameters:  10 in 2 arrays of float32, float64, each with a mean and a variance",
@@ -80,7 +81,7 @@ def test_what_the_header_does_not_say_is_told_too(folder, command):
     assert document["prior_variances"] is None
     assert document["proved"] is False
     cs.save(BayesianNetwork(None, means, means, {"a": 1.0, "b": 0.25}, ()), folder / FILE)
-    lines = command("inspect", FILE).out.splitlines()
+    lines = rows_of(command("inspect", FILE).out)
     assert [lines[4], lines[6]] == ["prior:       variance 1 of a, 0.25 of b", "classes:     none"]
 
 

@@ -16,7 +16,7 @@ from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
 from tests.cli.bad_files import content, forged, site
-from tests.cli.running import on_terminal
+from tests.cli.running import on_terminal, rows_of
 
 TWO = ("a.safetensors", "b.safetensors")
 FUSED = "fused.safetensors"
@@ -35,7 +35,8 @@ def test_fuse_writes_the_fused_model_and_says_what_it_did(folder, process):
     fused = cs.fuse([cs.load(name) for name in TWO])
     loaded = cs.load(FUSED)
     assert loaded.natural.tobytes() == fused.posterior.natural.tobytes()
-    verdict, *remedies, first, second, average, last = done.out.splitlines()
+    short, verdict, *remedies, first, second, average, last = done.out.splitlines()
+    assert short == fused.in_short
     assert verdict == fused.verdict.text.replace("model 0", "a").replace("model 1", "b")
     assert all(remedy.startswith("to do: ") for remedy in remedies)
     assert first == f"2 models with 6 components -> {fused.n_components} components (method kl)"
@@ -183,7 +184,7 @@ def test_check(process):
 def test_inspect_a_file_of_a_site(command):
     done = command("inspect", TWO[0])
     assert (done.code, done.err) == (0, "")
-    lines = [line.split(":", 1) for line in done.out.splitlines()]
+    lines = [line.split(":", 1) for line in rows_of(done.out)]
     people = [name for name, _ in lines].index("What this file tells about people")
     found = {name: value.strip() for name, value in lines[:people]}
     counts = [f"about {5 * int(count / 5 + 0.5)}" for count in sorted(cs.load(TWO[0]).counts)]

@@ -77,7 +77,8 @@ def test_what_is_known_of_a_network_is_inspected_from_the_header(informed, comma
 def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, command, n_draws, n_observations):
     options = (n_draws, "3", n_observations, "1200", "--seed", "4", "--quiet")
     done = command("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "known", *options)
-    assert (done.code, done.out, done.err) == (0, "", "")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.count("[W-DEPRECATED]") == 2 * (n_draws == "--samples")
     information = cs.load(folder / "known")
     assert (information.kind, information.samples) == ("diagonal", 3)
     assert (information.observations, information.seen) == (1200.0, 120)
@@ -91,7 +92,7 @@ def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, comm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "x", "--minimum", "121"), "give at least 121"),
+        (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "x", "--min-count", "121"), "give at least 121"),
         (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "0.npy"), "0.npy: is read here"),
         (("fisher", KNOWN[0], *MODULE, "--data", "0.npy", "-o", "x"), "expected a network"),
         (("fisher", SITES[0], *MODULE, "--data", "missing.npy", "-o", "x"), "missing.npy"),

@@ -20,7 +20,7 @@ def test_interrupted_while_it_works(folder, unchanged, number):
         assert b"fusing" in terminal.read(until=b"fusing")  # the bar is there, so the work has begun
         terminal.process.send_signal(number)
         said = click.unstyle(terminal.read().decode())  # marks are coloured on a terminal
-        assert said.endswith("\r\nconsilience: interrupted; no file was left half-written\r\n")
+        assert said.endswith("\r\nconsilience: interrupted; no file was left half-written [E-SYSTEM]\r\n")
         assert terminal.process.wait(timeout=60) == 130
         assert terminal.process.stdout.read() == b""
         assert b"Traceback" not in terminal.shown

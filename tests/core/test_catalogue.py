@@ -1,12 +1,14 @@
 """The catalogue of problems: every code in the source has a section in the docs, and suggestions are sensible."""
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
 import consilience as cs
-from consilience.errors import CATALOGUE, Problem, did_you_mean, said_once, suggestion
+from consilience.catalogue import CATALOGUE, did_you_mean, said_once, suggestion
+from consilience.errors import FAMILIES, Problem
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "errors.md").read_text()
@@ -42,6 +44,34 @@ def test_a_problem_keeps_its_code_and_ends_with_it():
     assert found == problem
     assert found.code == "E-DATA"
     assert Problem("a", "is data").code == ""
+
+
+def test_every_error_ends_with_a_code_of_the_catalogue_and_what_wraps_it_says_it_once():
+    for error in (cs.InputError, cs.FileFormatError, cs.OptionError, cs.UnsupportedError):
+        assert error.code in FAMILIES
+        first = error("a", "is empty", "write it again")
+        assert str(first) == f"a: is empty; write it again [{error.code}]"
+        outer = cs.InputError("b", f"cannot be read ({first})", "give another")
+        assert str(outer) == f"b: cannot be read (a: is empty; write it again); give another [{error.code}]"
+    assert set(FAMILIES) <= set(CATALOGUE)
+
+
+def test_of_a_family_each_subject_has_its_own_line():
+    shared = [Problem(name, "is empty", "", "E-FILE") for name in ("a", "b")]
+    assert said_once(shared) == shared
+
+
+def test_every_warning_says_its_code():
+    for path in (ROOT / "src").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any("Warning" in ast.unparse(base) for base in node.bases):
+                assert any("code" in ast.unparse(part) for part in node.body if isinstance(part, ast.Assign)), node.name
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
+                assert re.search(r"\bcode\b|W-[A-Z]+", ast.unparse(node)), f"{path}:{node.lineno}"
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "warn_caller":
+                category = ast.unparse(node.args[1])
+                assert category != "UserWarning", f"{path}:{node.lineno}"
 
 
 def test_problems_that_many_share_are_said_once_and_others_as_often_as_they_are():

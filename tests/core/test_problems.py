@@ -54,13 +54,13 @@ def test_a_subject_is_added_left_out_and_renamed_without_a_look_at_the_sentence(
 
 @pytest.mark.parametrize("error", [cs.InputError, cs.FileFormatError, cs.OptionError, cs.UnsupportedError])
 def test_every_error_has_its_problems(error):
-    assert error("is empty").problems == ("is empty",)
+    assert error("is empty").problems == (f"is empty [{error.code}]",)
     (problem,) = error("a", "is empty", "write it again").problems
     assert (problem.subject, problem.text, problem.remedy) == ("a", "is empty", "write it again")
     several = error([WHOLE, "no models"])
-    assert several.problems[0] is WHOLE
+    assert several.problems[0] == WHOLE.coded(error.code)
     assert several.problems[1].subject == ""
-    assert str(several) == f"{WHOLE}\nno models"
+    assert str(several) == f"{WHOLE} [{error.code}]\nno models [{error.code}]"
     again = _through_pickle(several)
     assert [problem.subject for problem in again.problems] == ["a.safetensors", ""]
 

@@ -51,6 +51,10 @@ def mixtures(**options):
     return [BayesianGaussianMixture(n_components=2, random_state=seed).fit(rows()) for seed in range(2)]
 
 
+def chains():
+    return np.random.default_rng(0).normal(size=(2, 100, 2))
+
+
 def forests():
     return [RandomForestClassifier(2).fit(rows(), np.repeat([0, 1], 50)) for _ in range(2)]
 
@@ -96,14 +100,14 @@ IN_PYTHON = {
     "the data instead of a model": (lambda: cs.fuse([rows(), rows()]),
         r"is data \(numpy\.ndarray\).*consilience\.describe.*\[E-DATA\]$"),
     "a table instead of a model": (lambda: cs.load("patients.csv"),
-        r"patients\.csv: is a table of data.*consilience describe.*consilience evaluate.*\[E-DATA\]$"),
+        r"patients\.csv: is a table of data.*consilience\.describe.*consilience\.evaluate.*\[E-DATA\]$"),
     "one model": (lambda: cs.fuse(mixtures()[0]),
         r"expected a list of models.*; give two or more in a list.*\[E-COUNT\]$"),
     "one model in a list": (lambda: cs.fuse(mixtures()[:1]), r"at least two models, found 1; give .*\[E-COUNT\]$"),
     "a file that is not there": (lambda: cs.fuse(["lund.safetensors", "osloo.safetensors"]),
         r"osloo\.safetensors: cannot be read: .*; give oslo\.safetensors, if that was meant \[E-MISSING\]$"),
     "a pickle": (lambda: cs.load("model.pkl"),
-        r"model\.pkl: is a pickle.*never loaded; write it with consilience\.save$"),
+        r"model\.pkl: is a pickle.*never loaded; write it with consilience\.save \[E-FILE\]$"),
     "a fusion in a file": (lambda: cs.save(cs.fuse(mixtures()), "fused.safetensors"),
         r"is a PosteriorFusion, expected one model; take fusion\.model.*fusion\.save\(path\) \[E-MODEL\]$"),
     "rebuild a network": (lambda: cs.rebuild(described(3)),
@@ -120,6 +124,19 @@ IN_PYTHON = {
         r"adapter-law: is an adapter, and law is none; .*\[E-ADAPTER\]$"),
     "TIES on adapters": (lambda: cs.merge(["adapter-law", "adapter-medicine"], "out", "ties"),
         r"looks at the entries of the product.*\[E-ADAPTER\]$"),
+    "chains of draws as they are": (lambda: cs.fuse({"lund": {"mu": rows()}}, prior=1 / 2),
+        r"^lund: is a mapping of arrays \(mu\).*consilience\.Draws.*\[E-MODEL\]$"),
+    "a misspelt dimension": (lambda: cs.Draws({"mu": chains()}, prior=0.5, dims={"mu_": ("site",)}),
+        r"^dims: of mu_, did you mean mu\?.*\[E-INPUT\]$"),
+    "labels of a misspelt dimension": (
+        lambda: cs.Draws({"mu": chains()}, prior=0.5, dims={"mu": ("site",)}, coords={"sites": ["a", "b"]}),
+        r"^coords: of sites, which is no dimension, did you mean site\? \[E-INPUT\]$"),
+    "a misspelt constraint": (lambda: cs.Draws({"mu": chains()}, prior=0.5, constraints={"mu": "postive"}),
+        r"did you mean positive\?.*\[E-VALUE\]$"),
+    "a misspelt plot": (lambda: cs.fuse(mixtures()).plot("componets"), r"did you mean components\?.*\[E-VALUE\]$"),
+    "a method that has no such requests": (
+        lambda: cs.federated.serve_folder("place", "out", sites=["a", "b"], method="kl", then="refine"),
+        r"^then: method 'kl' is for posteriors, which have no request 'refine'; refine is for .*\[E-SUPPORT\]$"),
 }  # fmt: skip
 
 IN_THE_SHELL = {
@@ -138,6 +155,15 @@ IN_THE_SHELL = {
         r"did you mean regularization\?"),
     "the wrong option": ("fuse lund.safetensors oslo.safetensors --outptu out", 2,
         r"No such option '?--outptu.*--output"),
+    "the seed of scikit-learn": ("fuse lund.safetensors oslo.safetensors -o out --random-state 3", 2,
+        r"No such option --random-state; give --seed, if that was meant \[E-USAGE\]"),
+    "no output": ("fuse lund.safetensors oslo.safetensors", 2, r"Missing option.*\[E-USAGE\]"),
+    "a misspelt estimator": ("describe GausianNB --data patients.csv -o out", 2,
+        r"did you mean GaussianNB\? \[E-USAGE\]"),
+    "a hyper-parameter of another name": ("describe Ridge --data patients.csv -o out --set lambda=1", 1,
+        r"no hyper-parameter lambda, did you mean alpha\?; it has .*\[E-OPTION\]"),
+    "a model instead of data": ("describe GaussianNB --data lund.safetensors -o out", 1,
+        r"is the file of a model by its name, expected the rows.*; give them as \.csv.*\[E-FILE\]"),
     "a method to explain": ("methods spham", 2, r"no method spham, did you mean spahm\?"),
 }  # fmt: skip
 
@@ -154,7 +180,10 @@ def test_a_mistake_in_python_is_answered(mistake, place, monkeypatch):
         deed()
     first = str(caught.value).splitlines()[0]
     assert re.search(message, first), first
-    assert len(str(caught.value).splitlines()) <= 2
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 2
+    if isinstance(caught.value, cs.ConsilienceError):
+        assert all(re.search(r" \[E-[A-Z]+\]$", line) for line in lines)
 
 
 @pytest.mark.parametrize("mistake", IN_THE_SHELL)
@@ -165,6 +194,7 @@ def test_a_mistake_in_the_shell_is_answered(mistake, place, monkeypatch):
     assert done.code == code, done.err
     assert re.search(message, done.err.replace("\n", " ")), done.err
     assert "Traceback" not in done.err
+    assert re.search(r" \[E-[A-Z]+\]$", done.err.rstrip())
 
 
 def test_what_looks_like_a_mistake_and_works(place, monkeypatch):

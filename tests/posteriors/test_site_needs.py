@@ -47,7 +47,7 @@ def sites(**stated: object) -> dict[str, cs.Posterior]:
     ],
 )
 def test_what_is_missing_is_named_with_the_sites(need: SiteNeed, stated: dict[str, object], text: str) -> None:
-    assert cs.check(sites(**stated), method=_Demanding(needed=(need,))) == [text]
+    assert cs.check(sites(**stated), method=_Demanding(needed=(need,))) == [f"{text} [E-INPUT]"]
 
 
 def test_a_prior_that_must_be_proper() -> None:
@@ -56,7 +56,9 @@ def test_a_prior_that_must_be_proper() -> None:
         name: cs.Posterior(FAMILY, NATURAL, prior=prior) for name, prior in (("a", NATURAL[0]), ("b", 0 * NATURAL[0]))
     }
     problems = cs.check(models, method=_Demanding(needed=(need,)))
-    assert problems == ["demanding weighs new components by their prior, which is improper in b; use method 'kl'"]
+    assert problems == [
+        "demanding weighs new components by their prior, which is improper in b; use method 'kl' [E-INPUT]"
+    ]
 
 
 def test_what_is_met_is_not_mentioned() -> None:

@@ -257,7 +257,8 @@ def test_components_of_a_process_have_no_minority_to_drop_and_no_copies_to_trim(
     sites = [site(seed, inputs()) for seed in range(3)]
     (problem,) = cs.check(sites, "kmeans", n_components=9, **option)
     assert problem.startswith(text)
-    assert problem.endswith("follows from all sites' models together, not from copies of components; leave it out")
+    assert problem.text.endswith("follows from all sites' models together, not from copies of components")
+    assert problem.remedy == "leave it out"
     with pytest.raises(cs.InputError, match="follows from all sites' models together"):
         cs.fuse(sites, "kmeans", n_components=9, **option)
 
@@ -282,7 +283,7 @@ def test_what_must_agree_is_checked_beforehand():
     gp = site(0, inputs())
     other_kernel = titsias(*rows(1), inputs(), make_kernel("matern32", 1.5, [1.2, 0.8]))
     assert cs.check([gp, other_kernel], "concatenate") == [
-        "model 1: has kernel 'matern32', expected 'rbf' as in model 0"
+        "model 1: has kernel 'matern32', expected 'rbf' as in model 0 [E-INPUT]"
     ]
     scaled, otherwise = (replace(gp, scale=np.array([2.0, 2.0, scale])) for scale in (3.0, 4.0))
     (problem,) = cs.check([scaled, otherwise], "concatenate")

@@ -23,7 +23,7 @@ def describe(
     classes: Any = None,
     example: Any = None,
     sample_weight: Any = None,
-    features: Features | Sequence[str] | Mapping[str, str] | None = None,
+    features: Features | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     min_count: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
@@ -65,7 +65,7 @@ def describe(
     sample_weight : array_like of shape (n,), optional
         Of a statistical model: weight of every row of `data` in the fit, where the model does not record the number of
         observations, or of which sums are taken. Default: 1.
-    features : sequence of str, mapping of str to str, or Features, optional
+    features : sequence of str, mapping of str to str or sequence of str, or Features, optional
         Of a statistical model: what the columns mean: their names, their units by name, or `Features`. Default: what
         the model itself records, such as the names of a DataFrame that it was fitted to, or those of a table in `data`.
     min_count : float, optional

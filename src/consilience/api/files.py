@@ -31,7 +31,7 @@ def save(
     sample_weight: Any = None,
     classes: Any = None,
     example: Any = None,
-    features: Features | Sequence[str] | Mapping[str, str] | None = None,
+    features: Features | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     symmetry: Symmetry | None = None,
     min_count: float | None = None,
     layers: bool | None = None,
@@ -68,7 +68,7 @@ def save(
         Of a network that is described: its classes, in the order of its outputs.
     example : tensor, tuple or dict, optional
         Of a network that is described: an input that it takes.
-    features : sequence of str, mapping of str to str, or Features, optional
+    features : sequence of str, mapping of str to str or sequence of str, or Features, optional
         What the columns mean: their names, their units by name, or `Features`. Default: what the model knows of them.
     symmetry : Symmetry, optional
         Of a torch module or a BayesianNetwork, so that its file alone can be fused: what ``consilience.symmetry``

@@ -231,7 +231,8 @@ def check(
             prepared = _prepare(request)
         except UnsupportedError as error:
             return list(error.problems)
-    return [*map(Problem.of, prepared.problems), *(() if prepared.error is None else prepared.error.problems)]
+    problems = [Problem.of(one).coded(InputError.code) for one in prepared.problems]
+    return [*problems, *(() if prepared.error is None else prepared.error.problems)]
 
 
 def _observations(n_observations: Any, samples: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.api.kinds import POSTERIORS, kind_of
+from consilience.catalogue import suggestion
 from consilience.checks import Array
 from consilience.core.inputs import NamedInput, name_inputs
 from consilience.errors import OptionError, UnsupportedError
@@ -53,7 +54,8 @@ def log_density(model: Any, X: Any, *, kind: str = "predictive") -> Array:
     [-2.75, -2.75, -2.83]
     """
     if kind not in list(ScoreKind):
-        raise OptionError(f"kind {kind!r} is not known; expected one of: predictive, plug-in, bound")
+        kinds = [one.value for one in ScoreKind]
+        raise OptionError(f"kind {kind!r} is not known{suggestion(kind, kinds)}; expected one of: {', '.join(kinds)}")
     return log_density_of(_named(model), X, ScoreKind(kind))
 
 

@@ -54,6 +54,10 @@ class BayesianFusion(NetworkFusion):
         return bayesian_summary(self)
 
     @property
+    def _n_parameters(self) -> int:
+        return super()._n_parameters // 2  # a mean and a deviation for every weight
+
+    @property
     def needs_repair(self) -> bool:
         """Whether there are statistics to repair: none, since weights are random."""
         return False

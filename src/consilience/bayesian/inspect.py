@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.bayesian.file_format import BayesianSummary, read_bayesian_summary
-from consilience.core.inspection import Row, listed, provenance_rows
+from consilience.core.inspection import Row, listed, plain_words, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
@@ -15,7 +15,15 @@ from consilience.networks.inspect import network_people_rows, symmetry_document,
 def inspect_bayesian(file: SafetensorsFile) -> Inspection:
     """Return the inspection of a Bayesian network's file, from its header."""
     summary = read_bayesian_summary(file)
-    return Inspection(_document(summary), [*_rows(file, summary), *network_people_rows()])
+    made = summary.header.provenance is not None
+    plain = plain_words(
+        f"a {'fused ' * made}Bayesian network: a mean and a variance for each of"
+        f" {format_count(summary.weights, 'parameter')}",
+        summary.header.n_observations,
+        "Bayesian networks of the same layers, whose units may differ in number and order",
+        made,
+    )
+    return Inspection(_document(summary), [*_rows(file, summary), *network_people_rows()], plain)
 
 
 def _document(summary: BayesianSummary) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class BayesianNetworks(Kind):
         described = self.describe(bnn, data, **stated)
         if not is_rewritten and bnn.n_observations not in (None, described.n_observations):
             text = "says its number of observations, and beside the description that tells how many are withheld"
-            raise InputError(path, text, "write it anew too (--output)")
+            raise InputError(path, text, "write it anew too (output=)")
         return described
 
     def writes(self, model: object) -> bool:

@@ -27,6 +27,17 @@ NOT_COMPARED = (
 """The verdict on a merge, which nothing was computed for."""
 
 
+def in_short(n_checkpoints: int) -> str:
+    """Return the sentences with which the card and the command begin.
+
+    Examples
+    --------
+    >>> in_short(2)[:45]
+    '2 checkpoints went in and one came out. Weigh'
+    """
+    return f"{format_count(n_checkpoints, 'checkpoint')} went in and one came out. {NOT_COMPARED}"
+
+
 def merge_provenance(
     recipe: Mapping[str, Any],
     inputs: MergeInputs,
@@ -101,7 +112,7 @@ def model_card(record: Mapping[str, Any]) -> str:
         "",
         "# A merge of " + _enumerate_names([_code(name) for name in names]),
         "",
-        f"{format_count(len(names), 'checkpoint')} went in and one came out. {NOT_COMPARED}",
+        in_short(len(names)),
         "",
         f"Made by [consilience](https://pypi.org/project/consilience/) {record['versions']['consilience']} with method "
         f"`{record['recipe']['method']}`.",

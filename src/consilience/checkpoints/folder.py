@@ -15,8 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from consilience.catalogue import unreadable
 from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read_header
-from consilience.errors import FileFormatError, Problem, unreadable
+from consilience.errors import FileFormatError, Problem
 from consilience.files.document import parse_document, validate_document
 
 WEIGHTS = "model.safetensors"

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
-from consilience.errors import FileFormatError, unreadable
+from consilience.catalogue import unreadable
+from consilience.errors import FileFormatError
 from consilience.files.document import MAX_HEADER_BYTES, open_safetensors, parse_document
 
 REMEDY = "write it with safetensors.torch.save_file, or save_pretrained"

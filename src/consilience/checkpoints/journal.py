@@ -127,7 +127,7 @@ def open_partial_output(output: Path, identity: str, resume: bool) -> Iterator[P
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
     except OSError as error:
-        raise InputError(output, f"cannot be written: {error.strerror or error}") from error
+        raise InputError(output, f"cannot be written: {error.strerror or error}", "", "E-SYSTEM") from error
 
 
 @contextmanager

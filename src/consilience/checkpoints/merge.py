@@ -8,8 +8,9 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from consilience.catalogue import suggestion
 from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
-from consilience.checkpoints.card import NOT_COMPARED
+from consilience.checkpoints.card import in_short
 from consilience.checkpoints.methods.base import TensorMethod, make_tensor_method
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES
@@ -68,7 +69,7 @@ class Merge(Displayed):
         record = self.provenance
         models = [str(one["name"]) for one in record.get("inputs", ()) if one.get("role") == "model"]
         return {
-            "": NOT_COMPARED if self.digests else None,
+            "": in_short(len(models)) if self.digests else None,
             "method": record.get("recipe", {}).get("method"),
             "models": names_in_line(models),
             "output": self.output,
@@ -190,7 +191,10 @@ def merge(
         raise InputError("models", "there are none", "give at least one checkpoint")
     tensor_method = make_tensor_method(TENSOR_METHODS, method, options)
     if dtype is not None and dtype not in SAFETENSORS_NAMES:
-        raise OptionError("dtype", f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}")
+        raise OptionError(
+            "dtype",
+            f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}{suggestion(dtype, SAFETENSORS_NAMES)}",
+        )
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise OptionError("seed", f"expected an integer that is not negative, found {seed!r}")
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from consilience.catalogue import suggestion
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
-from consilience.errors import FileFormatError, suggestion
+from consilience.errors import FileFormatError
 
 METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "linear": ("average", {"normalize": True}),

@@ -127,7 +127,7 @@ def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None
         if not output.is_file():
             raise InputError(output, "is no ordinary file")
         if not overwrite:
-            raise InputError(output, "exists", "give another output, or allow it to be overwritten (--overwrite)")
+            raise InputError(output, "exists", "give another output, or allow it to be overwritten (overwrite=True)")
         return
     if not output.is_dir():
         raise InputError(output, "exists and is no folder", "give another output")
@@ -135,7 +135,7 @@ def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None
     if not entries:
         return
     if not overwrite:
-        raise InputError(output, "is not empty", "give another output, or allow it to be overwritten (--overwrite)")
+        raise InputError(output, "is not empty", "give another output, or allow it to be overwritten (overwrite=True)")
     if any(entry.is_dir() for entry in entries) or not any(entry.suffix == ".safetensors" for entry in entries):
         raise OptionError(output, "is no folder of a checkpoint alone, so it is not overwritten", "remove it yourself")
 

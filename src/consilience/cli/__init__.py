@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
 import click
 
+from consilience.catalogue import did_you_mean
 from consilience.cli.commands import cli
+from consilience.cli.dialect import flags_of, problem_said
 from consilience.cli.json_output import echo_json, problems_json
 from consilience.cli.marks import echo_marked
 from consilience.drawing.words import printable
@@ -26,31 +29,47 @@ def main() -> NoReturn:
     try:
         cli.main(prog_name="consilience", standalone_mode=False)
     except click.ClickException as error:
-        if "--json" in sys.argv:
-            echo_json(problems_json([Problem("", error.format_message())]))
-        error.show()
+        problem = _usage_problem(error)
+        _print_json([problem])
+        click.UsageError(problem, getattr(error, "ctx", None)).show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        _print_problem("interrupted; no file was left half-written")
-        sys.exit(130)
+        _exit_with([Problem("", "interrupted", "no file was left half-written")], 130)
     except ConsilienceError as error:
-        if "--json" in sys.argv:
-            echo_json(problems_json(error.problems))
-        for problem in error.problems:
-            _print_problem(problem)
-        sys.exit(2 if isinstance(error, OptionError) else 1)
+        _exit_with(error.problems, 2 if isinstance(error, OptionError) else 1)
     except OSError as error:
-        _print_problem(str(error))
-        sys.exit(1)
+        _exit_with([Problem("", str(error))], 1)
     except MemoryError:
-        _print_problem("not enough memory for these models")
-        sys.exit(1)
+        _exit_with([Problem("", "not enough memory for these models")], 1)
     sys.exit(0)
 
 
-def _print_problem(line: str) -> None:
-    """Print one problem to stderr, without control characters of a stranger's file names."""
-    echo_marked("consilience:", printable(line), "red")
+def _usage_problem(error: click.ClickException) -> Problem:
+    """Return what is wrong with a command line; an option of another library with the name that it has here."""
+    text = error.format_message()
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        options = flags_of(error.ctx.command)
+        meant = did_you_mean(error.option_name.lstrip("-").replace("-", "_"), options)
+        if meant:
+            return Problem(
+                "", f"No such option {error.option_name}", f"give {options[meant]}, if that was meant", "E-USAGE"
+            )
+    return Problem("", text).coded("E-USAGE")
+
+
+def _exit_with(problems: Sequence[Problem], status: int) -> NoReturn:
+    """Print problems to stderr, without control characters of a stranger's file names, and exit."""
+    coded = [problem_said(problem).coded("E-SYSTEM") for problem in problems]  # those of this library have a code
+    _print_json(coded)
+    for problem in coded:
+        echo_marked("consilience:", printable(problem), "red")
+    sys.exit(status)
+
+
+def _print_json(problems: Sequence[Problem]) -> None:
+    """Print problems to stdout where the results were asked for as JSON."""
+    if "--json" in sys.argv:
+        echo_json(problems_json(problems))
 
 
 def _interrupt(_signal_number: int, _frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ import click
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.modules import import_module
 from consilience.cli.serve import warn_of_insecure
+from consilience.drawing.words import format_count
 from consilience.federated.flower.answer import answer_flower
 from consilience.federated.folder.answer import Answered, answer_folder
 from consilience.posteriors.thin_components import MIN_COUNT
@@ -57,7 +58,9 @@ def answer(
         if quiet or as_json:
             return
         done = "had answered" if sent.again else "answered"
-        withheld = f"; {sent.withheld} components with fewer observations were withheld" if sent.withheld else ""
+        were = "was" if sent.withheld == 1 else "were"
+        thin = f"; {format_count(sent.withheld, 'component')} with fewer observations {were} withheld"
+        withheld = thin if sent.withheld else ""
         click.echo(
             f"{done} request {sent.kind} {sent.number} of {sent.rounds} with sums over {sent.n_observations} rows "
             f"({sent.announcement.digest[:12]}){withheld}"

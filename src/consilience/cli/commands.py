@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from consilience.catalogue import suggestion
 from consilience.cli.answer import answer
 from consilience.cli.completion import completion
 from consilience.cli.describe import describe
@@ -17,6 +18,7 @@ from consilience.cli.fuse import check, fuse
 from consilience.cli.head import head
 from consilience.cli.inspect import inspect
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import echo_marked
 from consilience.cli.merge import merge
 from consilience.cli.methods import methods
 from consilience.cli.networks import barrier, symmetry
@@ -24,7 +26,6 @@ from consilience.cli.pack import pack
 from consilience.cli.report import report
 from consilience.cli.serve import send, serve
 from consilience.cli.short_warnings import short_warnings
-from consilience.errors import suggestion
 
 
 class _SuggestingGroup(click.Group):
@@ -36,8 +37,29 @@ class _SuggestingGroup(click.Group):
         """Return the command of the first word, or raise with the nearest."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             meant = suggestion(args[0], self.list_commands(ctx))
-            raise click.UsageError(f"No such command {args[0]!r}{meant}. [E-COMMAND]", ctx)
-        return super().resolve_command(ctx, args)
+            raise click.UsageError(f"No such command {args[0]!r}{meant or '.'} [E-COMMAND]", ctx)
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, [_of_today(name, word) for word in rest]
+
+
+RENAMED = {
+    ("fisher", "--minimum"): "--min-count",
+    ("fisher", "--observations"): "--n-observations",
+    ("fisher", "--samples"): "--n-draws",
+    ("serve", "--limit"): "--max-file-size",
+}
+"""Old names of options by command, which work until 0.3; no --help has them."""
+
+
+def _of_today(command: str | None, word: str) -> str:
+    """Return a word of a command line with the name that an option has now, and warn where it is an old one."""
+    option, equals, value = word.partition("=")
+    name = RENAMED.get((str(command), option))
+    if name is None:
+        return word
+    text = f"{option} is deprecated since 0.2 and goes in 0.3; give {name} [W-DEPRECATED]"
+    echo_marked("consilience: warning:", text, "yellow")
+    return f"{name}{equals}{value}"
 
 
 _EXIT_CODES = """\b

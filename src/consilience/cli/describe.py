@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from consilience import api
+from consilience.catalogue import did_you_mean
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import example_option, module_option, parse_settings
 from consilience.core.inspection import table
@@ -90,6 +91,9 @@ def describe(
     if settings:
         raise click.UsageError("--set is for estimators.")
     if module is None:
+        meant = "" if network.exists() else did_you_mean(network, [one.class_name for one in ESTIMATORS])
+        if meant:
+            raise click.UsageError(f"{network} is no file and no estimator, did you mean {meant}?")
         raise click.UsageError(
             "Missing option '--module', which networks need; for an estimator give its name, such as GaussianNB."
         )

@@ -34,7 +34,6 @@ from consilience.networks.fisher.information import KINDS, LIKELIHOODS
 @click.option("--noise", default=1.0, show_default=True, help="Standard deviation of a gaussian likelihood.")
 @click.option(
     "--n-draws",
-    "--samples",
     "n_draws",
     type=click.IntRange(1),
     help="Outcomes drawn for each input.  [default: the expectation]",
@@ -48,12 +47,13 @@ from consilience.networks.fisher.information import KINDS, LIKELIHOODS
 @click.option("--rank", default=256, show_default=True, type=click.IntRange(1), help="Directions kept at most.")
 @click.option(
     "--n-observations",
-    "--observations",
     "n_observations",
     type=float,
     help="How many the site has, where the data are some of them.",
 )
-@click.option("--minimum", default=100, show_default=True, type=click.IntRange(1), help="Fewer inputs are refused.")
+@click.option(
+    "--min-count", "minimum", default=100, show_default=True, type=click.IntRange(1), help="Fewer inputs are refused."
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of what is drawn.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option

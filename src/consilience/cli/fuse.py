@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from consilience import api
+from consilience.cli.dialect import said
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import fusion_options, make_fusion_plan
 from consilience.cli.report import refuse_report
@@ -67,19 +68,21 @@ def fuse(
         echo_json({
             "method": fusion.provenance.get("method"),
             "inputs": [one.get("name") for one in fusion.provenance.get("inputs", ())],
+            "in_short": fusion.in_short,
             "verdict": fusion.verdict.to_json(),
             "summary": plan.kind.summary(fusion),
             "wrote": [target, *([] if page is None else [page])],
         })  # fmt: skip
     elif not quiet:
-        click.echo(plan.kind.summary(fusion))
+        click.echo(said(plan.kind.summary(fusion)))
         click.echo(f"wrote {target}" + ("" if page is None else f" and {page}"))
 
 
 @click.command()
 @fusion_options
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
-def check(as_json: bool, **plan_options: Any) -> None:
+def check(quiet: bool, as_json: bool, **plan_options: Any) -> None:
     """Say everything that would go wrong when fusing MODELS; exit 1 if anything would."""
     plan = make_fusion_plan(**plan_options)
     recipe = plan.recipe
@@ -88,7 +91,7 @@ def check(as_json: bool, **plan_options: Any) -> None:
         raise InputError(problems)
     if as_json:
         echo_json({"ok": True, "models": plan.n_models()})
-    else:
+    elif not quiet:
         click.echo(f"ok: {plan.n_models()} models can be fused")
 
 

@@ -33,12 +33,16 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "evaluate": {"*": "as `Evaluation.to_json`: the kind of score, both means, their difference with its interval"},
     "fisher": {"observations": "number", "rank": "directions", "layers": "number of layers", "wrote": "paths"},
     "fuse": {
-        "method": "name", "inputs": "names of models", "verdict": "as `Verdict.to_json`", "summary": "text",
+        "method": "name", "inputs": "names of models",
+        "in_short": "the sentence that reports begin with", "verdict": "as `Verdict.to_json`", "summary": "text",
         "wrote": "paths",
     },
     "head": {"description": "what `inspect` says of it", "wrote": "paths"},
-    "inspect": {"*": "the document of the file, by its format"},
+    "inspect": {
+        "plain": "list of sentences: what it is, and what to do next", "*": "the document of the file, by its format",
+    },
     "merge": {
+        "in_short": "the sentences that the model card begins with",
         "tensors": "number", "files": "list of {name, bytes, sha256 (null before it is written)}",
         "bytes_in": "bytes read", "memory": "bytes allocated at most", "notes": "list of texts",
         "resumed": "files that were there from an interrupted run", "wrote": "paths; empty for a dry run",

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import os
+from shutil import get_terminal_size
 
 import click
+
+MAX_WIDTH = 100
+"""Letters of a line of prose at most, however wide the terminal. Chosen by hand, for legible lines."""
+
+
+def terminal_width() -> int:
+    """Return how many letters a line of prose has: those of the terminal, or of COLUMNS, and `MAX_WIDTH` at most."""
+    return max(20, min(MAX_WIDTH, get_terminal_size((MAX_WIDTH, 24)).columns))
 
 
 def echo_marked(mark: str, text: str, colour: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from consilience import api
+from consilience.checkpoints.card import in_short
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
 from consilience.cli.json_output import echo_json, json_option
@@ -78,6 +79,7 @@ def merge(
     notes = (*plan.notes, *merged.notes)
     if as_json:
         echo_json({
+            "in_short": in_short(len(plan.models)),
             "tensors": merged.plan.tensors,
             "files": [
                 {"name": shard.name, "bytes": shard.nbytes, "sha256": merged.digests.get(shard.name)}
@@ -147,7 +149,8 @@ def _plan_text(merged: Merge) -> str:
 def _result_text(merged: Merge, n_models: int, method: str) -> str:
     """Return what a finished merge prints."""
     plan = merged.plan
-    lines = [f"{n_models} checkpoints of {plan.tensors} tensors -> {format_bytes(plan.bytes_out)} (method {method})"]
+    lines = [in_short(n_models)]
+    lines += [f"{n_models} checkpoints of {plan.tensors} tensors -> {format_bytes(plan.bytes_out)} (method {method})"]
     if merged.resumed:
         lines.append(f"{merged.resumed} of {len(plan.shards)} files were there from an interrupted run")
     return "\n".join([*lines, f"wrote {printable(str(merged.output))}"])

@@ -12,12 +12,13 @@ from typing import Any
 import click
 
 from consilience.bayesian.methods import BAYESIAN_METHODS
+from consilience.catalogue import suggestion
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import terminal_width
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.draws.methods.base import DrawsMethod
-from consilience.errors import suggestion
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.networks.method import NetworkMethod
@@ -39,9 +40,6 @@ TABLES: Mapping[str, Sequence[AnyMethod]] = {
 
 _PARAMETERS = re.compile(r"^Parameters\n-+\n(.*?)(?=^\S[^\n]*\n-+\n|\Z)", re.DOTALL | re.MULTILINE)
 _ENTRY = re.compile(r"^(\S[^\n]*)\n((?:    [^\n]*\n|\n)+)", re.MULTILINE)
-
-_WIDTH = 100
-"""Columns of an explanation at most, however wide the terminal. Chosen by hand, for legible lines."""
 
 
 def method_names() -> list[str]:
@@ -65,6 +63,11 @@ def option_meanings(method: AnyMethod) -> dict[str, tuple[str, str]]:
             names, _, kind = head.partition(" : ")
             found |= {name.strip(): (kind, " ".join(body.split())) for name in names.split(",")}
     return {option.name: found.get(option.name, ("", "")) for option in fields(method)}
+
+
+def method_options() -> frozenset[str]:
+    """Return the names of all options of all methods, which ``--set`` takes."""
+    return frozenset(option.name for table in TABLES.values() for method in table for option in fields(method))
 
 
 @click.command()
@@ -166,8 +169,9 @@ def _print_method(method: AnyMethod, *, explain: bool) -> None:
         return
     click.echo(f"{'':12} options, each --set NAME=VALUE{'' if defaults else ': none'}\n")
     indent = " " * 4
-    width = min(_WIDTH, click.get_current_context().terminal_width or _WIDTH)
+    width = terminal_width()
     for default, (kind, meaning) in zip(defaults, option_meanings(method).values(), strict=True):
         click.echo(f"  {default}" + (f"  ({kind})" if kind else ""))
-        # Rest of ``code`` marks is for the reference page.
-        click.echo(fill(meaning.replace("``", "'"), width, initial_indent=indent, subsequent_indent=indent) + "\n")
+        # Marks of ``code`` are for the reference page; what they mark has quotes of its own where it is a text.
+        shown = re.sub(r"``([^`]*)``", lambda code: code[1] if '"' in code[1] else f"'{code[1]}'", meaning)
+        click.echo(fill(shown, width, initial_indent=indent, subsequent_indent=indent) + "\n")

@@ -15,11 +15,12 @@ import click
 
 from consilience import api
 from consilience.api.kinds import DRAWS, ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of, list_models
+from consilience.catalogue import ALIASES
 from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_models, network_options
 from consilience.core.inputs import EQUAL
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
-from consilience.errors import ALIASES, OptionError
+from consilience.errors import OptionError
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.methods import needs_no_symmetry
 from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT

@@ -45,7 +45,9 @@ from consilience.posteriors.thin_components import MIN_COUNT
 @click.option("--deadline", default=DEADLINE, show_default=True, help="Seconds after which the round ends.")
 @click.option("--quorum", type=click.IntRange(2), help="Good contributions it takes.  [default: more than half]")
 @click.option("--expect", type=click.Path(path_type=Path), help="A file whose kind and shapes all must have.")
-@click.option("--limit", default=Limits().file_bytes, show_default=True, help="Bytes that a file may have.")
+@click.option(
+    "--max-file-size", "limit", default=Limits().file_bytes, show_default=True, help="Bytes that a file may have."
+)
 @click.option("--max-components", default=1000, show_default=True, type=click.IntRange(1), help="Of a posterior.")
 @click.option("--rounds", default=1, show_default=True, type=click.IntRange(1), help="Rounds at most.")
 @click.option("--tolerance", default=TOLERANCE, show_default=True, help="Rounds end below this relative change.")

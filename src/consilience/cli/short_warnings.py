@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from consilience.cli.dialect import said
 from consilience.cli.marks import echo_marked
 from consilience.core.verdict import HarmWarning
 from consilience.drawing.words import printable
@@ -30,7 +31,7 @@ def short_warnings() -> Iterator[None]:
             if issubclass(category, UnprovedSymmetryWarning):
                 echo_marked("consilience: warning:", _UNPROVED_SYMMETRY, "yellow")
             elif issubclass(category, HarmWarning):
-                echo_marked("consilience: warning:", printable(str(message)), "yellow")
+                echo_marked("consilience: warning:", printable(said(str(message))), "yellow")
             else:
                 show_others(message, category, *location, **keywords)
 

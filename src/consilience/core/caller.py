@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 
+from consilience.errors import split_codes
+
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -14,4 +16,4 @@ def warn_caller(text: str, category: type[Warning]) -> None:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
         frame, level = frame.f_back, level + 1
     code = getattr(category, "code", "")
-    warnings.warn(f"{text} [{code}]" if code else text, category, stacklevel=level)
+    warnings.warn(f"{split_codes(text)[0]} [{code}]" if code else text, category, stacklevel=level)

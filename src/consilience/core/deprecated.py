@@ -21,6 +21,8 @@ def renamed_keyword(old: str, old_value: Any, new: str, new_value: Any, stacklev
     if new_value is not None:
         raise OptionError(f"{old}, {new}: are one argument; give {new}")
     warnings.warn(
-        f"{old}= is deprecated since 0.2 and goes in 0.3; use {new}=", DeprecationWarning, stacklevel=stacklevel
+        f"{old}= is deprecated since 0.2 and goes in 0.3; use {new}= [W-DEPRECATED]",
+        DeprecationWarning,
+        stacklevel=stacklevel,
     )
     return old_value

@@ -46,6 +46,9 @@ _ELSEWHERE = {
     "quality": "what was fused are posteriors: see .matching.confidence",
 }
 
+SIDE_BY_SIDE = "all of them side by side"
+"""What comes out of a method that keeps all models."""
+
 
 class Fusion(Displayed, Plotted, Tabular, ABC):
     """A fused model and how it came about: a PosteriorFusion, an EstimatorFusion or a NetworkFusion.
@@ -111,6 +114,11 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         )
 
     @property
+    def in_short(self) -> str:
+        """One sentence with which the command, the cell and the report begin: what came out, whether it is better."""
+        return self.verdict.in_short(self._n_models, self._came_out())
+
+    @property
     def site_names(self) -> tuple[str, ...]:
         """Names of the models that went in; empty where they have none, such as the sites of shards."""
         return tuple(str(record["name"]) for record in self.provenance.get("inputs", ()))
@@ -131,7 +139,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
 
     def _came_out(self) -> str:
         """Return what came out, as a part of a sentence."""
-        return "all of them side by side" if self.keeps_models else f"one model of {self._outcome()}"
+        return SIDE_BY_SIDE if self.keeps_models else f"one model of {self._outcome()}"
 
     def _outcome(self) -> str:
         """Return in few words what came out."""
@@ -165,7 +173,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         verdict = self.verdict
         facts = {"Models": names_in_line(self.site_names), "What to know": "; ".join(self.notes) or None}
         return [
-            Paragraph(verdict.in_short(self._n_models, self._came_out()), "short"),
+            Paragraph(self.in_short, "short"),
             verdict.paragraph(),
             Facts(facts) if any(facts.values()) else None,
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from consilience.core.disclosure import shown_text
 from consilience.drawing.words import printable
 
 MAX_LISTED = 8
@@ -45,6 +46,47 @@ def people_rows(rows: Sequence[Row], protection: str) -> list[Row]:
         ("differences", differences),
         ("protection", f"{protection}; no noise is added, so no formal privacy is given"),
     ]
+
+
+def plain_words(
+    what: str, n_observations: float | None, partners: str, made: bool = False, following: str | None = None
+) -> tuple[str, ...]:
+    """Return an inspection in sentences: what it is, from how many observations, its partners, what to do next.
+
+    Parameters
+    ----------
+    what : str
+        What the file is, with its article.
+    n_observations : float or None
+        How many observations are behind it, which is shown rounded; None where the header does not say.
+    partners : str
+        What it can be fused with.
+    made : bool
+        Whether it came out of a fusion. Default: a site's.
+    following : str, optional
+        What to do next. Default: check and fuse it, or compare a fused one with a site's own.
+
+    Examples
+    --------
+    >>> for sentence in plain_words("a mixture of 3 components", 1201.0, "mixtures of the same columns"):
+    ...     print(sentence)
+    This is a mixture of 3 components.
+    Behind it are about 1,200 observations.
+    It can be fused with mixtures of the same columns.
+    Next: see that it fits the others with `consilience check FILE...`, then `consilience fuse FILE... -o FUSED`.
+    """
+    if n_observations is None:
+        behind = "Its header does not say how many observations are behind it."
+    elif n_observations == 0:
+        behind = "No observation is behind it."
+    else:
+        behind = f"Behind it are {shown_text(n_observations)} observations."
+    following = following or (_COMPARE if made else _FUSE)
+    return f"This is {what}.", behind, f"It can be fused with {partners}.", f"Next: {following}."
+
+
+_FUSE = "see that it fits the others with `consilience check FILE...`, then `consilience fuse FILE... -o FUSED`"
+_COMPARE = "compare it with a site's own model on that site's data with `consilience evaluate FUSED OWN --data DATA`"
 
 
 def provenance_rows(made: dict[str, Any]) -> list[Row]:

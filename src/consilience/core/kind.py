@@ -157,10 +157,15 @@ def nothing_to_fuse() -> Fusion:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What the header of a file says: as JSON values, and as lines of a name and a text."""
+    """What the header of a file says: as JSON values, as lines of a name and a text, and in plain sentences.
+
+    The sentences are those of `core.inspection.plain_words`: what it is, from how many observations, what it can be
+    fused with, what to do next.
+    """
 
     document: Mapping[str, Any]
     rows: Sequence[tuple[str, str]]
+    plain: Sequence[str]
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from dataclasses import MISSING, fields
 from functools import wraps
 from typing import Any, ClassVar, Self, TypeVar, cast
 
+from consilience.catalogue import suggestion, with_suggestions
 from consilience.core.deprecated import renamed_keyword
 from consilience.drawing.words import shorten
-from consilience.errors import OptionError, suggestion
+from consilience.errors import OptionError
 
 Requirement = tuple[str, bool, str]
 """Name of an option, whether its value is valid, and what it must be."""
@@ -165,8 +166,8 @@ def make_named_method(
     known = [option.name for option in fields(method)]
     old_names = getattr(method, "renamed_options", {})
     if unknown := sorted(set(options) - {*known, *old_names}):
-        hints = [f"{one}{suggestion(one, [*known, *keywords])}" for one in unknown]
-        text = f"method {name!r} has no option {', '.join(hints)}; it has {', '.join(sorted(known))}"
+        hints = with_suggestions(unknown, [*known, *keywords])
+        text = f"method {name!r} has no option {hints}; it has {', '.join(sorted(known))}"
         raise OptionError("", text, "", "E-OPTION")
     made: _Kind = method(**options)
     return made

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from consilience.errors import FileFormatError, suggestion, unreadable
+from consilience.catalogue import suggestion, unreadable
+from consilience.errors import FileFormatError
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -137,10 +138,17 @@ def validated(path: Path, model: type[Model], document: Any) -> Model:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        unknown = [fault["loc"][0] for fault in error.errors() if fault["type"] == "extra_forbidden"]
-        meant = suggestion(unknown[0], model.model_fields) if unknown else ""
+        unknown = [fault["loc"] for fault in error.errors() if fault["type"] == "extra_forbidden"]
+        meant = suggestion(unknown[0][-1], _known_keys(model, nested=len(unknown[0]) > 1)) if unknown else ""
         code = "E-RECIPE" if unknown else ""
         raise FileFormatError(path, f"is not a valid recipe {first_fault(error)}{meant}", "", code) from error
+
+
+def _known_keys(model: type[BaseModel], nested: bool) -> list[str]:
+    """Return the keys of a document, or those of the documents within it."""
+    schema = model.model_json_schema()
+    parts = schema.get("$defs", {}).values() if nested else [schema]
+    return [key for part in parts for key in part.get("properties", {})]
 
 
 def first_fault(error: ValidationError) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.catalogue import suggestion
 from consilience.checks import Array, Labels
 from consilience.drawing.words import printable, shorten
 from consilience.errors import OptionError, UnsupportedError
@@ -85,7 +86,9 @@ class Plotted:
         name = drawable[0] if kind is None else kind
         if name not in charts:
             raise OptionError(
-                "kind", f"there is no plot {kind!r} of a {type(self).__name__}; there are {', '.join(charts)}"
+                "kind",
+                f"there is no plot {kind!r} of a {type(self).__name__}{suggestion(kind, charts)}; there are "
+                f"{', '.join(charts)}",
             )
         chart = charts[name]
         if isinstance(chart, str):

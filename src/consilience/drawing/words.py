@@ -76,6 +76,19 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def all_of(count: int, noun: str = "") -> str:
+    """Return that something is of all of a number of things: both, where there are two.
+
+    Examples
+    --------
+    >>> all_of(2, "sites"), all_of(1200, "sites"), all_of(2), all_of(1, "sites")
+    ('both sites', 'all 1,200 sites', 'both', 'the one site')
+    """
+    if count == 1:
+        return f"the one {noun.removesuffix('s')}".strip()
+    return f"{'both' if count == 2 else f'all {count:,}'} {noun}".strip()
+
+
 def natural_key(name: str) -> tuple[tuple[tuple[str, int, str], ...], str]:
     """Return what sorts site-2 before site-10; digits are compared as texts, since a hostile name may have thousands.
 

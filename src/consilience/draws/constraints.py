@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from consilience.catalogue import suggestion
 from consilience.checks import Array
 from consilience.errors import OptionError
 
@@ -384,7 +385,10 @@ def as_constraint(stated: Any, variable: str) -> Constraint:
             return Interval(*numbers)
     except (TypeError, ValueError):
         pass
-    raise OptionError("constraints", f"of {variable}: found {stated!r:.80}, expected one of {NAMES}")
+    raise OptionError(
+        "constraints",
+        f"of {variable}: found {stated!r:.80}{suggestion(stated, NAMES.split(', '))}, expected one of {NAMES}",
+    )
 
 
 def is_shaped(constraint: Constraint, shape: tuple[int, ...]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from consilience.catalogue import did_you_mean, with_suggestions
 from consilience.checks import Array
 from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed, names_in_line
@@ -147,7 +148,9 @@ class Draws(Displayed, Tabular):
         chosen = [self.only] if isinstance(self.only, str) else list(self.only)
         if missing := [str(name) for name in chosen if name not in self.variables]:
             raise InputError(
-                "only", f"names {', '.join(missing)}, which is no variable; there are {', '.join(self.variables):.200}"
+                "only",
+                f"names {with_suggestions(missing, self.variables)}, which is no variable; there are "
+                f"{', '.join(self.variables):.200}",
             )
         left = tuple(name for name in self.variables if name not in chosen)
         self._set(
@@ -157,14 +160,27 @@ class Draws(Displayed, Tabular):
             only=None,
         )
 
+    def _refuse_misspelt_coords(self) -> None:
+        """Raise for labels of what is no dimension where one like it has none; containers may hold labels of others."""
+        bare = [dim for dim in self.all_dims() if dim not in (self.coords or {})]
+        for name in self.coords or {}:
+            if name not in self.all_dims() and (meant := did_you_mean(name, bare)):
+                raise InputError("coords", f"of {name}, which is no dimension, did you mean {meant}?")
+
     def _check(self) -> None:
         """Check all statements, and freeze what they say."""
         stated = dict(self.constraints or {})
         if odd := [str(name) for name in stated if name not in self.variables]:
             raise InputError(
-                "constraints", f"of {', '.join(odd)}, which is no variable; there are {', '.join(self.variables):.200}"
+                "constraints",
+                f"of {with_suggestions(odd, self.variables)}, which is no variable; there are "
+                f"{', '.join(self.variables):.200}",
             )
         constraints = {name: as_constraint(stated.get(name, "real"), name) for name in self.variables}
+        if odd := [str(name) for name in self.dims or {} if name not in (*self.variables, *self.dropped)]:
+            text = f"of {with_suggestions(odd, self.variables)}, which is no variable; there are"
+            raise InputError("dims", f"{text} {', '.join(self.variables):.200}")
+        self._refuse_misspelt_coords()
         problems = [
             Problem(name, f"has shape {values.shape[2:]}, which no {constraints[name].name} has", "mend constraints=")
             for name, values in self.variables.items()
@@ -234,6 +250,7 @@ class Draws(Displayed, Tabular):
             "deviation": entries.std(axis=0).tolist(),
             "low": low.tolist(),
             "high": high.tolist(),
+            "level": [LEVEL] * len(self.names),
         }
 
     # -- shapes and names

@@ -99,7 +99,7 @@ class DrawsFusion(Fusion):
         return self._outcome()
 
     def _outcome(self) -> str:
-        return f"{self.draws.shape[1]:,} draws of their joint posterior"
+        return f"{self.draws.n_draws:,} draws of their joint posterior"
 
     @property
     def n_components(self) -> int:

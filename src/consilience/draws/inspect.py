@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from consilience.core.inspection import Row, listed, provenance_rows
+from consilience.core.inspection import Row, listed, plain_words, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.draws.files import read_header
 from consilience.files.safetensors_file import SafetensorsFile
@@ -47,7 +47,15 @@ def inspect_draws(file: SafetensorsFile) -> Inspection:
         ("differences", "posteriors of two sets that differ by one person tell of that person: send one"),
         ("protection", "no noise is added beyond that of sampling, so no formal privacy is given"),
     ]
-    return Inspection(document, rows)
+    plain = plain_words(
+        f"{chains * length:,} draws from the posterior of a site, of {listed(header.order)}"
+        if header.provenance is None
+        else f"{chains * length:,} fused draws, of {listed(header.order)}",
+        header.n_observations,
+        "draws of the same variables from other sites' posteriors, each with its share of the prior",
+        header.provenance is not None,
+    )
+    return Inspection(document, rows, plain)
 
 
 def _in_chains(chains: int) -> str:

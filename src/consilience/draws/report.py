@@ -13,6 +13,7 @@ from scipy.fft import irfft, rfft
 
 from consilience.checks import Array
 from consilience.core.provenance import read_fused
+from consilience.core.verdict import Verdict
 from consilience.drawing.axes import Axes
 from consilience.drawing.blocks import (
     Block,
@@ -97,6 +98,9 @@ def render(content: DrawsContent) -> str:
     """Return the report as HTML; the same content gives the same text."""
     records, draws = content.record["inputs"], content.draws
     verdict = content.record.get("verdict") or {}
+    stated = Verdict.read(verdict)
+    outcome = f"{draws.n_draws:,} draws of their joint posterior"
+    short = None if stated is None else Paragraph(stated.in_short(len(records), outcome), "short")
     remedy = f" To do: {shorten(verdict['remedy'], 400)}." if verdict.get("remedy") else ""
     head = Paragraph(
         f"{shorten(str(verdict.get('text', '')), 800)}{remedy}", "status act" if verdict.get("remedy") else "status"
@@ -104,7 +108,7 @@ def render(content: DrawsContent) -> str:
     return Page(
         "Fusion report",
         (format_count(len(records), "site"), f"→ {draws.n_draws:,} draws of {len(draws.names):,} parameters"),
-        [head],
+        [short, head],
         [_what_went_in(content), _parameters(content), _forests(content), _densities(content), _what_it_tells(),
          _how_it_was_made(content)],
         "One file: no scripts, nothing fetched, draws only.",

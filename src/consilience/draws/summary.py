@@ -10,10 +10,10 @@ MAX_PARAMETERS = 20
 
 
 def summary(fusion: DrawsFusion) -> str:
-    """Return what the command says of a fusion: the verdict, and mean and deviation of each parameter."""
+    """Return what the command says of a fusion: the verdict, in short and in full, and each parameter."""
     draws = fusion.draws
     entries = draws.entries().reshape(draws.n_draws, -1)
-    lines = [str(fusion.verdict)]
+    lines = [fusion.in_short, str(fusion.verdict)]
     if fusion.verdict.remedy:
         lines.append(f"to do: {fusion.verdict.remedy}")
     for place, name in enumerate(draws.names[:MAX_PARAMETERS]):

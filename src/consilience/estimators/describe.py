@@ -44,6 +44,8 @@ _WHOLE = 1e-9
 class ApproximateStatisticsWarning(UserWarning):
     """A fitted object keeps its sums only in part, so that what is fused of them is near the pooled model, not it."""
 
+    code = "W-APPROXIMATE"
+
 
 def is_estimator(model: object) -> bool:
     """Return whether an object is an estimator of the table, one refused by name, or a Pipeline that ends in one."""

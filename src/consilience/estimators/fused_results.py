@@ -79,8 +79,8 @@ class FusedResults:
         Family, link and others.
     use_t : bool
         Whether intervals are those of Student's t.
-    llf, rsquared : float
-        Log-likelihood and R^2 of least squares; NaN for others, where they are no sums that sites sent.
+    log_likelihood, r_squared : float, optional
+        Of least squares, as `llf` and `rsquared`. Default: none, since they are no sums that sites sent.
     """
 
     kind: str
@@ -92,8 +92,8 @@ class FusedResults:
     df_resid: float
     parameters: Mapping[str, Any] = field(repr=False)
     use_t: bool = False
-    llf: float = float("nan")
-    rsquared: float = float("nan")
+    log_likelihood: float | None = field(default=None, repr=False)
+    r_squared: float | None = field(default=None, repr=False)
 
     def __getattr__(self, name: str) -> Any:
         """Say what it is, for what only rows could tell."""
@@ -103,6 +103,20 @@ class FusedResults:
             f"results that were fused from sums have no {name!r}: what needs rows stays at the sites. They have params,"
             " bse, cov_params(), tvalues, pvalues, conf_int(), predict(exog), summary()"
         )
+
+    @property
+    def llf(self) -> float:
+        """The log-likelihood, of least squares only."""
+        if self.log_likelihood is None:
+            raise AttributeError("llf")  # `__getattr__` says why
+        return self.log_likelihood
+
+    @property
+    def rsquared(self) -> float:
+        """R^2, of least squares only."""
+        if self.r_squared is None:
+            raise AttributeError("rsquared")
+        return self.r_squared
 
     @property
     def n_features_in_(self) -> int:

@@ -146,14 +146,15 @@ class EstimatorFusion(Fusion):
         )
 
     def to_columns(self) -> dict[str, list[Any]]:
-        """Return a row for each coefficient, with its interval where there is one; else a row for each site."""
+        """Return a row for each coefficient, with its interval of `level` if it has one; else a row for each site."""
         fused = coefficients_of(self.statistics)
         if fused is None:
             names = [site.name for site in self.inputs]
             return {"site": names, "rows": [site.statistics.n_observations for site in self.inputs]}
         columns: dict[str, list[Any]] = {"coefficient": list(fused.names), "fused": fused.values.tolist()}
         if fused.intervals is not None:
-            columns |= {"low": fused.intervals[:, 0].tolist(), "high": fused.intervals[:, 1].tolist()}
+            low, high = fused.intervals.T.tolist()
+            columns |= {"low": low, "high": high, "level": [LEVEL] * len(low)}
         return columns
 
     def summary(self) -> str:

@@ -26,6 +26,8 @@ PRIOR_ROUNDING = 1e-6
 class HyperParameterWarning(UserWarning):
     """Sites used different hyper-parameters that change no sums; the fused estimator has those of one of them."""
 
+    code = "W-DIFFER"
+
 
 @dataclass(frozen=True, eq=False)
 class DescribedEstimator:
@@ -218,7 +220,7 @@ def _steps(statistics: Statistics) -> list[Any]:
 
 def _feature_disagreements(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
     problems: list[Problem] = []
-    for name in ("names", "units", "scaling"):
+    for name in ("names", "units", "scaling", "categories"):
         stating = [(label, site) for label, site in sites if getattr(site.features, name) is not None]
         for label, site in stating[1:]:
             first, other = (Features(**{name: getattr(one.features, name)}) for one in (stating[0][1], site))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from consilience.core.inspection import PEOPLE, Row, listed, provenance_rows
+from consilience.core.inspection import PEOPLE, Row, listed, plain_words, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.estimators.adapters.heads import FEATURES
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.files import StatisticsHeader, read_header
 from consilience.estimators.heads.feature_maps import parsed_record
 from consilience.files.safetensors_file import SafetensorsFile
+from consilience.posteriors.posterior import Features
 
 
 def inspect_statistics(file: SafetensorsFile) -> Inspection:
@@ -34,6 +35,7 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
         rows.append(("pipeline", listed([*steps, header.last_step])))
     names = header.features.names
     rows.append(("columns", f"{header.n_columns}" + ("" if names is None else f": {listed(names)}")))
+    rows += [("categories", text) for text in Features(categories=header.features.categories).categories_in_words()]
     if header.classes is not None:
         rows.append(("classes", f"{len(header.classes)}: {listed([str(label) for label in header.classes])}"))
     if header.target_shape is not None:
@@ -43,7 +45,16 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
     rows += [("approximate", text) for text in header.approximations]
     if header.provenance is not None:
         rows += provenance_rows(header.provenance.model_dump())
-    return Inspection(document, [*rows, *people_rows(header, set(shapes))])
+    made = header.provenance is not None
+    steps = f"a Pipeline that ends in a {header.last_step}" if header.last_step is not None else f"a {header.estimator}"
+    whose = "a file with the fused sums of all sites" if made else "a file with the sums of a site"
+    plain = plain_words(
+        f"{whose}, from which {steps} is fitted as from all rows",
+        None,
+        f"sums of the same estimator, its hyper-parameters and the same {header.n_columns} columns, of other rows",
+        made,
+    )
+    return Inspection(document, [*rows, *people_rows(header, set(shapes))], plain)
 
 
 def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:

@@ -116,7 +116,10 @@ def _what_went_in(content: EstimatorContent) -> Section:
         text_column("SHA-256", lambda one: (one.get("sha256") or "")[:12] or None),
     ]
     caption = "Sums over rows travelled, and no row."
-    return Section("in", "What went in", [Table("Table of sites", records, columns, "site", caption)])
+    blocks: list[Block] = [Table("Table of sites", records, columns, "site", caption)]
+    if categories := content.statistics.features.categories_in_words():
+        blocks.append(Facts({"Categories of columns": "; ".join(categories)}))
+    return Section("in", "What went in", blocks)
 
 
 def _who_knows_which_class(content: EstimatorContent) -> Section | None:

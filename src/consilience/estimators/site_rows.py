@@ -10,9 +10,10 @@ import numpy as np
 from scipy import sparse
 
 from consilience.checks import Array
-from consilience.errors import InputError, OptionError
+from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.files.npy import not_data
 from consilience.files.tables import as_named_table, read_named_table
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 
@@ -108,6 +109,8 @@ def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] |
     InputError
         For a file without it.
     """
+    if path.suffix.lower() not in (".csv", ".npy", ".npz"):
+        raise FileFormatError(not_data(path, ".csv, .npz or .npy"))
     if path.suffix.lower() != ".csv":
         X, y, _ = _split(path, needs, None, None)
         return X, y, None

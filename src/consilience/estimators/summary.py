@@ -9,9 +9,10 @@ from consilience.drawing.words import printable
 
 
 def summary(fusion: Any) -> str:
-    """Return the verdict, how many rows of how many sites were summed, and what was left out."""
+    """Return the verdict in short and in full, how many rows of how many sites were summed, and what was left out."""
     verdict, statistics = fusion.verdict, fusion.statistics
-    lines = [printable(verdict.text), *([f"to do: {printable(verdict.remedy)}"] if verdict.remedy else [])]
+    to_do = [f"to do: {printable(verdict.remedy)}"] if verdict.remedy else []
+    lines = [fusion.in_short, printable(verdict.text), *to_do]
     sites = len(fusion.provenance["inputs"])
     classes = "" if statistics.classes is None else f" of {len(statistics.classes)} classes"
     lines.append(f"{sites} sites with {statistics.n_observations:,.0f} rows{classes} -> {statistics.kind}")

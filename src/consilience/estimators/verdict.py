@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from consilience.core.verdict import Verdict
+from consilience.drawing.words import all_of
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.laplace_product import MAX_PRIOR_SHARE
@@ -35,7 +36,7 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
     """
     adapter = adapter_of_kind(statistics.kind)
     name = adapter.class_name if statistics.last_step is None else f"Pipeline of a {adapter.class_name}"
-    rows = f"the {statistics.n_observations:,.0f} rows of all {n_sites} sites"
+    rows = f"the {statistics.n_observations:,.0f} rows of {all_of(n_sites, 'sites')}"
     withheld = statistics.n_withheld
     if withheld:
         rows += f", without {withheld:,} {'class' if withheld == 1 else 'classes'} of too few rows at their sites"
@@ -76,7 +77,10 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Mapp
             " the oracle approximating shrinkage (OAS), of second moments alone, stands in its place."
         )
         return Verdict(
-            "approximate", text, None, remedy="to reach that fit, let sites answer one request: --then moments4"
+            "approximate",
+            text,
+            None,
+            remedy="to reach that fit, let sites answer one request: `consilience serve --then moments4`",
         )
     told = details.get("moments4", {})
     if told.get("is_complete"):
@@ -87,7 +91,7 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Mapp
     text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {told.get('rows', 0.0):,.0f} rows"
     if told.get("unknown"):
         text += f"; of {', '.join(told['unknown'][:8])} no site told them, and OAS's shrinkage stands in their place"
-    remedy = "let all sites answer --then moments4 with the rows that their first message was of"
+    remedy = "let all sites answer `consilience serve --then moments4` with the rows that their first message was of"
     return Verdict("approximate", text + ".", None, remedy=remedy)
 
 
@@ -120,5 +124,7 @@ def _judge_product(laplace: LaplaceAdapter, rows: str, statistics: Statistics, d
         remedies.append("fit with weaker penalties at the sites: C times the number of sites, alpha alike")
     against += statistics.approximations
     if laplace.no_refinement(statistics) is None:
-        remedies.append(f"to reach that fit, let sites answer requests: --then refine:{USUAL_ROUNDS}")
+        remedies.append(
+            f"to reach that fit, let sites answer requests: `consilience serve --then refine:{USUAL_ROUNDS}`"
+        )
     return Verdict("approximate", "; ".join([text, *against]) + ".", None, remedy="; ".join(remedies) or None)

@@ -223,6 +223,8 @@ class RoundReport:
 class RoundError(InputError):
     """A round ended without a fused model; ``report`` says who took part and what was wrong with the others."""
 
+    code = "E-ROUND"
+
     def __init__(self, report: RoundReport) -> None:
         self.report = report
         super().__init__(report.lines())

@@ -87,7 +87,7 @@ def _create_beside(path: Path) -> tuple[int, str]:
     try:
         return tempfile.mkstemp(prefix=partial_prefix(path.name), suffix=PARTIAL, dir=path.parent)
     except OSError as error:
-        raise InputError(path, f"cannot be written: {error.strerror}") from error
+        raise InputError(path, f"cannot be written: {error.strerror}", "", "E-SYSTEM") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
         raise InputError(path, f"cannot be written: {error}") from error
 
@@ -111,7 +111,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
         partial.chmod(0o666 & ~_umask())
         partial.replace(path)
     except OSError as error:
-        raise InputError(path, f"cannot be written: {error.strerror or error}") from error
+        raise InputError(path, f"cannot be written: {error.strerror or error}", "", "E-SYSTEM") from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -139,7 +139,7 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
         remove_stale(folder)
         partial = Path(tempfile.mkdtemp(prefix=partial_prefix(folder.name), suffix=PARTIAL, dir=folder.parent))
     except OSError as error:
-        raise InputError(folder, f"cannot be written: {error.strerror or error}") from error
+        raise InputError(folder, f"cannot be written: {error.strerror or error}", "", "E-SYSTEM") from error
     try:
         yield partial
         partial.chmod(0o777 & ~_umask())
@@ -147,7 +147,7 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
             folder.rmdir()
         partial.rename(folder)
     except OSError as error:
-        raise InputError(folder, f"cannot be written: {error.strerror or error}") from error
+        raise InputError(folder, f"cannot be written: {error.strerror or error}", "", "E-SYSTEM") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

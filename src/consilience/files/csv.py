@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from consilience.catalogue import unreadable
 from consilience.checks import Array
-from consilience.errors import FileFormatError, InputError, unreadable
+from consilience.errors import FileFormatError, InputError
 
 
 @dataclass(frozen=True, eq=False)

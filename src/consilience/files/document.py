@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from consilience.errors import FileFormatError, unreadable
+from consilience.catalogue import unreadable
+from consilience.errors import FileFormatError
 from consilience.files.budget import check_header, check_text
 from consilience.files.schemas import first_problem
 
@@ -71,8 +72,8 @@ def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy")
         raise FileFormatError(
             path,
             "is a table of data by its name, expected the file of a model",
-            "describe a model with it (consilience describe MODEL --data, cs.describe(model, data)), or compare models "
-            "on it (consilience evaluate)",
+            "describe a model with it: consilience.describe(model, data), or compare models on it: "
+            "consilience.evaluate(fused, models, data)",
             "E-DATA",
         )
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from consilience.errors import FileFormatError
-from consilience.files.npy import read_array, translate_read_errors
+from consilience.files.npy import not_data, read_array, translate_read_errors
 
 INPUTS = ("x", "X", "inputs")
 """Names that the array of inputs may have in an archive."""
@@ -47,7 +47,7 @@ def read_labelled_arrays(path: Path) -> LabelledArrays:
     """
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz"):
-        raise FileFormatError(path, "expected a file named .npz or .npy")
+        raise FileFormatError(not_data(path, ".npz or .npy"))
     if suffix == ".npz" and path.is_file() and zipfile.is_zipfile(path):
         arrays = _read_archive(path)
         if arrays is not None:

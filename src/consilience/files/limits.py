@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from consilience.catalogue import unreadable
 from consilience.checks import is_count
-from consilience.errors import FileFormatError, OptionError, Problem, unreadable
+from consilience.errors import FileFormatError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 
 _NATURAL_TENSOR = "natural"

@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from scipy import sparse
 
-from consilience.errors import FileFormatError, unreadable
+from consilience.catalogue import unreadable
+from consilience.errors import FileFormatError, Problem
 
 
 def read_array(path: Path) -> Any:
@@ -43,6 +44,14 @@ def read_array(path: Path) -> Any:
         warnings.simplefilter("ignore")  # what NumPy remarks about old files changes nothing
         with path.open("rb") as stream:  # ours to close, also when NumPy stumbles half way
             return _read_archive(path, stream) if is_archive else np.load(stream, allow_pickle=False)
+
+
+def not_data(path: Path, suffixes: str) -> Problem:
+    """Return that a file is named like none of data; that it is a model's, where its name says so."""
+    if path.suffix.lower() in (".safetensors", ".pt", ".pth", ".pkl", ".joblib"):
+        text = "is the file of a model by its name, expected the rows of a site"
+        return Problem(path, text, f"give them as {suffixes}")
+    return Problem(path, f"expected a file named {suffixes}")
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.errors import InputError, OptionError, unreadable
+from consilience.catalogue import unreadable
+from consilience.errors import InputError, OptionError
 
 
 @dataclass(frozen=True)

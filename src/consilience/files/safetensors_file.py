@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 from safetensors import SafetensorError
 
+from consilience.catalogue import unreadable
 from consilience.checks import AnyArray
-from consilience.errors import FileFormatError, unreadable
+from consilience.errors import FileFormatError
 from consilience.files.arrays import DTYPES, framework_for
 from consilience.files.document import (
     METADATA_KEY,

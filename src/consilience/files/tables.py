@@ -5,8 +5,8 @@ None of these libraries is imported unless a table of it, or a Parquet file, is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,36 @@ class NamedTable:
         Names of the columns, in order; they need not be distinct.
     take : callable
         Returns the column of a number as an array (n,).
+    categories : mapping of str to tuple of str
+        The categories of the columns that are categorical, in their order. Default: none.
     """
 
     header: tuple[str, ...]
     take: Callable[[int], Any]
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def columns(self, numbers: Sequence[int]) -> Any:
-        """Return the columns of these numbers as an array (n, len(numbers)), of objects where types differ."""
-        taken = [np.asarray(self.take(number)) for number in numbers]
+        """Return the columns of these numbers as an array (n, len(numbers)), of objects where types differ.
+
+        What a model of numbers was fitted to of a categorical column are codes, so that is what comes of it.
+        """
+        taken = [self._numbers(number) for number in numbers]
         return np.stack(taken, axis=1) if taken else np.zeros((0, 0))
+
+    def _numbers(self, number: int) -> Any:
+        """Return a column; one whose categories are texts as their codes 0, 1, ..., NaN where there is none."""
+        values, categories = np.asarray(self.take(number)), self.categories.get(self.header[number])
+        if categories is None or values.dtype.kind in "biuf":
+            return values
+        codes = {category: float(code) for code, category in enumerate(categories)}
+        return np.array([codes.get(str(value), np.nan) for value in values.tolist()])
 
     def without(self, number: int) -> NamedTable:
         """Return the table without the column of this number."""
         places = [place for place in range(len(self.header)) if place != number]
-        return NamedTable(tuple(self.header[place] for place in places), lambda place: self.take(places[place]))
+        header = tuple(self.header[place] for place in places)
+        categories = {name: values for name, values in self.categories.items() if name in header}
+        return NamedTable(header, lambda place: self.take(places[place]), categories)
 
 
 def as_named_table(data: Any) -> NamedTable | None:
@@ -56,9 +72,18 @@ def as_named_table(data: Any) -> NamedTable | None:
     if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a polars LazyFrame
         data = data.collect()
     if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas, whose names may repeat
-        return NamedTable(tuple(map(str, data.columns)), lambda number: data.iloc[:, number].to_numpy())
+        types = dict(zip(map(str, data.columns), data.dtypes, strict=True))
+        categories = {name: kind.categories for name, kind in types.items() if hasattr(kind, "categories")}
+        return NamedTable(
+            tuple(map(str, data.columns)), lambda number: data.iloc[:, number].to_numpy(), _as_texts(categories)
+        )
     if hasattr(data, "to_series") and hasattr(data, "columns"):  # polars
-        return NamedTable(tuple(map(str, data.columns)), lambda number: data.to_series(number).to_numpy())
+        # Of polars those of an Enum have an order; those of a Categorical are numbered as they came.
+        kinds = dict(zip(map(str, data.columns), data.dtypes, strict=True))
+        categories = {name: kind.categories for name, kind in kinds.items() if type(kind).__name__ == "Enum"}
+        return NamedTable(
+            tuple(map(str, data.columns)), lambda number: data.to_series(number).to_numpy(), _as_texts(categories)
+        )
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # any other that selects columns by a list of names
         names = tuple(data.columns)
         return NamedTable(tuple(map(str, names)), lambda number: data[[names[number]]].to_numpy()[:, 0])
@@ -68,6 +93,11 @@ def as_named_table(data: Any) -> NamedTable | None:
     if hasattr(data, "__arrow_c_stream__") and not isinstance(data, np.ndarray):
         return as_named_table(_arrow().table(data))
     return None
+
+
+def _as_texts(categories: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return categories by column as texts."""
+    return {name: tuple(map(str, values)) for name, values in categories.items()}
 
 
 def read_named_table(path: Path) -> NamedTable | None:

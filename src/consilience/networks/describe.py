@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, fixed_axes
@@ -83,7 +83,7 @@ def _traced(module: nn.Module, example: Any) -> Symmetry:
     try:
         return symmetry(module, example)
     except (InputError, UnsupportedError) as error:
-        return _trivial(module, str(error))
+        return _trivial(module, reason_of(error))
 
 
 def _trivial(module: nn.Module, reason: str) -> Symmetry:

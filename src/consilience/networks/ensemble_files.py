@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from consilience.catalogue import unreadable
 from consilience.core.provenance import file_digest, library_versions
-from consilience.errors import FileFormatError, InputError, OptionError, Problem, unreadable
+from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.atomic import write_bytes, write_folder_atomically
 from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_document, validate_document
 from consilience.files.safetensors_file import as_file

@@ -15,6 +15,7 @@ from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.files.npy import not_data
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.files import read_network
@@ -79,7 +80,7 @@ def _module(named: NamedInput, template: nn.Module | None) -> nn.Module:
     if isinstance(model, Network) and model.module is not None:
         return model.module
     if template is None:
-        raise OptionError(name, "is a network without code", "give a module of its architecture (module=, --module)")
+        raise OptionError(name, "is a network without code", "give a module of its architecture (module=)")
     if named.file is not None:
         return module_of_file(named.file, template)
     if isinstance(model, Network):
@@ -170,7 +171,7 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
         values, column = _read(Path(data), labels)
         class_numbers = column if column is not None else labels
         if class_numbers is None:
-            raise OptionError(name, "has no labels", "give a .npz with x and y, or the labels apart (--labels)")
+            raise OptionError(name, "has no labels", "give a .npz with x and y, or the labels apart (labels=)")
     else:
         values = data.detach().cpu().numpy() if hasattr(data, "detach") else data
         if labels is None:
@@ -189,7 +190,7 @@ def _read(path: Path, labels: Any) -> tuple[Any, Any]:
     """Return the inputs in a file, and their labels where it has them."""
     if path.suffix.lower() != ".csv":
         if path.suffix.lower() not in (".npy", ".npz"):
-            raise FileFormatError(path, "expected a file named .npz, .npy or .csv")
+            raise FileFormatError(not_data(path, ".npz, .npy or .csv"))
         labelled = read_labelled_arrays(path)
         return labelled.inputs, None if labels is not None else labelled.labels
     table = read_csv(path, () if labels is None else (str(labels),))

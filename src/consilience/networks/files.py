@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from consilience.catalogue import unreadable
 from consilience.checks import AnyArray
 from consilience.core.provenance import library_versions
-from consilience.errors import FileFormatError, InputError, Problem, unreadable
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
 from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_document, validate_document

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
+from consilience.catalogue import suggestion
 from consilience.checks import Array, is_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
@@ -64,7 +65,10 @@ class NetworkArguments:
         if not isinstance(self.reference, str):
             return self
         if self.reference not in names:
-            raise OptionError("reference", f"expected one of {', '.join(names)}, found {self.reference!r}")
+            raise OptionError(
+                "reference",
+                f"expected one of {', '.join(names)}, found {self.reference!r}{suggestion(self.reference, names)}",
+            )
         return replace(self, reference=list(names).index(self.reference))
 
 

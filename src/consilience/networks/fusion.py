@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.fusion import Fusion
+from consilience.core.fusion import SIDE_BY_SIDE, Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Table, text_column
@@ -24,7 +24,7 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.files import write_network
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality, match_quality
-from consilience.networks.network import Network
+from consilience.networks.network import Network, total_size
 from consilience.networks.norm_distance import MAX_NORM_DISTANCE, norm_distance
 from consilience.networks.symmetry.transport import Transport
 
@@ -208,6 +208,13 @@ class NetworkFusion(Fusion):
         from consilience.networks.summary import network_summary  # here, since it imports this file
 
         return network_summary(self)
+
+    def _came_out(self) -> str:
+        return SIDE_BY_SIDE if self.keeps_models else f"one network of {format_count(self._n_parameters, 'parameter')}"
+
+    @property
+    def _n_parameters(self) -> int:
+        return total_size(self.network.arrays)
 
     def _outcome(self) -> str:
         if self.keeps_models:

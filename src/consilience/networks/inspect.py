@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from consilience.core.disclosure import shown_text
-from consilience.core.inspection import MAX_LISTED, PEOPLE, Row, listed, people_rows, provenance_rows
+from consilience.core.inspection import MAX_LISTED, PEOPLE, Row, listed, people_rows, plain_words, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
@@ -19,7 +19,25 @@ from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 def inspect_network(file: SafetensorsFile) -> Inspection:
     """Return the inspection of a network file or a plain checkpoint, from its header."""
     summary = read_network_summary(file)
-    return Inspection(_network_document(summary), [*_network_rows(file, summary), *network_people_rows()])
+    rows = [*_network_rows(file, summary), *network_people_rows()]
+    return Inspection(_network_document(summary), rows, _network_in_plain_words(summary))
+
+
+def _network_in_plain_words(summary: NetworkSummary) -> tuple[str, ...]:
+    """Return in sentences what a network's file is and what to do with it."""
+    parameters = format_count(_parameters(summary), "parameter")
+    made = summary.provenance is not None
+    if summary.symmetry is None:
+        following = (
+            "write it with `consilience describe FILE --module PKG.MOD:CALLABLE --data DATA -o NEW`, which adds what is"
+            " known of its units, or give --module and --example to `consilience fuse`; checkpoints of one base need no"
+            " units: `consilience merge FILE... -o merged`"
+        )
+        what = f"a plain checkpoint of {parameters}, which does not say which of its units may be permuted"
+        return plain_words(what, None, "networks of the same architecture", following=None if made else following)
+    proved = "proved" if summary.symmetry.proved else "not proved"
+    what = f"a {'fused ' * made}network of {parameters}, which says which of its units may be permuted ({proved})"
+    return plain_words(what, None, "networks whose units move in the same groups", made)
 
 
 def inspect_fisher(file: SafetensorsFile) -> Inspection:
@@ -27,13 +45,25 @@ def inspect_fisher(file: SafetensorsFile) -> Inspection:
     summary = read_fisher_summary(file)
     shapes = {name: list(shape) for name, shape in summary.shapes.items()}
     document = {"kind": "fisher", "header": summary.header.model_dump(), "rank": summary.rank, "shapes": shapes}
-    return Inspection(document, _fisher_rows(file, summary))
+    plain = plain_words(
+        "the Fisher information of a network: how surely each of its parameters is known",
+        summary.header.observations,
+        "nothing alone: it goes beside its network, with the networks and information of other sites",
+        following="give it beside its network: `consilience fuse NET... INFORMATION... --method fisher -o FUSED`",
+    )
+    return Inspection(document, _fisher_rows(file, summary), plain)
 
 
 def inspect_symmetry(symmetry: Symmetry, name: str) -> Inspection:
     """Return the inspection of a symmetry's own file."""
     rows = [("file", name), ("format", "consilience-symmetry"), *symmetry_rows(symmetry)]
-    return Inspection({"kind": "symmetry", **symmetry_document(symmetry)}, rows)
+    plain = plain_words(
+        f"the symmetry of an architecture, {'' if symmetry.proved else 'not '}proved: which units may be permuted",
+        0.0,
+        "nothing: it says how networks of its architecture can be",
+        following="fuse checkpoints with it: `consilience fuse FILE... --symmetry SYMMETRY -o FUSED`",
+    )
+    return Inspection({"kind": "symmetry", **symmetry_document(symmetry)}, rows, plain)
 
 
 def symmetry_document(symmetry: Symmetry) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 from array_api_compat import array_namespace
 
+from consilience.catalogue import suggestion
 from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
@@ -493,7 +494,9 @@ def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mappin
     for name, width in (requested or {}).items():
         if name not in symmetry.by_name:
             raise OptionError(
-                "target_widths", f"group {name!r} does not exist; there are {', '.join(symmetry.by_name)}"
+                "target_widths",
+                f"group {name!r} does not exist{suggestion(name, symmetry.by_name)}; there are "
+                f"{', '.join(symmetry.by_name)}",
             )
         if not is_count(width):
             raise OptionError("target_widths", f"group {name} must have at least one unit, found {width!r}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.errors import InputError
+from consilience.errors import InputError, split_codes
 from consilience.files.labelled_arrays import read_labelled_arrays
 
 if TYPE_CHECKING:
@@ -89,5 +89,5 @@ def precision_of(module: nn.Module | None) -> Any:
 
 def first_line(error: BaseException) -> str:
     """Return the class of an error and the first line of its message, shortened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in split_codes(str(error))[0].splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:MAX_QUOTED_CHARACTERS]}" if lines else type(error).__name__

@@ -18,6 +18,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from consilience.catalogue import with_suggestions
 from consilience.checks import AnyArray, Array, Labels
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count, shorten
@@ -177,7 +178,8 @@ def complete_orders(
         For groups that do not exist and orders that are not permutations, or leave their parent's units.
     """
     if unknown := sorted(set(orders) - set(symmetry.by_name)):
-        raise OptionError(f"group {', '.join(unknown)} does not exist; there are {', '.join(symmetry.by_name)}")
+        named = with_suggestions(unknown, symmetry.by_name)
+        raise OptionError(f"group {named} does not exist; there are {', '.join(symmetry.by_name)}")
     completed: dict[str, Labels] = {}
     for name, numbers in orders.items():
         order = np.asarray(numbers)

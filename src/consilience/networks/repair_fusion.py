@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.catalogue import suggestion
+from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network, is_floating
 from consilience.networks.torch_modules import arrays_of_module, cast_like, is_module, module_with
@@ -78,7 +79,7 @@ def repair(
         For models or moments that do not fit.
     """
     if kind not in _REPAIRS:
-        raise OptionError("kind", f"expected one of {', '.join(_REPAIRS)}, found {kind!r}")
+        raise OptionError("kind", f"expected one of {', '.join(_REPAIRS)}, found {kind!r}{suggestion(kind, _REPAIRS)}")
     if (batches is None) == (moments is None):
         raise OptionError("batches, moments", "give one of them")
     if moments is None and kind == "regmean":
@@ -219,7 +220,7 @@ def refit_fusion(
             shares = layer_shares(aligned, weights, fusion.network.symmetry, partner_inputs)
         refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng, shares=shares)
     except (InputError, UnsupportedError) as error:
-        return replace(fusion, details={**fusion.details, "refit": f"not done: {error}"})
+        return replace(fusion, details={**fusion.details, "refit": f"not done: {reason_of(error)}"})
     description = "layers fitted on inputs" if inputs is not None else "layers fitted on made-up inputs"
     notes = [f"{name or 'it'} {why}" for name, why in refitted.notes.items()]
     if notes:

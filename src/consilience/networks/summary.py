@@ -51,7 +51,7 @@ def network_summary(
     local_units = [sum(local.network.units[name] for name in outer_groups) for local in fusion.inputs]
     units = str(local_units[0]) if len(set(local_units)) == 1 else f"{min(local_units)} to {max(local_units)}"
     verdict = fusion.judgement
-    lines = [] if verdict is None else [*_chosen(verdict)]
+    lines = [fusion.in_short, *([] if verdict is None else _chosen(verdict))]
     if not groups:
         order = "side by side" if fusion.keeps_models else "units as they are numbered"
         lines.append(f"{len(fusion.inputs)} {what}, {order} (method {method})")

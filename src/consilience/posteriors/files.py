@@ -53,6 +53,7 @@ class FeaturesHeader(StrictModel):
     scaling: Chunked[dict[str, Chunked[list[float]]] | None] = None
     classes: Chunked[list[str] | None] = None
     from_columns: bool = False
+    categories: Chunked[dict[str, Chunked[list[str]]] | None] = None
 
 
 class InputHeader(StrictModel):

@@ -17,7 +17,7 @@ from consilience.core.inputs import EQUAL, in_order, stated_numbers
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
-from consilience.errors import InputError, OptionError, Problem
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.admission import inadmissible
@@ -52,7 +52,12 @@ def prepare_posteriors(request: Request) -> Prepared:
     described, alignment, problems = describe_inputs(request.inputs, request.n_observations)
     options = dict(request.options)
     min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
-    method = recommended_method(request.method, options, described[0].posterior.source if described else {})
+    try:
+        method = recommended_method(request.method, options, described[0].posterior.source if described else {})
+    except OptionError:
+        if problems and not described:  # what is no model of ours is told first: its options may be another kind's
+            raise UnsupportedError(problems) from None
+        raise
     weights = request.weights
     if weights is not None:
         weights = in_order(weights, [named_input.name for named_input in request.inputs], "weights")

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from consilience.catalogue import said_once
 from consilience.core.ancestry import MAX_SHARED, NO_ANCESTORS, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, NamedInput, files_given_twice, stated_numbers, too_few_models
-from consilience.errors import InputError, Problem, UnsupportedError, said_once
+from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES
 from consilience.posteriors.labels import has_labels, label_problems
@@ -240,7 +241,7 @@ def _disagreements(described: list[DescribedInput], unaligned: list[Problem]) ->
                 Problem(site.label, f"is {posterior.family}, expected {expected.family} as in {first.label}")
             )
     comparable = [site for site in described if unaligned or site.posterior.family == described[0].posterior.family]
-    fields: tuple[str, ...] = ("classes",) if unaligned else ("names", "units", "scaling", "classes")
+    fields: tuple[str, ...] = ("classes",) if unaligned else ("names", "units", "scaling", "classes", "categories")
     if described and has_labels(described[0].posterior):  # sites may have different classes
         fields = tuple(field for field in fields if field != "classes")
         problems += [Problem(site.label, text) for site in described for text in label_problems(site.posterior)]

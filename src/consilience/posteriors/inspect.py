@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from consilience.core.disclosure import MIN_COUNT, MIN_SITES, TWO_SITES, shown_count, shown_text
-from consilience.core.inspection import Row, listed, people_rows
+from consilience.core.inspection import Row, listed, people_rows, plain_words
 from consilience.core.kind import Inspection
+from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.files import PosteriorHeader, read_summary
+from consilience.posteriors.posterior import Features
 
 _OF_WORDS = ("dirichlet", "categorical")
 """Families whose columns may be words."""
@@ -37,6 +39,7 @@ def inspect_posterior(file: SafetensorsFile) -> Inspection:
     names = header.features.names
     if names:
         rows.append(("features", listed(names)))
+    rows += [("categories", text) for text in Features(categories=header.features.categories).categories_in_words()]
     rows.append(("tensors", ", ".join(f"{name} {list(shape)}" for name, shape in sorted(summary.shapes.items()))))
     if header.provenance:
         made = header.provenance
@@ -51,7 +54,23 @@ def inspect_posterior(file: SafetensorsFile) -> Inspection:
             ("from", f"{one['name']}: {one['components']} components, sha256 {one.get('sha256')}")
             for one in made.inputs
         ]
-    return Inspection(document, [*rows, *_people_rows(header, summary.shapes)])
+    return Inspection(document, [*rows, *_people_rows(header, summary.shapes)], _in_plain_words(header, summary.shapes))
+
+
+def _in_plain_words(header: PosteriorHeader, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """Return in sentences what a posterior is and what to do with it."""
+    components = format_count(next(iter(shapes.get("natural", ())), 0), "component")
+    model = header.source.get("kind")
+    of = f", of a {model}" if isinstance(model, str) else ""
+    made = header.provenance
+    whose = "a posterior that a site can send"
+    if made is not None:
+        whose = f"a fused posterior ({format_count(len(made.inputs), 'model')}, method {made.method})"
+    partners = f"posteriors of the family {header.family.get('name')} with the same columns"
+    if isinstance(model, str):
+        partners += f", and in Python with a fitted {model}"
+    total = sum(header.counts) if header.counts else None
+    return plain_words(f"{whose}: {components}{of}", total, partners, made is not None)
 
 
 def _people_rows(header: PosteriorHeader, shapes: Mapping[str, tuple[int, ...]]) -> list[Row]:

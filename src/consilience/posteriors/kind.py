@@ -149,5 +149,5 @@ class Posteriors(Kind):
         from consilience.posteriors.report.page import write_page
 
         if shown.get("barriers") or shown.get("planes"):
-            raise OptionError(f"--barrier, --plane: for networks only, and {fused} is none")
+            raise OptionError(f"barriers=, planes=: for networks only, and {fused} is none")
         write_page(page, content_of_files(fused, sites, shown.get("data"), shown.get("truth")))

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from consilience.catalogue import did_you_mean
 from consilience.checks import Labels
-from consilience.errors import FileFormatError, InputError, did_you_mean
+from consilience.errors import FileFormatError, InputError
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
-from consilience.files.npy import read_array
+from consilience.files.npy import not_data, read_array
 from consilience.files.tables import NamedTable, as_named_table, read_parquet
 from consilience.posteriors.topics.document_completion import as_counts
 
@@ -105,7 +106,7 @@ def _read_file(path: str | Path, labels: Any, columns: ExpectedColumns) -> tuple
     if suffix == ".parquet":
         return _of_table(str(path), read_parquet(path), labels, columns)
     if suffix != ".csv":
-        raise FileFormatError(path, "expected a file named .csv, .parquet, .npy or .npz")
+        raise FileFormatError(not_data(path, ".csv, .parquet, .npy or .npz"))
     table = read_csv(path, columns.names)
     label_column = str(labels) if isinstance(labels, str | Path) else None
     row_classes = None if label_column is None else table.column(label_column)

@@ -10,7 +10,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.drawing.plots import Chart, draw_components, draw_number
-from consilience.errors import InputError
+from consilience.errors import InputError, reason_of
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.report.details import findings_of
@@ -51,4 +51,4 @@ def forest_chart(fusion: Any) -> Chart | str:
     try:
         return fusion.intervals()._charts()["forest"]
     except InputError as error:
-        return str(error)
+        return reason_of(error)

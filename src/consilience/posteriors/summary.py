@@ -6,21 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from consilience.core.fusion import Fusion
-from consilience.drawing.words import printable
+from consilience.drawing.words import format_count, printable
 
 MAX_NAMED = 8
 """Models that a line names; more are counted."""
 
 
 def summary(fusion: Fusion) -> str:
-    """Return the verdict, how many components became how many, and what should be known of the models."""
+    """Return the verdict in short and in full, how many components became how many, and what to know of the models."""
     inputs, verdict = fusion.provenance["inputs"], fusion.verdict
     lines = [
+        fusion.in_short,
         printable(verdict.text),
         *([f"to do: {printable(verdict.remedy)}"] if verdict.remedy else []),
-        f"{fusion.details.get('sites', len(inputs))} models"
-        f" with {sum(record['components'] for record in inputs)} components"
-        f" -> {fusion.n_components} components (method {fusion.provenance['method']})",
+        f"{format_count(fusion.details.get('sites', len(inputs)), 'model')}"
+        f" with {format_count(sum(record['components'] for record in inputs), 'component')}"
+        f" -> {format_count(fusion.n_components, 'component')} (method {fusion.provenance['method']})",
     ]
     if fusion.history.size:
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
@@ -40,9 +41,14 @@ def notes_of(details: Mapping[str, Any]) -> list[str]:
     lines = [f"{printable(record['name'])}: {record['why']}" for record in details.get("outliers", [])]
     lines += _not_averaged(details.get("robust"))
     if details.get("left_out"):
-        lines.append(f"{details['left_out']} components with too few observations were left out")
+        lines.append(f"{_components(details['left_out'], 'with too few observations')} left out")
     lines += [
-        f"{printable(name)}: components {', '.join(map(str, numbers))} have no usable parameters, and were left out"
+        f"{printable(name)}: "
+        + (
+            f"component {numbers[0]} has no usable parameters, and was left out"
+            if len(numbers) == 1
+            else f"components {', '.join(map(str, numbers))} have no usable parameters, and were left out"
+        )
         for name, numbers in details.get("unusable", {}).items()
     ]
     lines += _withheld(details.get("withheld"))
@@ -50,6 +56,16 @@ def notes_of(details: Mapping[str, Any]) -> list[str]:
     if "vocabulary" in details:
         lines += _vocabulary(details["vocabulary"])
     return lines
+
+
+def _components(count: int, which: str) -> str:
+    """Return so many components with their verb."""
+    return f"{format_count(count, 'component')} {which} {'was' if count == 1 else 'were'}"
+
+
+def _more(count: int, noun: str) -> str:
+    """Return so many more with their verb."""
+    return f"{count:,} more {noun}{' was' if count == 1 else 's were'}"
 
 
 def _average(average: Mapping[str, Any]) -> list[str]:
@@ -72,7 +88,7 @@ def _not_averaged(robust: Mapping[str, Any] | None) -> list[str]:
         for record in named
     ]
     n_more = len(robust["left_out"]) - len(named)
-    return [*lines, *([f"{n_more} more models were left out by robust=True"] if n_more else [])]
+    return [*lines, *([f"{_more(n_more, 'model')} left out by robust=True"] if n_more else [])]
 
 
 def _withheld(withheld: Mapping[str, Any] | None) -> list[str]:
@@ -86,7 +102,8 @@ def _withheld(withheld: Mapping[str, Any] | None) -> list[str]:
         for record in named
     ]
     n_more = withheld["count"] - len(named)
-    return [*lines, *([f"{n_more} more components with as few observations were left out"] if n_more else [])]
+    were = "was" if n_more == 1 else "were"
+    return [*lines, *([f"{n_more} more with as few observations {were} left out"] if n_more else [])]
 
 
 def _minority(details: Mapping[str, Any]) -> list[str]:
@@ -101,7 +118,7 @@ def _minority(details: Mapping[str, Any]) -> list[str]:
     if len(held) > MAX_NAMED:
         lines.append(f"{len(held) - MAX_NAMED} more components are held by fewer than half of the models")
     if details.get("dropped"):
-        lines.append(f"{details['dropped']} components that fewer than half of the models hold were left out")
+        lines.append(f"{_components(details['dropped'], 'that fewer than half of the models hold')} left out")
     return lines
 
 

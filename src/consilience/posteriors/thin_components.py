@@ -59,10 +59,9 @@ def withheld_text(posterior: Posterior, min_count: float) -> str:
     assert posterior.counts is not None  # noqa: S101  (narrows the type; without counts no component is thin)
     named = ", ".join(f"{number} ({posterior.counts[number]:.3g})" for number in thin[:MAX_NAMED])
     more = f" and {len(thin) - MAX_NAMED} more" if len(thin) > MAX_NAMED else ""
-    return (
-        f"{len(thin)} of {posterior.n_components} components have fewer than {min_count:g} effective observations and"
-        f" were withheld: {named}{more}"
-    )
+    have, were = ("has", "was") if len(thin) == 1 else ("have", "were")
+    of = "the only component" if posterior.n_components == 1 else f"{len(thin)} of {posterior.n_components} components"
+    return f"{of} {have} fewer than {min_count:g} effective observations and {were} withheld: {named}{more}"
 
 
 def without_components(posterior: Posterior, remaining: Labels) -> Posterior:

@@ -37,6 +37,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.status import Status
 from consilience.core.verdict import FUSED, Verdict
+from consilience.drawing.words import all_of
 from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.likelihoods import observation_weights, virtual_loss_of
@@ -335,8 +336,8 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
         least = float(losses.gains.min())
         components = "1 component" if fused.n_components == 1 else f"{fused.n_components} components"
         return (
-            f"one model of {components} describes all {ensemble.n_sites} sites together better than any site's own"
-            f" does, by at least {_nats(least)} nats per observation, and {lost}"
+            f"one model of {components} describes {all_of(ensemble.n_sites, 'sites')} together better than any"
+            f" site's own does, by at least {_nats(least)} nats per observation, and {lost}"
         )
     if losses.harmless is False:
         return (
@@ -356,7 +357,7 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
 
 def _lost(losses: Losses, n_sites: int) -> str:
     """Return what the fused model loses, in words."""
-    against = f"against keeping all {n_sites}"
+    against = f"against keeping {all_of(n_sites)}"
     if losses.error == 0:
         return f"loses at most {_nats(losses.fused)} nats per word {against}"
     if losses.fused < N_LOSS_ERRORS * losses.error:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from consilience.catalogue import with_suggestions
 from consilience.checks import Array
 from consilience.errors import InputError, Problem
 from consilience.estimators.hyper_parameters import decode, encoded_parameters
@@ -228,6 +229,10 @@ def new_estimator(module: str, name: str, parameters: Mapping[str, Any]) -> Any:
         For a hyper-parameter that this version of scikit-learn does not have.
     """
     made = getattr(import_module(module), name)
+    known = made._get_param_names()  # of scikit-learn's base class, sorted
+    if unknown := [key for key in parameters if key not in known]:
+        text = f"has no hyper-parameter {with_suggestions(unknown, known)}; it has {', '.join(known)}"
+        raise InputError(f"a {name}", text, "", "E-OPTION")
     try:
         model = made(**{key: decode(value) for key, value in parameters.items()})
         model._validate_params()  # what fit itself would refuse, such as a negative penalty

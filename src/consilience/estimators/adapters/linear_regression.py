@@ -26,6 +26,8 @@ RIDGE_SOLVERS: Mapping[str, tuple[str, ...]] = {"solver": ("sag", "saga", "lsqr"
 class SingularMomentsWarning(UserWarning):
     """The columns of all rows together do not determine the coefficients: those of least norm are returned."""
 
+    code = "W-SINGULAR"
+
 
 class RegressionMoments:
     """The blocks of joint moments that a regression is solved from: about the mean, or about zero without intercept.

@@ -218,7 +218,7 @@ class FactorAnalysisAdapter(SecondMomentsAdapter):
         else:
             from sklearn.exceptions import ConvergenceWarning
 
-            warn_caller("FactorAnalysis did not converge; give a larger max_iter", ConvergenceWarning)
+            warn_caller("FactorAnalysis did not converge; give a larger max_iter [W-CONVERGED]", ConvergenceWarning)
         model.mean_, model.noise_variance_ = record.mean.copy(), noise
         model.components_ = loadings
         if model.rotation is not None:

@@ -168,8 +168,8 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
             n - d,
             dict(statistics.parameters),
             use_t=True,
-            llf=float(-n / 2.0 * (np.log(2.0 * np.pi * residual / n) + 1.0) + 0.5 * record.log_weight),
-            rsquared=float(1.0 - residual / products[d, d]),
+            log_likelihood=float(-n / 2.0 * (np.log(2.0 * np.pi * residual / n) + 1.0) + 0.5 * record.log_weight),
+            r_squared=float(1.0 - residual / products[d, d]),
         )
 
 

@@ -97,6 +97,8 @@ def serve_flower(
     max_file_bytes = (limits or Limits()).file_bytes
     then = options.get("then")
     requests = Then.parse(then) if isinstance(then, str) else then
+    if requests is not None:
+        requests.refuse_unfit(options.get("method"), options.get("expect"))
     n_answers = 0 if requests is None else requests.rounds
     settings = {
         "host": host,

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from consilience.catalogue import unreadable
 from consilience.checks import is_count
 from consilience.core.provenance import file_digest
-from consilience.errors import InputError, OptionError, Problem, unreadable
+from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.contribution import Announcement
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
 from consilience.federated.folder.site import Sent, sendable_files

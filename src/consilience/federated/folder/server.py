@@ -157,6 +157,8 @@ def serve_folder(
     requests = Then.parse(then) if isinstance(then, str) else then
     if requests is not None and rounds != 1:
         raise OptionError("then", "requests follow one round of models", "give one of rounds and then")
+    if requests is not None:
+        requests.refuse_unfit(method, expect)
     refuse_options(plan)
     target = Path(output)
     refuse_unwritable(target)
@@ -164,7 +166,7 @@ def serve_folder(
     storage = storage_of(place)
     if isinstance(storage, LocalStorage) and work_folder.resolve().is_relative_to(storage.root.resolve()):
         raise InputError(
-            work_folder, f"lies in {place}, where sites may write", "give a folder of the server's own as --work"
+            work_folder, f"lies in {place}, where sites may write", "give a folder of the server's own as work="
         )
     log = say or (lambda _line: None)
     with closing_signal() as interruption:
@@ -375,7 +377,7 @@ class _Server:
                 raise InputError(
                     self.work,
                     f"is of a round with other {', '.join(changed)}",
-                    "go on with the same, or give another --work",
+                    "go on with the same, or give another work=",
                 )
             while (ended := self.work / str(len(reports) + 1) / "round.json").exists():
                 reports.append(RoundReport.from_bytes(ended.read_bytes()))

@@ -194,6 +194,8 @@ class RequestKind(ABC):
     """What it does, in a line."""
     supports: ClassVar[str]
     """Which fused models it is for, in words of messages."""
+    models: ClassVar[str]
+    """Name of the kind of models of which there are such requests, as in ``api.kinds``."""
     needs_module: ClassVar[bool] = False
     """Whether a site needs the module of a network beside its data."""
 

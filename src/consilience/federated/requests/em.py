@@ -75,6 +75,7 @@ class ExpectationMaximization(RequestKind):
     name: ClassVar[str] = "em"
     summary: ClassVar[str] = "expectation maximisation of a Gaussian mixture over all sites, from sums"
     supports: ClassVar[str] = "mixtures of Gaussians: full, tied, diag or spherical covariances"
+    models: ClassVar[str] = "posteriors"
 
     def start(self, fusion: Any) -> Content:
         """Return the fused mixture as a state; see `RequestKind.start`."""
@@ -126,7 +127,7 @@ class ExpectationMaximization(RequestKind):
             raise InputError(
                 data if isinstance(data, str) else "data",
                 f"has {len(rows)} rows, and sums over fewer than {min_count:g} do not leave a site",
-                "answer with more rows, or take a lower --min-count",
+                "answer with more rows, or take a lower min_count=",
             )
         with np.errstate(all="ignore"):
             step = e_step(state, _state_of(request.content, "start."), rows, min_count)
@@ -137,7 +138,7 @@ class ExpectationMaximization(RequestKind):
             raise InputError(
                 data if isinstance(data, str) else "data",
                 f"has no component with {min_count:g} rows or more, and sums over fewer do not leave a site",
-                "answer with more rows, or take a lower --min-count",
+                "answer with more rows, or take a lower min_count=",
             )
         arrays = {
             "counts": sums.counts,

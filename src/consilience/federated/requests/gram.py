@@ -74,6 +74,7 @@ class LayerGrams(RequestKind):
     name: ClassVar[str] = "gram"
     summary: ClassVar[str] = "layers of a fused network refitted to the sites' on all sites' data, from Gram matrices"
     supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
+    models: ClassVar[str] = "networks"
     needs_module: ClassVar[bool] = True
 
     def start(self, fusion: Any) -> Content:
@@ -132,7 +133,7 @@ class LayerGrams(RequestKind):
             raise InputError(
                 "data",
                 f"has {n} rows, and moments of layers over fewer than {least:g} do not leave a site",
-                "answer with more rows, or take --min-count 0",
+                "answer with more rows, or take min_count=0",
             )
         moments = layer_moments(network, batches, minimum=1)
         arrays: dict[str, Array] = {}

@@ -73,6 +73,7 @@ class ExactHead(RequestKind):
     name: ClassVar[str] = "head"
     summary: ClassVar[str] = "the exact head of a fused network on all sites' data, from sums of its last features"
     supports: ClassVar[str] = "classifying networks whose last layer is linear"
+    models: ClassVar[str] = "networks"
     needs_module: ClassVar[bool] = True
 
     def start(self, fusion: Any) -> Content:
@@ -118,7 +119,7 @@ class ExactHead(RequestKind):
             raise InputError(
                 "data",
                 f"has no class of {max(min_count, 1):g} rows or more, and sums over fewer do not leave a site",
-                "answer with more rows, or take a lower --min-count",
+                "answer with more rows, or take a lower min_count=",
             )
         counts_kept, sums, record = sums_of_features(features, numbers, n_classes)
         arrays = {"counts": counts_kept, "sums": sums, "mean": record.mean, "scatter": upper_triangle(record.scatter)}

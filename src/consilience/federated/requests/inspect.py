@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.core.inspection import Row, listed, people_rows
+from consilience.core.inspection import Row, listed, people_rows, plain_words
 from consilience.core.kind import Inspection
 from consilience.federated.requests.files import (
     ANSWER_FORMAT,
@@ -49,4 +49,21 @@ def inspect_message(file: SafetensorsFile) -> Inspection:
         told = [("model", "what the fused model tells, which it asks about")]
         rows += people_rows(told, "a request holds nothing of the site that answers")
     shapes = {name: list(shape) for name, shape in tensors.shapes.items()}
-    return Inspection({"header": header.model_dump(), "shapes": shapes}, rows)
+    return Inspection({"header": header.model_dump(), "shapes": shapes}, rows, _in_plain_words(header))
+
+
+def _in_plain_words(header: RequestHeader | AnswerHeader) -> tuple[str, ...]:
+    """Return in sentences what a message of a round is and what to do with it."""
+    if isinstance(header, AnswerHeader):
+        return plain_words(
+            f"a site's answer to request {header.number} ({header.kind}) of a round: sums over its rows, and no row",
+            header.n_observations,
+            "nothing: the server adds the answers of all sites up",
+            following="nothing; the round goes on when all sites have answered",
+        )
+    return plain_words(
+        f"request {header.number} of {header.rounds} ({header.kind}) of a round, which the server asks of every site",
+        0.0,
+        "nothing: it asks for sums",
+        following="let each site answer it: `consilience answer PLACE --site NAME --data DATA`",
+    )

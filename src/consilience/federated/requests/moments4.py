@@ -54,6 +54,7 @@ class FourthMoments(RequestKind):
     name: ClassVar[str] = "moments4"
     summary: ClassVar[str] = 'fourth moments by which LedoitWolf and shrinkage="auto" shrink as on all rows'
     supports: ClassVar[str] = 'LedoitWolf, and discriminant analyses with shrinkage="auto"'
+    models: ClassVar[str] = "estimators"
 
     def start(self, fusion: Any) -> Content:
         """Return the frames of all rows; see `RequestKind.start`."""
@@ -142,7 +143,7 @@ class FourthMoments(RequestKind):
                 data if isinstance(data, str | Path) else "data",
                 f"has no {'rows' if classes is None else 'class of the request'} of {max(min_count, 1.0):g} rows or"
                 " more, and sums over fewer do not leave a site",
-                "answer with more rows, or take a lower --min-count",
+                "answer with more rows, or take a lower min_count=",
             )
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             fourth = fourth_powers(X, numbers, arrays["centres"], arrays["scales"])

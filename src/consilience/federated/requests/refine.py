@@ -69,6 +69,7 @@ class Refinement(RequestKind):
     name: ClassVar[str] = "refine"
     summary: ClassVar[str] = "Newton steps from a product of generalised linear models to the fit on all rows"
     supports: ClassVar[str] = "generalised linear models that are fused by Laplace's approximation"
+    models: ClassVar[str] = "estimators"
 
     def start(self, fusion: Fusion | Any) -> Content:
         """Return the product as a state; see `RequestKind.start`."""
@@ -128,13 +129,13 @@ class Refinement(RequestKind):
                 raise InputError(
                     called,
                     f"has {counts[thin[0]]} rows of class {name}, and sums over fewer than {min_count:g} do not leave",
-                    "answer without that class, or take a lower --min-count",
+                    "answer without that class, or take a lower min_count=",
                 )
         if rows.n < max(min_count, 1.0):
             raise InputError(
                 called,
                 f"has {rows.n} rows, and sums over fewer than {min_count:g} do not leave a site",
-                "answer with more rows, or take a lower --min-count",
+                "answer with more rows, or take a lower min_count=",
             )
         try:
             found = site_likelihood(state, rows, numbers)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from consilience.errors import OptionError
+from consilience.api.kinds import KINDS, kind_of_file
+from consilience.catalogue import suggestion
+from consilience.errors import OptionError, UnsupportedError
 from consilience.federated.requests.base import RequestKind
 from consilience.federated.requests.em import ExpectationMaximization
 from consilience.federated.requests.files import MAX_ROUNDS
@@ -35,7 +39,11 @@ def request_kind(name: str) -> RequestKind:
         if kind.name == name:
             return kind
     known = ", ".join(f"{kind.name} ({kind.summary})" for kind in REQUEST_KINDS)
-    raise OptionError("request", f"there is no kind {name!r:.80}", f"the kinds are: {known}")
+    raise OptionError(
+        "request",
+        f"there is no kind {name!r:.80}{suggestion(name, [kind.name for kind in REQUEST_KINDS])}",
+        f"the kinds are: {known}",
+    )
 
 
 @dataclass(frozen=True)
@@ -79,3 +87,29 @@ class Then:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.rounds}"
+
+    def refuse_unfit(self, method: Any, expect: str | Path | None) -> None:
+        """Raise before any site is asked where the models of the round are known, and have no such requests.
+
+        Parameters
+        ----------
+        method : str, method or None
+            How models are fused, which says their kind where it is not the recommended one.
+        expect : path or None
+            A file of the model that sites start from.
+
+        Raises
+        ------
+        UnsupportedError
+            Saying which models the requests are for.
+        """
+        asked = request_kind(self.kind)
+        name = getattr(method, "name", method)
+        kinds = [kind for kind in KINDS if name is not None and kind.has_method(name)]
+        remedy = f"{self.kind} is for {asked.supports}"
+        if kinds and asked.models not in [kind.name for kind in kinds]:
+            raise UnsupportedError(
+                "then", f"method {name!r} is for {kinds[0].name}, which have no request {self.kind!r}", remedy
+            )
+        if expect is not None and (kind := kind_of_file(expect)).name != asked.models:
+            raise UnsupportedError("then", f"{expect} is of {kind.name}, which have no request {self.kind!r}", remedy)

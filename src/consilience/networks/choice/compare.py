@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from consilience.checks import Array
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import Scores
@@ -447,7 +447,7 @@ class Comparison:
         try:
             yield
         except (InputError, UnsupportedError) as error:
-            self.notes.append(f"{what} was left out: {' '.join(str(error).split())}")
+            self.notes.append(f"{what} was left out: {reason_of(error)}")
 
 
 def _with_labels(answers: Array, rows: Rows) -> Array:

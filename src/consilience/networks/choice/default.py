@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from consilience.core.progress import Progress
-from consilience.errors import UnsupportedError
+from consilience.errors import UnsupportedError, reason_of
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, DESCRIBE_MORE, Choice
 from consilience.networks.choice.workshop import Workshop
@@ -120,9 +120,8 @@ def fuse_by_choice(
             return workshop.unseen(f"{who} described its inputs", DESCRIBE)
         return workshop.finish(compare(inputs))
     except UnsupportedError as error:
-        reason = " ".join(str(error).split())
         remedy = f"name a method, such as {workshop.method.matching.name!r}"
-        return workshop.unseen(f"Candidates cannot be compared ({reason})", remedy)
+        return workshop.unseen(f"Candidates cannot be compared ({reason_of(error)})", remedy)
 
 
 def _tells_inputs(described: Description) -> bool:

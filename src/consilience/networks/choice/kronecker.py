@@ -21,7 +21,7 @@ from array_api_compat import array_namespace
 from consilience.checks import AnyArray, Array
 from consilience.core.progress import Progress, silent
 from consilience.core.verdict import Verdict
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, verdict_of
@@ -299,7 +299,7 @@ def fuse_with_chosen_damping(
             candidates.append(Candidate(f"kfac({damping:g})", Effort.KRONECKER, fusion.model, fusion))
         choice = Comparison(workshop, inputs, candidate_rng, time.monotonic()).compare(candidates)
     except (InputError, UnsupportedError) as error:
-        return unseen(f"Dampings cannot be compared ({' '.join(str(error).split())})")
+        return unseen(f"Dampings cannot be compared ({reason_of(error)})")
     return _judged(choice.taken.base, verdict_of(choice, workshop.ordered), DAMPINGS[choice.chosen])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from consilience.core.inspection import PEOPLE, Row, listed
+from consilience.core.inspection import PEOPLE, Row, listed, plain_words
 from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
@@ -34,7 +34,13 @@ def inspect_description(file: SafetensorsFile) -> Inspection:
         "bytes": sizes,
         "people": [text for _, text in people],
     }
-    return Inspection(document, rows)
+    plain = plain_words(
+        "what a site says of a network's data: counts, moments and statistics, and no observation",
+        header.n_observations,
+        "nothing alone: it goes beside its network, with the networks and descriptions of other sites",
+        following="send it with its network; `consilience fuse` finds it beside the network's file",
+    )
+    return Inspection(document, rows, plain)
 
 
 _CALLED = {

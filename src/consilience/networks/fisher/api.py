@@ -171,7 +171,9 @@ def _renamed(name: str, value: Any, old_name: str, old_value: Any) -> Any:
     if value is not None:
         raise OptionError(f"{name}, {old_name}: are one option; give {name} alone")
     warnings.warn(
-        f"{old_name} is deprecated since 0.2 and goes in 0.3; use {name}", DeprecationWarning, stacklevel=_CALLER
+        f"{old_name} is deprecated since 0.2 and goes in 0.3; use {name} [W-DEPRECATED]",
+        DeprecationWarning,
+        stacklevel=_CALLER,
     )
     return old_value
 

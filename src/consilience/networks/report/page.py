@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from consilience.core.fusion import SIDE_BY_SIDE
 from consilience.drawing.blocks import Section
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
@@ -57,13 +58,9 @@ def render_network(
     styles : tuple of str, optional
         File names of the style sheets.
     """
-    size = (
-        "all of them side by side"
-        if content.side_by_side
-        else f"one of {format_count(content.parameters, 'parameter')}"
-    )
+    size = SIDE_BY_SIDE if content.side_by_side else f"one of {format_count(content.parameters, 'parameter')}"
     parameters = format_count(content.parameters, "parameter")
-    came_out = "all of them side by side" if content.side_by_side else f"one network of {parameters}"
+    came_out = SIDE_BY_SIDE if content.side_by_side else f"one network of {parameters}"
     return Page(
         "Fusion report",
         (format_count(len(content.sites), content.noun), f"→ {size}"),

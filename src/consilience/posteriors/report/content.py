@@ -60,6 +60,8 @@ class PosteriorContent:
         Function and kernels of a sparse Gaussian process; None for other models.
     embedding_space : str or None
         The space that Gaussian topics lie in, empty where they do not say; None for other models.
+    categories : tuple of str
+        The categories of each column that is categorical, in a line for each. Default: none.
     """
 
     family: str
@@ -78,6 +80,7 @@ class PosteriorContent:
     chain: ChainContent | None
     process: ProcessContent | None
     embedding_space: str | None
+    categories: tuple[str, ...] = ()
 
     @property
     def n_local(self) -> int:
@@ -159,6 +162,7 @@ def content_of(
         n_known_sites=len(described),
         chain=chain_of(fused, illustration.sequences),
         process=process,
+        categories=fused.features.categories_in_words(),
         embedding_space=str(fused.source.get("space") or "") if fused.source.get("kind") == GAUSSIAN_TOPICS else None,
     )
 

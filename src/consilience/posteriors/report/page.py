@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from consilience.core.fusion import SIDE_BY_SIDE
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
 from consilience.files.atomic import write_bytes
@@ -68,7 +69,7 @@ def render(content: PosteriorContent) -> str:
     models = f"{format_count(len(content.sites), 'model')} with {format_count(content.n_local, 'component')}"
     keeps_models = any(kind.keeps_models for kind in METHODS if kind.name == content.method)
     components = format_count(len(content.components), "component")
-    came_out = "all of them side by side" if keeps_models else f"one model of {components}"
+    came_out = SIDE_BY_SIDE if keeps_models else f"one model of {components}"
     shown = "parameters and the data given beside them" if shows_data else "parameters only"
     return Page(
         "Fusion report",

@@ -100,7 +100,8 @@ def what_went_in(content: PosteriorContent) -> Section:
         text_column("Note", lambda site: _note(site, content), kind="remark") if has_notes else None,
     ]
     caption = sentences(caption, DIGEST_CAPTION if hashed else "")
-    return Section("in", "What went in", [Table("Table of sites", sites, columns, "site", caption)])
+    facts = Facts({"Categories of columns": "; ".join(content.categories)}) if content.categories else None
+    return Section("in", "What went in", [Table("Table of sites", sites, columns, "site", caption), facts])
 
 
 def _note(site: SiteSummary, content: PosteriorContent) -> Markup:

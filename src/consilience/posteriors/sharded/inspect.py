@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from consilience.core.inspection import Row
+from consilience.core.inspection import Row, plain_words
 from consilience.core.kind import Inspection
+from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.sharded.file import read_shard_summary
 from consilience.posteriors.sharded.packed_sites import ShardSummary
@@ -15,7 +16,13 @@ from consilience.posteriors.sharded.packed_sites import ShardSummary
 def inspect_shard(path: Path) -> Inspection:
     """Return what the header of a packed file says."""
     summary = read_shard_summary(SafetensorsFile(path))
-    return Inspection(_document(summary), _rows(path, summary))
+    plain = plain_words(
+        f"a shard: the posteriors of {format_count(summary.n_sites, 'site')} in one file",
+        None,
+        "shards and posteriors of the same family and columns",
+        following="fuse the folder of all shards: `consilience fuse FOLDER -o fused.safetensors`",
+    )
+    return Inspection(_document(summary), _rows(path, summary), plain)
 
 
 def _document(summary: ShardSummary) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class InducingPointAdapter(Adapter):
         if product.clipped:
             warnings.warn(
                 f"in {product.clipped} directions a site's posterior is wider than its prior, and is taken to say"
-                " nothing there; its optimisation may not have finished",
+                " nothing there; its optimisation may not have finished [W-WIDE]",
                 UserWarning,
                 stacklevel=3,
             )

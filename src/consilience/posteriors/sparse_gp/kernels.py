@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 
+from consilience.catalogue import suggestion
 from consilience.checks import Array, as_vector
 from consilience.errors import InputError
 
@@ -209,7 +210,7 @@ def make_kernel(name: str, variance: float, lengthscales: ArrayLike) -> Kernel:
     1.5
     """
     if name not in KERNELS:
-        raise InputError(f"kernel {name!r} does not exist; there are {', '.join(KERNELS)}")
+        raise InputError(f"kernel {name!r} does not exist{suggestion(name, KERNELS)}; there are {', '.join(KERNELS)}")
     scales = as_vector("lengthscales", lengthscales)
     return RBF(variance, scales) if name == "rbf" else Matern(variance, scales, nu=int(name[-2]) / 2.0)
 

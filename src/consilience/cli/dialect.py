@@ -1,0 +1,115 @@
+"""Messages in the language of the shell: options of Python become those of the command that was called.
+
+The library says ``min_count=0`` and ``consilience.describe(model, data)``, as Python has them. Who typed a command is
+told ``--min-count 0`` and ``consilience describe``. What the command has no option for stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Mapping
+
+import click
+
+from consilience.cli.methods import method_options
+from consilience.errors import Problem
+
+_OTHER_NAMES = {"rng": "seed", "target_widths": "widths", "samples": "n_observations", "overwrite": "overwrite"}
+"""Keywords of functions whose option of the command is stored under another name."""
+
+_CALL = re.compile(r"\b(?:consilience|cs)\.([a-z_]+)\([^()]*\)|\b[\w.]+\([^()]*\)")
+"""A call in a message, of ours with its name; nothing else in a call is translated."""
+
+_KEYWORD = re.compile(
+    r"""(?<![^\s(`,;:])                     # what begins a word
+        ([a-z][a-z_]*)=                    # a keyword
+        ('[^'\s]*'|"[^"\s]*"|[\w+-][\w.+-]*\w|\w|\[[\w., -]*\])?   # its value, where it has one
+        (?![\w/.*{'"-]*[/{])               # no path and no mapping""",
+    re.VERBOSE,
+)
+
+
+def said(text: str) -> str:
+    """Return a text of the library in the words of the command that was called."""
+    command, names = _called()
+    return in_shell(text, command, names, method_options())
+
+
+def problem_said(problem: Problem) -> Problem:
+    """Return a problem in the words of the command that was called."""
+    command, names = _called()
+    return problem_in_shell(problem, command, names, method_options())
+
+
+def _called() -> tuple[click.Command | None, Collection[str]]:
+    """Return the command that was called, None where there is none of that name, and the names of all."""
+    from consilience.cli.commands import cli  # here, since the commands import this file
+
+    return next((cli.commands[word] for word in sys.argv[1:2] if word in cli.commands), None), cli.commands
+
+
+def in_shell(text: str, command: click.Command | None, commands: Collection[str], options: Collection[str]) -> str:
+    """Return a message in the words of a command.
+
+    Parameters
+    ----------
+    text : str
+        The message in Python's words.
+    command : click.Command or None
+        The command that was called; None where that is not known.
+    commands : collection of str
+        Names of all commands.
+    options : collection of str
+        Names of options of methods, which ``--set`` takes.
+
+    Examples
+    --------
+    >>> from click import Command, Option
+    >>> fuse = Command("fuse", params=[Option(["--min-count"]), Option(["--set", "settings"])])
+    >>> in_shell("give min_count=0, or combine='product'", fuse, ["describe"], ["combine"])
+    'give --min-count 0, or --set combine=product'
+    >>> in_shell("describe it: consilience.describe(model, data)", fuse, ["describe"], [])
+    'describe it: consilience describe'
+    """
+    flags = flags_of(command)
+    parts, end = [], 0
+    for call in _CALL.finditer(text):
+        name = (call[1] or "").replace("_", "-")
+        parts += [_translated(text[end : call.start()], flags, options)]
+        parts += [f"consilience {name}" if name in commands else call[0]]
+        end = call.end()
+    return "".join([*parts, _translated(text[end:], flags, options)])
+
+
+def problem_in_shell(
+    problem: Problem, command: click.Command | None, commands: Collection[str], options: Collection[str]
+) -> Problem:
+    """Return a problem in the words of a command; a subject that is an option is called as the command calls it."""
+    text, remedy = (in_shell(part, command, commands, options) for part in (problem.text, problem.remedy))
+    subject = flags_of(command).get(problem.subject) or in_shell(problem.subject, command, commands, options)
+    return Problem(subject, text, remedy, problem.code)
+
+
+def flags_of(command: click.Command | None) -> Mapping[str, str]:
+    """Return the long options of a command by the keyword that they are in Python."""
+    flags = {
+        str(option.name): max(option.opts, key=len)
+        for option in (() if command is None else command.params)
+        if isinstance(option, click.Option)
+    }
+    return flags | {word: flags[name] for word, name in _OTHER_NAMES.items() if name in flags}
+
+
+def _translated(text: str, flags: Mapping[str, str], options: Collection[str]) -> str:
+    """Return a text without calls with its keywords as options."""
+
+    def replaced(found: re.Match[str]) -> str:
+        name, value = found[1], (found[2] or "").strip("'\"")
+        if name in flags:
+            return flags[name] + (f" {value}" if value not in ("", "True") else "")
+        if name in options and "settings" in flags:
+            return f"{flags['settings']} {name}={value}"
+        return found[0]
+
+    return _KEYWORD.sub(replaced, text)
