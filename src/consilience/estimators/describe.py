@@ -140,6 +140,7 @@ def describe_all(
         sums = adapter.sums_of_fitted(model, n_observations)
         statistics = _statistics(adapter, sums, model, parameters, names)
     else:
+        adapter.refuse_data()
         statistics, rows = _of_data(adapter, model, model, parameters, names, data, sample_weight)
         _require_same_fit(adapter, model, statistics, rows)
     _require_same_number(statistics, n_observations)
