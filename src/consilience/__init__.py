@@ -13,6 +13,7 @@ from consilience.api.files import load, save
 from consilience.api.fuse import check, fuse
 from consilience.api.rebuild import rebuild
 from consilience.api.scores import log_density, topic_coherence
+from consilience.api.written_like import written_like
 from consilience.bayesian.api import predictive_barrier
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.bayesian.methods.auto import BayesianAuto
@@ -21,7 +22,7 @@ from consilience.bayesian.methods.posterior_alignment import PosteriorAlignment
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.predictive import predictive_scores
 from consilience.bayesian.predictive_scores import PredictiveScores
-from consilience.bayesian.readers.table import as_bayesian_network, written_like
+from consilience.bayesian.readers.table import as_bayesian_network
 from consilience.catalogue import suggestion
 from consilience.checkpoints.merge import Merge, merge
 from consilience.checkpoints.methods.slerp import SLERP

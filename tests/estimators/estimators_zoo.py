@@ -112,6 +112,9 @@ SPECIMENS = Specimens(
         "statsmodels.Poisson": (),
         "statsmodels.MNLogit": (),
         "statsmodels.PHReg": (),
+        # Approximations of laplace-torch have networks; their laws are in test_laplace_torch.py.
+        "laplace.FullLaplace": (),
+        "laplace.FullLLLaplace": (),
         # Heads have features before them, and laws of their own, in test_heads.py.
         "consilience.RidgeHead": (),
         "consilience.LDAHead": (),

@@ -51,7 +51,23 @@ def refused_by_name():
         "PowerTransformer": PowerTransformer().fit(X),
         "RidgeCV": RidgeCV().fit(X, X[:, 0]),
         "RidgeClassifierCV": RidgeClassifierCV().fit(X, y),
+        **{name: type(name, (), {"__module__": "laplace.baselaplace"})() for name in OF_LAPLACE_TORCH},
     }
+
+
+OF_LAPLACE_TORCH = (
+    "KronLaplace",
+    "KronLLLaplace",
+    "LowRankLaplace",
+    "DiagLLLaplace",
+    "FullSubnetLaplace",
+    "DiagSubnetLaplace",
+    "FunctionalLaplace",
+    "FunctionalLLLaplace",
+    "ELLA",
+    "VaLLA",
+)
+"""Approximations of laplace-torch that are refused by the names of their classes, which these stand in for."""
 
 
 def test_every_estimator_that_is_refused_by_name_says_what_to_do():

@@ -5,7 +5,9 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.compose import ColumnTransformer
 from sklearn.covariance import LedoitWolf
+from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
@@ -96,6 +98,69 @@ def test_covariances_are_those_of_all_rows_whatever_the_split(name, n_sites, mon
         ended = cs.federated.exchange("moments4", fusion, data, min_count=0)
         assert differences(ended.model, COVARIANCES[name]().fit(X), EXACT) == []
         assert ended.verdict.code == "exact"
+
+
+PIPELINES = {
+    "scaled": lambda: make_pipeline(StandardScaler(), DISCRIMINANTS["lsqr"]()),
+    "components": lambda: make_pipeline(StandardScaler(), PCA(3, svd_solver="full"), DISCRIMINANTS["eigen"]()),
+    "columns apart": lambda: make_pipeline(
+        ColumnTransformer([("scaled", StandardScaler(), [3, 0]), ("left out", "drop", [1])], remainder="passthrough"),
+        DISCRIMINANTS["lsqr"](),
+    ),
+    "scaled covariance": lambda: make_pipeline(StandardScaler(with_mean=False), "passthrough", LedoitWolf()),
+}
+
+
+@pytest.mark.parametrize("n_sites", [2, 11])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_at_the_end_of_a_pipeline_they_are_of_what_its_steps_make(name, n_sites, monkeypatch, tmp_path):
+    X, y, data = split(1, n_sites)
+    y = None if name == "scaled covariance" else y
+    data = data if y is not None else {site: own[0] for site, own in data.items()}
+    fusion = fused_of_any(monkeypatch, PIPELINES[name], data, X, y)
+    assert fusion.verdict.code == "approximate"
+    ended = cs.federated.exchange("moments4", fusion, data, min_count=0)
+    pooled = PIPELINES[name]().fit(X, y)
+    assert ended.verdict.code == "exact"
+    ours, its = ended.model[-1], pooled[-1]
+    if y is None:
+        assert differences(ours, its, EXACT) == []
+    else:
+        expected = pooled.decision_function(X)
+        np.testing.assert_allclose(
+            ended.model.decision_function(X), expected, rtol=0, atol=1e-9 * np.abs(expected).max()
+        )
+        np.testing.assert_array_equal(ended.model.predict(X), pooled.predict(X))
+    ended.save(tmp_path / "fused.safetensors")
+    again = cs.rebuild(cs.load(tmp_path / "fused.safetensors"))
+    assert differences(again[-1], ours, 0.0) == []
+
+
+def test_a_site_with_a_pipeline_of_other_rows_is_noticed_and_its_own_described():
+    X, y = rows(0)
+    pipeline = PIPELINES["components"]().fit(X, y)
+    assert cs.describe(pipeline, (X, y)).n_observations == len(X)
+    with pytest.raises(InputError, match="is not the model that the sums of these data give"):
+        cs.describe(pipeline, (X[:150], y[:150]))
+
+
+def test_requests_of_steps_that_do_not_fit_their_frames_are_refused():
+    from dataclasses import replace
+
+    from consilience.federated.requests.base import Content
+
+    X, y = rows(0)
+    pieces = {site: (X[j::2], y[j::2]) for j, site in enumerate("ab")}
+    first = cs.federated.request("moments4", fused(PIPELINES["components"], pieces))
+    arrays = dict(first.content.arrays)
+    for name, values, message in (
+        ("matrix", arrays["matrix"][:2], "matrix has shape"),
+        ("matrix", np.zeros((3, 0)), "no columns"),
+        ("shift", np.full(3, np.nan), "NaN"),
+    ):
+        changed = replace(first, content=Content(first.content.fields, {**arrays, name: values}))
+        with pytest.raises(InputError, match=message):
+            cs.federated.answer(changed, pieces["a"])
 
 
 def test_one_column_and_constant_columns_shrink_as_in_fit():
@@ -255,9 +320,6 @@ def test_what_there_is_no_such_request_of_is_named():
         cs.federated.request("moments4", cs.describe(Ridge().fit(X, y), (X, y)))
     with pytest.raises(UnsupportedError, match="there is no such request"):
         cs.federated.request("moments4", object())
-    pipeline = make_pipeline(StandardScaler(), DISCRIMINANTS["lsqr"]()).fit(X, y)
-    with pytest.raises(UnsupportedError, match="describe the last step alone"):
-        cs.describe(pipeline, (X, y))
 
 
 def test_answers_that_no_rows_have_are_refused():

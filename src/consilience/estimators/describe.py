@@ -142,6 +142,7 @@ def describe_all(
         sums = adapter.sums_of_fitted(model, n_observations)
         statistics = _statistics(adapter, sums, model, parameters, names)
     else:
+        adapter.refuse_data()
         statistics, rows = _of_data(adapter, model, model, parameters, names, data, sample_weight)
         _require_same_fit(adapter, model, statistics, rows)
     _require_same_number(statistics, n_observations)
@@ -245,12 +246,6 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
             f"a Pipeline of a {adapter.class_name}",
             "is described by counts or information of what its steps make, which do not follow them",
             "do the same to the data at all sites before, and describe the last step alone",
-        )
-    if adapter.needs_fourth_moments(parameters):
-        raise UnsupportedError(
-            f"a Pipeline of a {adapter.class_name}",
-            "shrinks by fourth moments of what its steps make, which a second message does not tell",
-            "do the same to the data at all sites before, and describe the last step alone, or fit OAS in its place",
         )
     features = sklearn_features(pipeline)
     if sample_weight is not None:

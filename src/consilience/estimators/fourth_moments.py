@@ -3,6 +3,8 @@
 They are mean squared squared norms of rows in a frame: z = (x - m) / s with m and s the mean and the scales of all
 sites' rows, which are known once first messages have been added. So they are told in a second message. Classes have a
 frame each, and all rows together one more; `LedoitWolf` has the one of all rows, without scales.
+
+At the end of a Pipeline x is what its steps make of a row. They are fitted from first messages too, and affine.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ import numpy as np
 from consilience.checks import Array
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.covariance_of_moments import column_scales
+from consilience.estimators.rebuild import apply_steps
 from consilience.estimators.site_rows import SiteRows
 from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, Statistics
 
 
 def frames_of(statistics: Statistics) -> tuple[Array, Array]:
-    """Return centres and scales (K, d): of each class and, last, of all rows; K = 1 without classes."""
-    record = statistics.rows
+    """Return centres and scales (K, m): of each class and, last, of all rows; K = 1 without classes.
+
+    They are of what leaves the steps of a Pipeline.
+    """
+    record = apply_steps(statistics)[1].rows
     if statistics.classes is None:
         is_about_zero = bool(statistics.parameters.get("assume_centered"))
         centres = np.zeros(record.n_columns) if is_about_zero else record.mean
@@ -65,6 +71,9 @@ def with_own_fourth_moments(adapter: EstimatorAdapter, statistics: Statistics, r
     if not adapter.needs_fourth_moments(statistics.parameters):
         return statistics
     X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
+    if statistics.steps:
+        matrix, shift = apply_steps(statistics)[2]
+        X = X @ matrix.T + shift
     numbers = None if statistics.classes is None else statistics.classes.numbers_of(rows.y)
     counts = np.atleast_1d(statistics.rows.n)
     counts = counts if numbers is None else np.append(counts, counts.sum())

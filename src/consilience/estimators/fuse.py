@@ -16,6 +16,7 @@ from consilience.core.kind import Prepared, Request
 from consilience.core.provenance import make_provenance
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
+from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import average
 from consilience.estimators.fusion import EstimatorFusion, EstimatorInput
 from consilience.estimators.hyper_parameters import encode
@@ -81,10 +82,13 @@ def prepare_estimators(request: Request) -> Prepared:
         cut = f"the sums of {', '.join(gated.details['cut'])} count as the median number of rows"
         fused = replace(fused, approximations=(*fused.approximations, cut))
     differing = differing_parameters(sites, parameters)
+    adapter = adapter_of_kind(fused.kind)
+    like = next((one.model for one in request.inputs if one.file is None and adapter.accepts(one.model)), None)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = rebuild(fused)
+            model = model if like is None else adapter.written_like(model, like)
     except InputError as error:
         return Prepared.checked([problem.about("the sums of all sites") for problem in error.problems])
     return Prepared(

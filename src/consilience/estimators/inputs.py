@@ -183,11 +183,12 @@ def _of_two(
 
     if site.kind != first.kind:
         return [differs("is a", site.kind, first.kind, "fit the same estimator at all sites")]
+    if problems := adapter_of_kind(first.kind).contradictions(first_label, first, site):
+        return [problem.about(label) for problem in problems]
     if _steps(site) != _steps(first):
         return [differs("has the steps", _steps(site), _steps(first), "use the same Pipeline at all sites")]
     if site.n_columns != first.n_columns:
         return [differs("has columns:", site.n_columns, first.n_columns, "fit on the same columns at all sites")]
-    problems = []
     if site.target_shape != first.target_shape:
         problems.append(differs("has targets of shape", site.target_shape, first.target_shape))
     if site.classes is not None and first.classes is not None and site.classes.kinds() != first.classes.kinds():

@@ -12,7 +12,7 @@ from scipy.special import chdtrc
 
 from consilience.checks import Array
 from consilience.errors import InputError
-from consilience.estimators.adapters.laplace import LaplaceAdapter, solve_positive
+from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
 from consilience.estimators.adapters.statsmodels import LeastSquaresAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.inference import LINEAR_REGRESSION, linear_inference
@@ -40,7 +40,7 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> dict[str, 
         The sites.
     """
     adapter = adapter_of_kind(fused.kind)
-    if not isinstance(adapter, LaplaceAdapter):
+    if not isinstance(adapter, LaplaceProductAdapter):
         return {}
     information, _, summed, prior = adapter.natural(fused)
     hessian = adapter.determined(information + np.diag(summed), fused)
@@ -109,13 +109,13 @@ def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
     if isinstance(adapter, LeastSquaresAdapter):
         results = adapter.rebuild(statistics)
         return dict(zip(results.names, results.params.tolist(), strict=True)), results.covariance
-    if not isinstance(adapter, LaplaceAdapter) or len(statistics.classes or (0, 1)) != 2:
+    if not isinstance(adapter, LaplaceProductAdapter) or len(statistics.classes or (0, 1)) != 2:
         raise InputError(
             f"a {adapter.class_name}", "has no coefficients with covariances here", "give (estimate, covariance)"
         )
     information, vector, own, _ = adapter.natural(statistics)
     hessian = information + np.diag(own)
     names = adapter.coefficient_names(statistics)
-    estimate = solve_positive(hessian, vector, f"this {adapter.class_name}")
+    estimate = solve_positive(hessian, vector + adapter.prior_shift(statistics), f"this {adapter.class_name}")
     covariance = adapter.dispersion(statistics) * np.linalg.inv(hessian)
     return dict(zip(names, estimate.tolist(), strict=True)), (covariance + covariance.T) / 2.0

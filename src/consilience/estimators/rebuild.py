@@ -65,11 +65,22 @@ def _rebuild_pipeline(statistics: Statistics) -> Any:
     from sklearn.pipeline import Pipeline
 
     last_step, adapter = statistics.last_step, adapter_of_kind(statistics.kind)
+    steps, leaving, _ = apply_steps(statistics)
+    return Pipeline([*steps, (last_step, adapter.rebuild(leaving))])
+
+
+def apply_steps(statistics: Statistics) -> tuple[list[tuple[str, Any]], Statistics, tuple[Array, Array]]:
+    """Return the fitted steps of a Pipeline by name, the statistics of what leaves them, and their map of columns.
+
+    The map is M (m, d) and t (m,) of z = M x + t, of d columns before the steps and m after.
+    """
     steps: list[tuple[str, Any]] = []
+    matrix, shift = np.eye(statistics.n_columns), np.zeros(statistics.n_columns)
     for step in statistics.steps:
-        fitted, statistics = _apply(step, statistics)
+        fitted, statistics, (of_step, by_step) = _apply(step, statistics)
         steps.append((step.name, fitted))
-    return Pipeline([*steps, (last_step, adapter.rebuild(statistics))])
+        matrix, shift = of_step @ matrix, of_step @ shift + by_step
+    return steps, statistics, (matrix, shift)
 
 
 def too_few_rows(statistics: Statistics) -> list[Problem]:
@@ -154,12 +165,12 @@ def mixes_columns(steps: tuple[Step, ...]) -> bool:
     return any(step.kind not in (PASSTHROUGH, "sklearn.StandardScaler", COLUMN_TRANSFORMER) for step in steps)
 
 
-def _apply(step: Step, statistics: Statistics) -> tuple[Any, Statistics]:
-    """Return a fitted step, and the statistics of what leaves it."""
-    if step.kind == PASSTHROUGH:
-        return PASSTHROUGH, statistics
-    record = statistics.rows
+def _apply(step: Step, statistics: Statistics) -> tuple[Any, Statistics, tuple[Array, Array]]:
+    """Return a fitted step, the statistics of what leaves it, and its map of columns."""
     d = statistics.n_columns
+    if step.kind == PASSTHROUGH:
+        return PASSTHROUGH, statistics, (np.eye(d), np.zeros(d))
+    record = statistics.rows
     columns = whole_moments(statistics).columns(slice(0, d))
     features, inner = statistics.features, Features()
     if step.kind == COLUMN_TRANSFORMER:
@@ -170,13 +181,14 @@ def _apply(step: Step, statistics: Statistics) -> tuple[Any, Statistics]:
         )
         matrix, shift = _MAPS[step.kind](fitted)
     leaving = replace(statistics, n_columns=len(shift), features=inner, steps=statistics.steps[1:])
+    of_columns = matrix, shift
     targets = record.n_columns - d
     if targets:  # which no step changes
         zeros = np.zeros((len(shift), targets))
         matrix = np.block([[matrix, zeros], [np.zeros((targets, d)), np.eye(targets)]])
         shift = np.concatenate([shift, np.zeros(targets)])
     images = {name: _image(moments, matrix, shift, step) for name, moments in statistics.moments.items()}
-    return fitted, replace(leaving, moments=images)
+    return fitted, replace(leaving, moments=images), of_columns
 
 
 def _image(record: CentredMoments, matrix: Array, shift: Array, step: Step) -> CentredMoments:

@@ -25,7 +25,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, UnsupportedError
-from consilience.estimators.adapters.laplace import LaplaceAdapter, solve_positive
+from consilience.estimators.adapters.laplace import LaplaceAdapter, LaplaceProductAdapter, solve_positive
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.site_rows import SiteRows
 from consilience.estimators.statistics import PEARSON, ROWS, WEIGHT, Statistics
@@ -149,9 +149,10 @@ def laplace_adapter(statistics: Any) -> LaplaceAdapter:
     """
     if isinstance(statistics, Statistics):
         adapter = adapter_of_kind(statistics.kind)
+        text = adapter.no_refinement(statistics) if isinstance(adapter, LaplaceProductAdapter) else None
+        if text is not None:
+            raise UnsupportedError(f"a {adapter.class_name}", text, "read its product as it is")
         if isinstance(adapter, LaplaceAdapter):
-            if text := adapter.no_refinement(statistics):
-                raise UnsupportedError(f"a {adapter.class_name}", text, "read its product as it is")
             return adapter
         if adapter.mark != "approximate":
             raise UnsupportedError(

@@ -15,7 +15,7 @@ from consilience.drawing.blocks import Block, Column, Facts, Figure, Items, Para
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError
-from consilience.estimators.adapters.laplace import LaplaceAdapter
+from consilience.estimators.adapters.laplace import LaplaceProductAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.coefficients import LEVEL, coefficients_of, column_names, inference_of
 from consilience.estimators.files import read_statistics
@@ -224,7 +224,7 @@ def _forests(content: EstimatorContent) -> Section | None:
 def _what_it_tells(content: EstimatorContent) -> Section:
     """Return what sums tell about people."""
     of = "of each class" if content.statistics.classes is not None else "of all rows"
-    is_expansion = isinstance(adapter_of_kind(content.statistics.kind), LaplaceAdapter)
+    is_expansion = isinstance(adapter_of_kind(content.statistics.kind), LaplaceProductAdapter)
     tells = [
         "Weighted products of columns; of fewer rows than columns, the space of these rows."
         if is_expansion

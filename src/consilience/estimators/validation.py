@@ -44,8 +44,6 @@ def _shape_problems(statistics: Statistics) -> list[Problem]:
         expected = {**expected, f"counts {FOURTH!r}": expected[f"moments {ROWS!r}"]}
         if statistics.classes is not None:
             expected[f"counts {FOURTH_TOTAL!r}"] = ()
-        if statistics.last_step is not None:
-            problems.append(Problem("last_step", "fourth moments are of columns, and not of what steps make of them"))
     found = {f"counts {name!r}": values.shape for name, values in statistics.counts.items()}
     found |= {f"maxima {name!r}": values.shape for name, values in statistics.maxima.items()}
     found |= {f"moments {name!r}": record.shape for name, record in statistics.moments.items()}

@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import all_of
-from consilience.estimators.adapters.laplace import LaplaceAdapter
+from consilience.estimators.adapters.laplace import LaplaceProductAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.laplace_product import MAX_PRIOR_SHARE
 from consilience.estimators.statistics import FOURTH, NOISE, WITHOUT_UNWEIGHTED, Statistics
@@ -40,7 +40,7 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
     withheld = statistics.n_withheld
     if withheld:
         rows += f", without {withheld:,} {'class' if withheld == 1 else 'classes'} of too few rows at their sites"
-    if isinstance(adapter, LaplaceAdapter):
+    if isinstance(adapter, LaplaceProductAdapter):
         return _judge_product(adapter, rows, statistics, details)
     if NOISE in statistics.counts:
         return _judge_noise(name, rows, statistics)
@@ -108,7 +108,9 @@ def _judge_noise(name: str, rows: str, statistics: Statistics) -> Verdict:
     return Verdict("private", text, None, remedy=remedy)
 
 
-def _judge_product(laplace: LaplaceAdapter, rows: str, statistics: Statistics, details: Mapping[str, Any]) -> Verdict:
+def _judge_product(
+    laplace: LaplaceProductAdapter, rows: str, statistics: Statistics, details: Mapping[str, Any]
+) -> Verdict:
     """Return the verdict on a product of Laplace approximations: near the pooled fit, and what speaks against it."""
     fit = f"{laplace.described(statistics)} {rows}"
     text = f"approximate: the product of the sites' Laplace approximations, near the {fit}"
@@ -121,7 +123,7 @@ def _judge_product(laplace: LaplaceAdapter, rows: str, statistics: Statistics, d
     share = details.get("prior_share", 0.0)
     if share > MAX_PRIOR_SHARE:
         against.append(f"the sites' penalties make up {100 * share:.0f} % of what is known of some coefficient")
-        remedies.append("fit with weaker penalties at the sites: C times the number of sites, alpha alike")
+        remedies.append(laplace.prior_remedy)
     against += statistics.approximations
     if laplace.no_refinement(statistics) is None:
         remedies.append(

@@ -109,6 +109,20 @@ class EstimatorAdapter(ABC):
         del parameters
         return False
 
+    def contradictions(self, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
+        """Return why sums of a site cannot be added to those of the first, beside what all estimators need alike."""
+        del first_label, first, site
+        return []
+
+    def refuse_data(self) -> None:  # noqa: B027  (most adapters take data)
+        """Raise where a fitted object says all, so that data have no use; not here.
+
+        Raises
+        ------
+        OptionError
+            Saying so.
+        """
+
     def disclosure(self) -> Problem | None:
         """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""
         return None
@@ -183,6 +197,11 @@ class EstimatorAdapter(ABC):
             "describe it where its data are: cs.describe(model, data="
             + ("X)" if self.needs == "nothing" else "(X, y))"),
         )
+
+    def written_like(self, fused: Any, like: Any) -> Any:
+        """Return a fused model in the form of one that was fused, where sums alone cannot give it; as it is here."""
+        del like
+        return fused
 
     @abstractmethod
     def rebuild(self, statistics: Statistics) -> Any:

@@ -44,12 +44,25 @@ MAX_NEWTON_STEP = 0.5
 tolerance end within 0.1; weights that were forgotten move by 1 and more. Chosen by hand between them."""
 
 
-class LaplaceAdapter(EstimatorAdapter):
-    """A generalised linear model with a normal prior on its coefficients and none on its intercept."""
+class LaplaceProductAdapter(EstimatorAdapter):
+    """A model whose sites send normal approximations of their posteriors, of which the fused one is the product."""
+
+    mark: ClassVar[Mark] = "approximate"
+    unrefined: ClassVar[str | None] = None
+    """Why no refinement can be asked of sites, of any such model; None where one can."""
+    prior_remedy: ClassVar[str] = "fit with weaker penalties at the sites: C times the number of sites, alpha alike"
+    """What to do where sites' priors make up much of what is known."""
 
     @abstractmethod
     def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:
-        """Return sum I_j (q, q), sum (I_j + P_j) theta_j (q,), sum P_j (q,) and P (q,) of the q free coefficients."""
+        """Return sum I_j (q, q), sum (I_j + P_j) theta_j (q,), sum P_j (q,) and P (q,) of the q free coefficients.
+
+        The second is less sum P_j mu_j where priors have means mu_j.
+        """
+
+    def prior_shift(self, statistics: Statistics) -> Array:
+        """Return P mu (q,) of the fused model's prior; zero here."""
+        return np.zeros_like(self.natural(statistics)[1])
 
     def determined(self, hessian: Array, statistics: Statistics) -> Array:
         """Return a Hessian (q, q) with what directions that mean nothing need to be solved to zero; itself here."""
@@ -72,18 +85,13 @@ class LaplaceAdapter(EstimatorAdapter):
         names = statistics.features.names or tuple(f"column {number}" for number in range(d))
         return (*names, *["intercept"] * (statistics.counts[SHIFT].shape[-1] - d))
 
-    def is_concave(self, parameters: Mapping[str, Any]) -> bool:
-        """Return whether the information is positive semidefinite at any coefficients, and not at the fit alone."""
-        del parameters
-        return True
-
     def no_refinement(self, statistics: Statistics) -> str | None:
         """Return why no refinement can be asked of sites; None where one can."""
         del statistics
-        return None
+        return self.unrefined
 
     def coefficients(self, statistics: Statistics) -> Array:
-        """Return the free coefficients (q,) of the fused model, (sum I_j + P)^-1 sum (I_j + P_j) theta_j.
+        """Return the free coefficients (q,) of the fused model, (sum I_j + P)^-1 (sum (I_j + P_j) theta_j + P mu).
 
         Raises
         ------
@@ -92,7 +100,16 @@ class LaplaceAdapter(EstimatorAdapter):
         """
         information, vector, _, prior = self.natural(statistics)
         hessian = self.determined(information + np.diag(prior), statistics)
-        return solve_positive(hessian, vector, f"the {self.class_name} of all sites")
+        return solve_positive(hessian, vector + self.prior_shift(statistics), f"the {self.class_name} of all sites")
+
+
+class LaplaceAdapter(LaplaceProductAdapter):
+    """A generalised linear model with a normal prior on its coefficients and none on its intercept."""
+
+    def is_concave(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether the information is positive semidefinite at any coefficients, and not at the fit alone."""
+        del parameters
+        return True
 
     @abstractmethod
     def likelihood(
@@ -114,7 +131,6 @@ class LaplaceAdapter(EstimatorAdapter):
         """
 
     module: ClassVar[str] = "sklearn.linear_model"
-    mark: ClassVar[Mark] = "approximate"
     lacks: ClassVar[str | None] = "the information of its rows"
     sum_parameters: ClassVar[tuple[str, ...]] = ("fit_intercept",)
     follows_units: ClassVar[bool] = False

@@ -22,6 +22,7 @@ from consilience.estimators.adapters.laplace import (
     PoissonRegressorAdapter,
     TweedieRegressorAdapter,
 )
+from consilience.estimators.adapters.laplace_torch import FullLaplaceAdapter, FullLLLaplaceAdapter
 from consilience.estimators.adapters.linear_regression import LinearRegressionAdapter, RidgeAdapter
 from consilience.estimators.adapters.naive_bayes import (
     BernoulliNBAdapter,
@@ -89,6 +90,8 @@ ESTIMATORS: tuple[EstimatorAdapter, ...] = (
     DiscretePoissonAdapter(),
     MNLogitAdapter(),
     PHRegAdapter(),
+    FullLaplaceAdapter(),
+    FullLLLaplaceAdapter(),
     RidgeHeadAdapter(),
     LDAHeadAdapter(),
     QDAHeadAdapter(),
@@ -99,6 +102,10 @@ ESTIMATORS: tuple[EstimatorAdapter, ...] = (
 
 _CHOSEN = "was chosen by cross-validation on a site's rows, which sums do not repeat"
 _ORDERED = "is made of medians and quantiles, which do not add up"
+_KRONECKER = "has a Kronecker-factored curvature, and the sum of several has no such factors"
+_SUBNETWORK = "covers weights that each site chooses, so that the others of two sites differ"
+_FUNCTIONAL = "is a law of functions at a site's inputs, which do not leave it"
+_FULL = 'fit subset_of_weights="last_layer" on one network of all sites, with hessian_structure="full"'
 
 REFUSED: dict[str, tuple[str, str]] = {
     "MinCovDet": ("chooses rows by their order, which does not add up", "fit EmpiricalCovariance or OAS in its place"),
@@ -107,8 +114,18 @@ REFUSED: dict[str, tuple[str, str]] = {
     "PowerTransformer": ("is no function of sums of its columns", "fit StandardScaler in its place"),
     "RidgeCV": (_CHOSEN, "fit Ridge with alpha=model.alpha_"),
     "RidgeClassifierCV": (_CHOSEN, "fit RidgeClassifier with alpha=model.alpha_"),
+    "KronLaplace": (_KRONECKER, f'{_FULL}, or "diag" of all weights'),
+    "KronLLLaplace": (_KRONECKER, _FULL),
+    "LowRankLaplace": ("has a curvature of low rank, and the sum of several is of none", _FULL),
+    "DiagLLLaplace": ("has independent weights in one layer, whose covariances the product needs", _FULL),
+    "FullSubnetLaplace": (_SUBNETWORK, _FULL),
+    "DiagSubnetLaplace": (_SUBNETWORK, _FULL),
+    "FunctionalLaplace": (_FUNCTIONAL, _FULL),
+    "FunctionalLLLaplace": (_FUNCTIONAL, _FULL),
+    "ELLA": (_FUNCTIONAL, _FULL),
+    "VaLLA": (_FUNCTIONAL, _FULL),
 }
-"""Estimators of scikit-learn that are near those of the table and are refused: why, and what to do."""
+"""Estimators of scikit-learn and laplace-torch near those of the table that are refused: why, and what to do."""
 
 
 def adapter_for(model: object) -> EstimatorAdapter | None:
@@ -118,7 +135,7 @@ def adapter_for(model: object) -> EstimatorAdapter | None:
 
 def is_refused(model: object) -> bool:
     """Return whether an object is an estimator that is refused by name."""
-    return type(model).__name__ in REFUSED and type(model).__module__.startswith("sklearn.")
+    return type(model).__name__ in REFUSED and type(model).__module__.startswith(("sklearn.", "laplace."))
 
 
 def adapter_of_kind(kind: str) -> EstimatorAdapter:

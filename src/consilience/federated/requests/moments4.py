@@ -4,6 +4,9 @@ Ledoit's and Wolf's shrinkage is no function of second moments. In the frame of 
 the fused scales too, it takes the sum of |z|^4 beside them. So first messages are added, the server publishes the
 frames of all rows, and sites answer with that sum: for each class, and for all rows together. One request is enough.
 
+The steps of a Pipeline before such an estimator are affine and known from first messages too: the server publishes
+their map z = M x + t of columns, and frames are of z.
+
 All requests of an exchange publish the same frames, so that an answer that comes late, or is carried on, loses nothing.
 """
 
@@ -23,7 +26,7 @@ from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.fourth_moments import fourth_powers, frames_of, with_fourth_moments
 from consilience.estimators.fusion import EstimatorFusion
-from consilience.estimators.rebuild import rebuild
+from consilience.estimators.rebuild import apply_steps, rebuild
 from consilience.estimators.site_rows import read_rows
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
@@ -33,6 +36,10 @@ from consilience.files.schemas import StrictModel, first_problem
 
 _LARGEST = 1e150
 """Largest number in a message: sums of many, and products of two, are finite in float64."""
+
+
+_STEPS = ("matrix", "shift")
+"""Names of the map of the steps of a Pipeline, where there are some."""
 
 
 class FramesFields(StrictModel):
@@ -72,6 +79,7 @@ class FourthMoments(RequestKind):
                 f"{self.name} is for {self.supports}",
             )
         centres, scales = frames_of(statistics)
+        steps = dict(zip(_STEPS, apply_steps(statistics)[2], strict=True)) if statistics.steps else {}
         rows = np.atleast_1d(statistics.rows.n)
         header = statistics.header()
         return Content(
@@ -82,6 +90,7 @@ class FourthMoments(RequestKind):
                 "rows": rows,
                 "rows_told": np.zeros(len(rows)),
                 "fourth": np.zeros(len(centres)),
+                **steps,
             },
         )
 
@@ -106,12 +115,14 @@ class FourthMoments(RequestKind):
             "rows_told": (n_classes,),
             "fourth": (n_frames,),
         }
+        if "matrix" in arrays:
+            shapes |= {"matrix": (d, _n_columns(arrays)), "shift": (d,)}
         problems = _array_problems("request", arrays, shapes)
         if problems:
             return problems
         if classes is not None and len(set(classes.values)) < n_classes:
             return [Problem("request", "names a class twice")]
-        if d < 1 or n_classes < 1:
+        if d < 1 or n_classes < 1 or _n_columns(arrays) < 1:
             return [Problem("request", "has frames of no columns, or of no classes")]
         if np.any(arrays["scales"] <= 0.0):
             problems.append(Problem("request", "has scales that are not positive"))
@@ -123,7 +134,7 @@ class FourthMoments(RequestKind):
         """Return counts and sums of |z|^4 of a site's rows; see `RequestKind.answer`."""
         del module  # of a network; `exchange.answer` refuses one
         arrays = request.content.arrays
-        classes, n_columns = _classes_of(request), arrays["centres"].shape[1]
+        classes, n_columns = _classes_of(request), _n_columns(arrays)
         names = request.features.names if request.features.from_columns else None
         needs: Any = "nothing" if classes is None else "classes"
         rows = read_rows(data, None, n_columns, names, needs, may_be_sparse=False)
@@ -146,6 +157,8 @@ class FourthMoments(RequestKind):
                 "answer with more rows, or take a lower min_count=",
             )
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            if "matrix" in arrays:
+                X = X @ arrays["matrix"].T + arrays["shift"]
             fourth = fourth_powers(X, numbers, arrays["centres"], arrays["scales"])
         if not np.all(fourth <= _LARGEST):  # NaN is not
             raise InputError("data", "is so far from the frames of the request that its fourth moments are no numbers")
@@ -223,6 +236,12 @@ class FourthMoments(RequestKind):
             _model=rebuild(statistics),
             _verdict=judge(statistics, len(fusion.details.get("sites", ())) or len(fusion.matching.names), details),
         )
+
+
+def _n_columns(arrays: Mapping[str, Array]) -> int:
+    """Return the number of columns of a site's rows, before any step."""
+    columns = arrays["matrix" if "matrix" in arrays else "centres"]
+    return int(columns.shape[-1]) if columns.ndim else 0
 
 
 def _share(rows: Array, told: Array) -> float:

@@ -1,0 +1,417 @@
+"""Laplace approximations of laplace-torch with a full covariance, of all weights or of those of the last layer.
+
+laplace-torch keeps a mode m (q,), the curvature H (q, q) of the loss there, and a prior N(mu, P^-1) of a diagonal P.
+Its posterior is N(m, Lam^-1) with Lam = H / (s^2 T) + P, where s is its sigma_noise and T its temperature. A site sends
+
+    I_j = H_j / (s_j^2 T_j),        b_j = Lam_j m_j - P_j mu_j,
+
+the natural parameters of its posterior with its prior divided out, which add up. With the prior of the fused model,
+counted once, the product is N(m, Lam^-1) with Lam = sum I_j + P and Lam m = sum b_j + P mu. For a model that is linear
+in its weights, of a normal likelihood, that is the posterior given the rows of all sites (Bishop, 2006, "Pattern
+recognition and machine learning", equations 3.50 and 3.51), provided each m_j is the mode of its own posterior.
+
+Weights are matched by name and position. So those of a last layer add up over the same features only, which a digest of
+all other weights proves; and those of hidden layers only where sites trained from one start. Kronecker-factored,
+diagonal and low-rank curvatures do not add up to one of their kind with this prior, and are refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.checks import Array, symmetric_part
+from consilience.errors import InputError, OptionError, Problem
+from consilience.estimators.adapters.base import Sums
+from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
+from consilience.estimators.fused_laplace import FusedLaplace
+from consilience.estimators.hyper_parameters import decode, encode
+from consilience.estimators.site_rows import SiteRows
+from consilience.estimators.statistics import INFORMATION, PRIOR, ROWS, SHIFT, Statistics
+from consilience.posteriors.posterior import Features
+
+NEGATIVE_CURVATURE = 1e-4
+"""Least eigenvalue of a curvature, negative and in units of the largest, that is rounding: sums of Gauss-Newton
+products in float32 left 2e-7 and less."""
+
+MIN_COSINE = 0.2
+"""Cosine of the weight matrices of two sites below which their networks do not come from one start. On digits in three
+skewed sites, networks of one and two hidden layers had 0.24 to 0.57 from one start, after 100 to 3,000 steps, and 0.14
+and less from different ones."""
+
+
+class LaplaceTorchAdapter(LaplaceProductAdapter):
+    """What approximations of all weights and of the last layer have in common."""
+
+    module: ClassVar[str] = "laplace"
+    sum_parameters: ClassVar[tuple[str, ...]] = ("likelihood", "n_outputs", "weights", "frozen")
+    follows_units: ClassVar[bool] = False
+    has_score: ClassVar[bool] = False
+    unrefined: ClassVar[str] = "has no likelihood here without its network"
+    prior_remedy: ClassVar[str] = "fit with weaker priors at the sites: prior_precision divided by the number of sites"
+
+    def accepts(self, model: object) -> bool:
+        """Return whether an object is of this class of laplace-torch, or one that was fused of such."""
+        if isinstance(model, FusedLaplace):
+            return model.kind == self.kind
+        return type(model).__name__ == self.class_name and type(model).__module__.startswith("laplace.")
+
+    def is_fitted(self, model: Any) -> bool:
+        """Return whether ``fit`` was called."""
+        return isinstance(model, FusedLaplace) or bool(model.n_data)
+
+    def parameters_of(self, model: Any) -> dict[str, Any]:
+        """Return the likelihood, the weights that are covered, the digest of all others, and the prior."""
+        if isinstance(model, FusedLaplace):
+            return dict(model.parameters)
+        if not self.is_fitted(model):  # a last layer is not known before
+            return {}
+        shapes = self.shapes_of(model)
+        values = {
+            "likelihood": str(getattr(model.likelihood, "value", model.likelihood)),
+            "n_outputs": int(model.n_outputs),
+            "weights": {name: list(shape) for name, shape in shapes.items()},
+            "frozen": self.frozen_digest(model),
+            "sigma_noise": float(model.sigma_noise),
+            "temperature": float(model.temperature),
+            "prior_precision": _one_or_more(model.prior_precision),
+            "prior_mean": _one_or_more(model.prior_mean),
+        }
+        return {name: encode(name, value) for name, value in values.items()}
+
+    def n_columns_of(self, model: Any) -> int:
+        """Return the number q of weights."""
+        return int(np.shape(model.mean)[0])
+
+    def features_of(self, model: Any) -> Features:
+        """Return nothing: columns are those of no table."""
+        del model
+        return Features()
+
+    def network_of(self, model: Any) -> Any:
+        """Return the network, as its user made it."""
+        return model.model
+
+    def covered(self, model: Any) -> list[Any]:
+        """Return the parameters that the approximation covers, in its order."""
+        return [values for values in model.model.parameters() if values.requires_grad]
+
+    def shapes_of(self, model: Any) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the parameters that the approximation covers, by name and in its order."""
+        ids = {id(values) for values in self.covered(model)}
+        named = self.network_of(model).named_parameters()
+        return {name: tuple(values.shape) for name, values in named if id(values) in ids}
+
+    def frozen_digest(self, model: Any) -> str:
+        """Return SHA-256 of all weights and buffers that are not covered, which all sites must share."""
+        network, ids = self.network_of(model), {id(values) for values in self.covered(model)}
+        aliases = network.named_parameters(remove_duplicate=False)
+        covered = {name for name, values in aliases if id(values) in ids}
+        digest = hashlib.sha256()
+        for name, values in sorted(network.state_dict().items()):
+            if name in covered or name.endswith("num_batches_tracked"):  # a counter of training, of no effect
+                continue
+            array = np.ascontiguousarray(values.detach().cpu().numpy())
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Raise: a fitted approximation says all."""
+        self.refuse_data()
+        raise AssertionError
+
+    def refuse_data(self) -> None:
+        """Raise where data are given: a fitted approximation says all.
+
+        Raises
+        ------
+        OptionError
+            Saying so.
+        """
+        raise OptionError("data", f"are not needed: a fitted {self.class_name} says all; leave them out")
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+        """Return the natural parameters of the posterior without its prior."""
+        del n_observations
+        name = f"this {self.class_name}"
+        if isinstance(model, FusedLaplace):
+            raise InputError(name, "was fused before", "give the fusion, or its saved file")
+        mean = _numbers(model.mean)
+        sizes = {key: prod(shape) for key, shape in self.shapes_of(model).items()}
+        if mean.shape != (sum(sizes.values()),):
+            raise InputError(
+                name, f"has a mean of shape {mean.shape}, and covers {sum(sizes.values())} weights", "fit it again"
+            )
+        curvature = _numbers(model.H)
+        if curvature.shape != (len(mean), len(mean)) or not (np.isfinite(curvature).all() and np.isfinite(mean).all()):
+            raise InputError(
+                name, f"has no finite mean and curvature of its {len(mean)} weights", "train it again, and fit"
+            )
+        precision = np.broadcast_to(_numbers(model.prior_precision_diag), mean.shape)
+        centre = np.broadcast_to(_numbers(model.prior_mean), mean.shape)
+        scale = float(model.sigma_noise) ** 2 * float(model.temperature)
+        information = _positive_part(curvature / scale, name)
+        counts = {
+            ROWS: np.array(float(model.n_data)),
+            INFORMATION: information,
+            SHIFT: information @ mean + precision * (mean - centre),
+            PRIOR: precision.copy(),
+        }
+        return Sums(counts=counts)
+
+    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the natural parameters."""
+        q = statistics.n_columns
+        shapes: dict[str, tuple[int, ...]] = {ROWS: (), INFORMATION: (q, q), SHIFT: (q,), PRIOR: (q,)}
+        return {f"counts {name!r}": shape for name, shape in shapes.items()}
+
+    def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:
+        """Return sum I_j (q, q), sum b_j (q,), sum P_j (q,) and P (q,)."""
+        counts = statistics.counts
+        precision = _by_weight(statistics, "prior_precision")
+        if not np.all(precision >= 0.0):
+            raise InputError("prior_precision", "has negative values, expected none")
+        return counts[INFORMATION], counts[SHIFT], counts[PRIOR], precision
+
+    def prior_shift(self, statistics: Statistics) -> Array:
+        """Return P mu (q,)."""
+        return _by_weight(statistics, "prior_precision") * _by_weight(statistics, "prior_mean")
+
+    def coefficient_names(self, statistics: Statistics) -> tuple[str, ...]:
+        """Return a name for every weight (q,), such as ``2.weight[0, 3]``."""
+        return tuple(
+            f"{name}[{', '.join(map(str, index))}]"
+            for name, shape in _shapes(statistics).items()
+            for index in np.ndindex(*shape)
+        )
+
+    def contradictions(self, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
+        """Return why the weights of two sites are not those of one network, a line each."""
+        ours, its = _shapes(first), _shapes(site)
+        if ours != its:
+            odd = next(name for name in (*its, *ours) if ours.get(name) != its.get(name))
+            text = (
+                f"has {odd} of shape {_shape(its.get(odd))}, expected {_shape(ours.get(odd))} as in {first_label}:"
+                " weights are matched by name and position"
+            )
+            return [Problem("", text, "train one architecture at all sites, from one start")]
+        if first.parameters.get("frozen") != site.parameters.get("frozen"):
+            return [self.other_frozen(first_label)]
+        return []
+
+    def other_frozen(self, first_label: str) -> Problem:
+        """Return that weights or buffers which the approximation does not cover differ from those of another site."""
+        return Problem(
+            "",
+            f"has other frozen weights or buffers than {first_label}, such as running means of a batch normalisation,"
+            " which no posterior covers",
+            "train with layer or group normalisation, or freeze the same values at all sites",
+        )
+
+    def rebuild(self, statistics: Statistics) -> FusedLaplace:
+        """Return the product as a normal law of the weights, which ``written_like`` puts into laplace-torch's class."""
+        information, _, _, prior = self.natural(statistics)
+        return FusedLaplace(
+            self.kind,
+            _shapes(statistics),
+            self.coefficients(statistics),
+            information,
+            prior,
+            _by_weight(statistics, "prior_mean"),
+            statistics.n_observations,
+            dict(statistics.parameters),
+        )
+
+    def written_like(self, fused: Any, like: Any) -> Any:
+        """Return a copy of a fitted approximation that holds a fused one.
+
+        Parameters
+        ----------
+        fused : FusedLaplace
+            What was fused.
+        like : fitted approximation of laplace-torch
+            Of the same class, of a network of the same weights; it is not changed.
+
+        Raises
+        ------
+        InputError
+            Where it is of another class, not fitted, or covers other weights of another network.
+        """
+        self._require_same_network(fused, like)
+        written = fused.copy_into(like)
+        network, ids = self.network_of(written), {id(values) for values in self.covered(written)}
+        values_of = {name: values for name, values in network.named_parameters() if id(values) in ids}
+        fused.write_weights(values_of)
+        return written
+
+    def _require_same_network(self, fused: FusedLaplace, like: Any) -> None:
+        if isinstance(like, FusedLaplace) or not self.accepts(like):
+            raise InputError(
+                "like", f"is a {type(like).__name__}, expected a fitted {self.class_name} of laplace-torch"
+            )
+        if not self.is_fitted(like):
+            raise InputError("like", f"this {self.class_name} is not fitted", "call fit(train_loader) first")
+        if self.shapes_of(like) != dict(fused.weights):
+            raise InputError(
+                "like", f"covers other weights than the fused {self.class_name}", "give one that was fused"
+            )
+        if self.frozen_digest(like) != fused.parameters["frozen"]:
+            raise InputError(
+                "like", "has other frozen weights or buffers than what was fused", "give one that was fused"
+            )
+
+
+class FullLaplaceAdapter(LaplaceTorchAdapter):
+    """All weights, whose networks must come from one start."""
+
+    kind: ClassVar[str] = "laplace.FullLaplace"
+
+    def described(self, statistics: Statistics) -> str:
+        """Return what a fit on all rows is called."""
+        if self.is_linear(statistics):
+            return super().described(statistics)
+        return "FullLaplace that training from the sites' one start, and fit, give on"
+
+    def is_linear(self, statistics: Statistics) -> bool:
+        """Return whether there is one matrix of weights, so that no hidden unit can stand in another's place."""
+        return sum(len(shape) > 1 for shape in _shapes(statistics).values()) < 2
+
+    def contradictions(self, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
+        """Return why two networks cannot be averaged weight by weight: another shape, or another start."""
+        if problems := super().contradictions(first_label, first, site):
+            return problems
+        states_start = isinstance(first.parameters.get("prior_mean"), list)
+        if self.is_linear(first) or (
+            states_start and site.parameters.get("prior_mean") == first.parameters.get("prior_mean")
+        ):
+            return []
+        is_matrix = np.concatenate([np.full(prod(shape), len(shape) > 1) for shape in _shapes(first).values()])
+        weights, others = (self._own_mean(one)[is_matrix] for one in (first, site))
+        length = float(np.linalg.norm(weights) * np.linalg.norm(others))
+        cosine = float(weights @ others) / length if length > 0.0 else 0.0
+        if cosine >= MIN_COSINE:
+            return []
+        return [
+            Problem(
+                "",
+                f"has a network of another start than {first_label} (cosine of weights {cosine:.2f}, expected"
+                f" {MIN_COSINE:g} or more): hidden units do not stand in the same places, so that their posteriors"
+                " are of different modes",
+                "train all sites from one start (and say so by prior_mean, its weights), fit the last layer of one"
+                ' network everywhere, or fuse hessian_structure="diag", whose units are matched',
+            )
+        ]
+
+    def _own_mean(self, site: Statistics) -> Array:
+        """Return the mode of a site (q,)."""
+        information, shift, own, _ = self.natural(site)
+        return solve_positive(information + np.diag(own), shift + self.prior_shift(site), f"this {self.class_name}")
+
+
+class FullLLLaplaceAdapter(LaplaceTorchAdapter):
+    """The last layer of one network whose other layers all sites share."""
+
+    kind: ClassVar[str] = "laplace.FullLLLaplace"
+
+    def network_of(self, model: Any) -> Any:
+        """Return the network within laplace-torch's extractor of features."""
+        return model.model.model
+
+    def covered(self, model: Any) -> list[Any]:
+        """Return the parameters of the last layer."""
+        return list(model.model.last_layer.parameters())
+
+    def other_frozen(self, first_label: str) -> Problem:
+        """Return that two last layers are of different features."""
+        return Problem(
+            "",
+            f"has the last layer of other features than {first_label}: the layers before it differ by their digest",
+            "fit the last layer on one network whose other layers are the same at all sites",
+        )
+
+
+def _numbers(values: Any) -> Array:
+    """Return a tensor as an array of float64."""
+    array: Array = np.asarray(values.detach().cpu().double().numpy(), dtype=np.float64)
+    return array
+
+
+def _one_or_more(values: Any) -> float | list[float]:
+    """Return a tensor of one entry as a number, others as a list."""
+    numbers = _numbers(values).ravel().tolist()
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _shapes(statistics: Statistics) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights by name.
+
+    Raises
+    ------
+    InputError
+        Where they are not those of as many weights as there are columns, as in the file of a stranger.
+    """
+    try:
+        stated = decode(statistics.parameters["weights"])
+        shapes = {str(name): tuple(int(length) for length in shape) for name, shape in stated.items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InputError("weights", "expected the shapes of weights by name") from None
+    if min((length for shape in shapes.values() for length in shape), default=1) < 1 or (
+        sum(map(prod, shapes.values())) != statistics.n_columns
+    ):
+        raise InputError("weights", f"have shapes that are not of {statistics.n_columns} weights")
+    return shapes
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "none" if shape is None else str(list(shape))
+
+
+def _by_weight(statistics: Statistics, name: str) -> Array:
+    """Return a part of the prior for every weight (q,): one number for all, for each tensor, or for each weight.
+
+    Raises
+    ------
+    InputError
+        For another number of values, or what are no finite numbers.
+    """
+    shapes = _shapes(statistics)
+    sizes = [prod(shape) for shape in shapes.values()]
+    q = sum(sizes)
+    try:
+        values = np.atleast_1d(np.asarray(decode(statistics.parameters[name]), dtype=np.float64))
+    except (KeyError, TypeError, ValueError):
+        raise InputError(name, "expected a number, or one for each weight") from None
+    if values.ndim != 1 or not np.isfinite(values).all() or len(values) not in (1, len(sizes), q):
+        raise InputError(name, f"expected 1, {len(sizes)} or {q} finite numbers, found shape {values.shape}")
+    if len(values) == 1:
+        return np.full(q, values[0])
+    return values if len(values) == q else np.repeat(values, sizes)
+
+
+def _positive_part(curvature: Array, name: str) -> Array:
+    """Return a curvature (q, q) without the negative eigenvalues that rounding leaves.
+
+    Raises
+    ------
+    InputError
+        Where it has others: a Hessian that is no Gauss-Newton matrix.
+    """
+    curvature = symmetric_part(curvature)
+    values, vectors = np.linalg.eigh(curvature)
+    if values[0] >= 0.0:
+        return curvature
+    if values[0] < -NEGATIVE_CURVATURE * max(float(values[-1]), 0.0):
+        raise InputError(
+            name,
+            "has a curvature that is not positive semidefinite: it is no normal law without its prior",
+            "fit with a Gauss-Newton backend, which is laplace-torch's default",
+        )
+    positive: Array = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    return symmetric_part(positive)
