@@ -1,4 +1,4 @@
-"""Tables of merges of checkpoints, hostile sites and mutated files, from the results of the benchmarks."""
+"""Tables of merges of checkpoints, hostile sites, membership inference and mutated files, of the benchmarks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def hostile_table() -> str:
     cases: dict[str, dict[str, Any]] = _found("hostile_sites")["seeds"]
     lines = []
     for case in sorted(cases, key=lambda name: (name != SHAPING_FIRST, list(cases).index(name))):
-        seeds = list(cases[case].values())
+        seeds = _complete(list(cases[case].values()))
         if not seeds:
             continue
         counts = sorted(seeds[0], key=int)
@@ -57,6 +57,13 @@ def hostile_table() -> str:
             lines.append(f"| {defence} | {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _complete(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the seeds that have every attack and defence which some seed has: others are on their way."""
+    cells = [{(k, a, d) for k, attacks in one.items() for a, row in attacks.items() for d in row} for one in seeds]
+    everything = set[tuple[str, str, str]]().union(*cells)
+    return [one for one, found in zip(seeds, cells, strict=True) if found == everything]
 
 
 def _worst(seeds: list[dict[str, Any]], count: str, defence: str, in_nats: bool) -> str:
@@ -78,6 +85,21 @@ def _worst(seeds: list[dict[str, Any]], count: str, defence: str, in_nats: bool)
     text = f"{costs[attack]:+.3f}" if in_nats else f"{costs[attack]:.2f}"
     text += f" / {max(ratios):.2f}" if ratios else ""
     return text if count == "0" else f"{text} {attack}"
+
+
+def membership_table() -> str:
+    """Return what membership inference reaches on each file, means over seeds with the least and greatest."""
+    files: dict[str, dict[str, dict[str, float]]] = _found("membership")["files"]
+    lines = ["| attacked | area under the ROC curve | members found at 1 % false alarms |", "| --- | ---: | ---: |"]
+    for name, seeds in files.items():
+        cells = []
+        for key in ("auc", "tpr"):
+            values = [found[key] for found in seeds.values()]
+            cells.append(f"{sum(values) / len(values):.3f} ({min(values):.2f} to {max(values):.2f})")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    n_seeds = len(next(iter(files.values())))
+    lines += ["", f"Means of {n_seeds} seeds, with the least and the greatest; guessing reaches 0.500 and 0.010."]
+    return "\n".join(lines) + "\n"
 
 
 def fuzzing_table() -> str:
@@ -102,5 +124,6 @@ def fuzzing_table() -> str:
 TRUST: dict[str, Callable[[], str]] = {
     "merges": merges_table,
     "hostile": hostile_table,
+    "membership": membership_table,
     "fuzzing": fuzzing_table,
 }

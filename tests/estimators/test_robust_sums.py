@@ -108,10 +108,55 @@ def test_sites_that_lack_a_class_are_judged_by_those_they_have():
     assert np.abs(fusion.model.theta_).max() < 40.0
 
 
-def test_where_no_class_is_known_to_most_sites_all_are_fused():
-    """Nothing can be compared there, so none is left out, and no warning of numpy comes of comparing nothing."""
+def test_where_no_class_is_at_three_sites_nothing_can_be_judged_and_robust_is_refused():
     rng = np.random.default_rng(0)
     models = [naive_bayes(rng, (2 * k, 2 * k + 1)) for k in range(3)]
-    fusion = cs.fuse(models, robust=True)
-    assert fusion.details["robust"]["left_out"] == []
-    assert_allclose(fusion.model.theta_, cs.fuse(models).model.theta_)
+    with pytest.raises(InputError, match="a class that at least 3 sites have"):
+        cs.fuse(models, robust=True)
+
+
+def with_rare_class(rng, n_holders, n_hostile=0, shift=1e3):
+    """Return nine sites of which some have class 7 too, and the last of these tell of it far away."""
+    sites = {}
+    for k in range(9):
+        labels = np.repeat((0, 1, 2, 7) if k < n_holders else (0, 1, 2), 60)
+        rows = rng.normal(size=(len(labels), 2)) + 4.0 * labels[:, None]
+        if n_holders - n_hostile <= k < n_holders:
+            rows[labels == 7] += shift
+        sites[f"s{k}"] = GaussianNB().fit(rows, labels)
+    return sites
+
+
+@pytest.mark.parametrize(("n_holders", "n_hostile"), [(3, 1), (4, 1)])
+def test_a_rare_class_is_judged_among_its_holders_and_costs_them_nothing_else(n_holders, n_hostile):
+    fusion = cs.fuse(with_rare_class(np.random.default_rng(3), n_holders, n_hostile), robust=True)
+    robust = fusion.details["robust"]
+    assert robust["left_out"] == []
+    assert {(one["model"], one["class"]) for one in robust["left_out_of_classes"]} == {(f"s{n_holders - 1}", "7")}
+    assert_allclose(fusion.model.theta_[-1], [28.0, 28.0], atol=0.5)
+    assert fusion.model.class_count_.tolist()[:3] == pytest.approx([540.0] * 3, rel=0.2)
+
+
+def test_a_class_of_two_sites_is_withheld_and_said_to_be():
+    fusion = cs.fuse(with_rare_class(np.random.default_rng(3), 2), robust=True)
+    assert fusion.details["robust"]["withheld_classes"] == ["7"]
+    assert fusion.model.classes_.tolist() == [0, 1, 2]
+    assert any("fewer than 3 sites" in text for text in fusion.statistics.approximations)
+    assert cs.fuse(with_rare_class(np.random.default_rng(3), 2)).model.classes_.tolist() == [0, 1, 2, 7]
+
+
+def test_honest_holders_of_a_rare_class_are_all_believed():
+    for seed in range(20):
+        fusion = cs.fuse(with_rare_class(np.random.default_rng(seed), 4), robust=True)
+        assert "left_out_of_classes" not in fusion.details["robust"], seed
+        assert fusion.model.classes_.tolist() == [0, 1, 2, 7]
+
+
+def test_a_site_of_rare_classes_alone_is_left_out_by_name():
+    rng = np.random.default_rng(0)
+    sites = {f"s{k}": naive_bayes(rng, (0, 1)) for k in range(5)} | {"foreign": naive_bayes(rng, (8, 9))}
+    fusion = cs.fuse(sites, robust=True)
+    assert {"model": "foreign", "step": "no class that enough sites have"}.items() <= next(
+        record for record in fusion.details["robust"]["left_out"] if record["model"] == "foreign"
+    ).items()
+    assert fusion.model.classes_.tolist() == [0, 1]

@@ -10,6 +10,8 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.robust.judgement import (
     GATE_RADIUS,
     alike_sites,
+    colluding_sites,
+    copy_weights,
     geometric_median_weights,
     judge,
     pairwise_squares,
@@ -184,3 +186,71 @@ def test_copies_of_each_other_are_left_out_and_honest_sites_are_not():
     assert_array_equal(np.flatnonzero(alike_sites(distances, 30)), [7, 8, 9])
     assert not alike_sites(np.sqrt(pairwise_squares(rng.normal(size=(10, 30)))), 30).any()
     assert not alike_sites(np.zeros((10, 10)), 30).any()  # all alike: no minority
+
+
+def colluders(seed, shift=-1.5, noise=0.7, n_hostile=3, n_coordinates=100):
+    """Return ten sites' points, of which the last push together by `shift` deviations, each with noise of its own."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(10, n_coordinates))
+    points[10 - n_hostile :] = shift + noise * rng.normal(size=(n_hostile, n_coordinates))
+    return points
+
+
+@pytest.mark.parametrize("n_hostile", [2, 3, 4])
+def test_sites_that_push_together_are_left_out_whatever_noise_each_adds(n_hostile):
+    for seed in range(20):
+        found = colluding_sites(pairwise_squares(colluders(seed, n_hostile=n_hostile)), tolerated(10))
+        assert_array_equal(np.flatnonzero(found), np.arange(10 - n_hostile, 10), err_msg=f"seed {seed}")
+
+
+def test_honest_sites_are_no_cluster_more_often_than_once_in_a_hundred():
+    squares = [pairwise_squares(colluders(seed, n_hostile=0)) for seed in range(500)]
+    assert sum(colluding_sites(one, tolerated(10)).any() for one in squares) <= 5
+
+
+def test_sites_that_differ_along_one_direction_without_a_gap_are_no_cluster():
+    rng = np.random.default_rng(0)
+    direction = rng.normal(size=60)
+    for spread in (rng.normal(size=10), np.linspace(-3.0, 3.0, 10), rng.exponential(size=10)):
+        points = 4.0 * spread[:, None] * direction + rng.normal(size=(10, 60))
+        assert not colluding_sites(pairwise_squares(points), tolerated(10)).any()
+
+
+def test_a_cluster_is_found_in_every_order_scale_and_place_of_the_sites():
+    points, rng = colluders(1), np.random.default_rng(2)
+    order = rng.permutation(10)
+    expected = colluding_sites(pairwise_squares(points), 4)[order]
+    assert expected.sum() == 3
+    assert_array_equal(colluding_sites(pairwise_squares(1e3 * points[order] + 7.0), 4), expected)
+
+
+def test_no_more_sites_are_a_cluster_than_may_be_left_out():
+    squares = pairwise_squares(colluders(0, n_hostile=4))
+    assert not colluding_sites(squares, 3)[6:].all()
+    assert not colluding_sites(squares, 1).any()
+    assert not colluding_sites(pairwise_squares(np.repeat([[0.0], [1.0]], [6, 3], axis=0)), 4).any()  # most are equal
+
+
+def test_colluding_sites_with_noise_move_a_mixture_no_farther_than_nobody():
+    rng = np.random.default_rng(3)
+    groups = 6.0 * np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), axis=-1).reshape(-1, DIM)
+    honest = [mixture(rng, groups=groups) for _ in range(10)]
+    means = np.stack([site.parameters()["mean"] for site in honest[:7]])
+    pushed = means.mean(axis=0) - 5.0 * means.std(axis=0, ddof=1)
+    jittered = [mixture(rng, groups=pushed + 0.05 * rng.normal(size=pushed.shape)) for _ in range(3)]
+    clean, outcome = fused(honest[:7]), fused([*honest[:7], *jittered])
+    steps = {record["model"]: record["step"] for record in outcome.details["robust"]["left_out"]}
+    assert steps == {"model 7": "collusion", "model 8": "collusion", "model 9": "collusion"}
+    assert_allclose(ordered(outcome.posterior), ordered(clean.posterior), rtol=tolerances.ROUNDING)
+
+
+def test_copies_far_from_their_group_have_no_weight_in_it_and_few_copies_all_have():
+    rng = np.random.default_rng(4)
+    points = rng.normal(size=(10, 20))
+    points[7:] += 6.0
+    weights = copy_weights(pairwise_squares(points), np.ones(10))
+    assert weights[7:].sum() == 0.0
+    assert (weights[:7] > 0).all()
+    assert weights.sum() == pytest.approx(1.0)
+    few = np.array([[0.0], [0.1], [0.2], [9.0]])
+    assert (copy_weights(pairwise_squares(few), np.ones(4)) > 0).all()

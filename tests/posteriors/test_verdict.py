@@ -256,3 +256,29 @@ def test_a_site_without_a_vote_is_compared_as_it_is():
     voting = cs.fuse(sites | {"guest": uneven}, weights=[1, 1, 1, 1e-9]).verdict
     silent = cs.fuse(sites | {"guest": uneven}, weights=[1, 1, 1, 0]).verdict
     assert silent.candidates["guest"] == pytest.approx(voting.candidates["guest"], rel=0.1)
+
+
+@pytest.mark.parametrize("robust", [None, True, "median"])
+@pytest.mark.parametrize("components", [[2], [0, 1, 2]], ids=["one", "all"])
+def test_a_site_whose_means_are_absurdly_far_is_named(components, robust):
+    sites = {f"site {n}": site((0, 1, 2), seed=n) for n in range(5)}
+    mean = sites["site 4"].parameters()["mean"].copy()
+    mean[components] += 1e7
+    natural = FAMILY.to_natural(**{**FAMILY.from_natural(sites["site 4"].natural), "mean": mean})
+    sites["site 4"] = cs.Posterior(FAMILY, natural, prior=PRIOR, counts=sites["site 4"].counts)
+    verdict = cs.fuse(sites, "kl", robust=robust).verdict
+    assert "site 4" in verdict.text
+    assert "site 4" in verdict.remedy
+    assert verdict.code in ("outlier", "left_out")
+
+
+def test_who_trusts_no_site_is_not_told_to_keep_all_and_hears_who_was_left_out():
+    honest = {f"site {n}": site((0, 1, 2, 3), seed=n) for n in range(6)}
+    hostile = {"far": site((4, 5), seed=9)}
+    plain = cs.fuse({**honest, **hostile}, "kl", robust=None).verdict
+    verdict = cs.fuse({**honest, **hostile}, "kl", robust=True).verdict
+    assert plain.code != "left_out"
+    assert "far (no component matches most) was left out" in verdict.text
+    assert "concatenate" not in str(verdict.remedy)
+    assert verdict.loss < 0.05  # of what was averaged: the components of the site left out are no loss
+    assert verdict.harmless is None

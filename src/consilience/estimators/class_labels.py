@@ -67,9 +67,17 @@ class ClassLabels:
         """Return the labels as ``classes_``."""
         return np.array(self.values, dtype=object if self.are_objects else None)
 
-    def positions_in(self, others: ClassLabels) -> Labels:
-        """Return the position of every label among those of `others`, which has them all."""
+    def positions_in(self, others: ClassLabels, absent: int | None = None) -> Labels:
+        """Return the position of every label among those of `others`, and `absent` of one that is not there.
+
+        Raises
+        ------
+        KeyError
+            Where one is not there and `absent` is None.
+        """
         position_of = {value: position for position, value in enumerate(others.values)}
+        if absent is not None:
+            return np.array([position_of.get(value, absent) for value in self.values], dtype=np.int64)
         return np.array([position_of[value] for value in self.values], dtype=np.int64)
 
     def numbers_of(self, labels: Any, what: str = "y") -> Labels:

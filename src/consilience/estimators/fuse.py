@@ -81,6 +81,9 @@ def prepare_estimators(request: Request) -> Prepared:
     if gated is not None and gated.details["cut"]:
         cut = f"the sums of {', '.join(gated.details['cut'])} count as the median number of rows"
         fused = replace(fused, approximations=(*fused.approximations, cut))
+    if gated is not None and (thin := gated.details.get("withheld_classes")):
+        text = f"classes {', '.join(thin)} are at fewer than 3 sites, so that nobody can judge them, and robust=True"
+        fused = replace(fused, approximations=(*fused.approximations, f"{text} leaves them out"))
     differing = differing_parameters(sites, parameters)
     adapter = adapter_of_kind(fused.kind)
     like = next((one.model for one in request.inputs if one.file is None and adapter.accepts(one.model)), None)
@@ -155,11 +158,11 @@ def _fuse_described(
 
 
 def match_classes(fused: Statistics, sites: Sequence[tuple[str, Statistics]]) -> Matching:
-    """Return the fused class of every class of every site, by label; class 0 where there are none."""
+    """Return the fused class of every class of every site, by label, -1 of one withheld; 0 where there are none."""
     positions = [
         np.zeros(1, dtype=np.int64)
         if site.classes is None or fused.classes is None
-        else site.classes.positions_in(fused.classes)
+        else site.classes.positions_in(fused.classes, absent=-1)
         for _, site in sites
     ]
     owner = np.repeat(np.arange(len(sites)), [len(one) for one in positions])

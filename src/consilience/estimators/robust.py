@@ -13,9 +13,13 @@ shares of what is counted, of every class that more than half of the sites have;
 Were it the classes that all have, one site of other classes would leave nothing to judge any site by. Copies whose v_j
 are equal count as one hostile group.
 
+A class that half of the sites or fewer have says nothing of a whole site, and is judged by itself: among its holders,
+where these are three or more, by the same score with a spread no smaller than that of the classes which most have, and
+what a holder beyond says of this class alone is left out. Of a class of one or two sites nothing tells who is right: it
+is withheld. Estimators whose sums are of all classes together keep such classes, and the details name them.
+
 What this is no defence against: sums that lie within the honest range. Colluding sites at one and a half deviations of
-the coefficients move them as far as they move the plain sum. Nor against what is said of a class that half of the sites
-or fewer have: nothing tells which of them is right.
+the coefficients move them as far as they move the plain sum. Nor against half of the holders of one rare class.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array
 from consilience.errors import OptionError, Problem
+from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.statistics import INFORMATION, ROWS, SHIFT, Statistics
 from consilience.families.centred_moments import CentredMoments
 from consilience.posteriors.robust.judgement import alike_sites, tolerated
@@ -78,8 +83,10 @@ class GatedSites:
     statistics : tuple of Statistics
         Their sums, cut to the median number of rows.
     details : mapping
-        ``left_out``, a record for each site that was left out, ``cut``, names of the sites whose sums were cut, and
-        ``tolerated``, how many sites may be hostile.
+        ``left_out``, a record for each site that was left out, ``cut``, names of the sites whose sums were cut,
+        ``tolerated``, how many sites may be hostile. Of classes that half of the sites or fewer have:
+        ``withheld_classes`` and ``unjudged_classes``, their names, and ``left_out_of_classes``, a record for each site
+        and class.
     """
 
     kept: NDArray[np.bool_]
@@ -95,6 +102,11 @@ def robust_problems(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
     if first.maxima or INFORMATION in first.counts or SHIFT in first.counts:
         text = f"is not known for a {first.kind}, whose sums do not say what one site would have fitted"
         return [Problem("robust=True", text, "leave it out")]
+    if first.classes is not None and not adapter_of_kind(first.kind).pools_classes:
+        holders = Counter(label for _, site in sites if site.classes is not None for label in site.classes.values)
+        if max(holders.values()) < MIN_SITES:
+            text = "needs a class that at least 3 sites have: of two, none tells which is right"
+            return [Problem("robust=True", text, "leave it out")]
     if first.target_shape is not None and ROWS in first.moments:
         return [
             Problem(
@@ -142,6 +154,10 @@ def gate(sites: Sequence[tuple[str, Statistics]]) -> GatedSites:
     for site in order.tolist():
         if kept[site] and is_far[site] and np.count_nonzero(~kept) < limit:
             kept[site], steps[site] = False, "gate"
+    rare = _judge_rare_classes(names, statistics, kept)
+    statistics = list(rare.statistics)
+    for site in np.flatnonzero(kept & ~rare.has_classes).tolist():
+        kept[site], steps[site] = False, "no class that enough sites have"
     rows = np.array([site.n_observations for site in statistics])
     usual_rows = float(np.median(rows))
     factors = np.where(rows > usual_rows, usual_rows / np.where(rows > 0, rows, 1.0), 1.0)
@@ -154,8 +170,101 @@ def gate(sites: Sequence[tuple[str, Statistics]]) -> GatedSites:
         "left_out": left_out,
         "cut": [names[site] for site in chosen if factors[site] < 1.0],
         "tolerated": limit,
+        **rare.details,
     }
     return GatedSites(kept, tuple(scaled_sums(statistics[site], float(factors[site])) for site in chosen), details)
+
+
+@dataclass(frozen=True)
+class _RareClasses:
+    """Statistics of all sites without what is not believed of rare classes, and a record of it.
+
+    Parameters
+    ----------
+    statistics : tuple of Statistics of length J
+        Of a site that has no class left, as it was.
+    has_classes : ndarray of shape (J,), bool
+        Whether a site has a class left; True without classes.
+    details : mapping
+        Its part of the details of ``GatedSites``.
+    """
+
+    statistics: tuple[Statistics, ...]
+    has_classes: NDArray[np.bool_]
+    details: Mapping[str, Any]
+
+
+def _judge_rare_classes(
+    names: Sequence[str], statistics: Sequence[Statistics], kept: NDArray[np.bool_]
+) -> _RareClasses:
+    """Return the sums without what single sites say of classes that half of the sites or fewer have.
+
+    Parameters
+    ----------
+    names, statistics : sequences of length J
+        The sites.
+    kept : ndarray of shape (J,), bool
+        Sites that are not left out as a whole.
+    """
+    n_sites = len(statistics)
+    positions = [
+        {label: position for position, label in enumerate(site.classes.values)} if site.classes is not None else {}
+        for site in statistics
+    ]
+    holders = {
+        label: [site for site in range(n_sites) if label in positions[site]]
+        for label in dict.fromkeys(label for known in positions for label in known)
+    }
+    common = [label for label, sites in holders.items() if 2 * len(sites) > n_sites]
+    rare = [label for label in holders if label not in common]
+    everyone = np.ones(n_sites, dtype=np.bool_)
+    if not rare:
+        return _RareClasses(tuple(statistics), everyone, {})
+    if adapter_of_kind(statistics[0].kind).pools_classes:
+        return _RareClasses(tuple(statistics), everyone, {"unjudged_classes": sorted(map(str, rare))})
+
+    def values_of(label: Any, sites: Sequence[int]) -> Array:
+        return np.stack([np.concatenate(_parts(statistics[site], positions[site][label])) for site in sites])
+
+    with np.errstate(all="ignore"):
+        # How much honest sites differ in each coordinate, from classes where most sites are there to say it: (P,).
+        spreads = [_spread(values_of(label, holders[label])) for label in common]
+        usual_spread = np.median(spreads, axis=0) if spreads else np.zeros(1)
+        withheld, records, believed = [], [], [set(known) for known in positions]
+        for label in rare:
+            sites = [site for site in holders[label] if kept[site]]
+            if len(sites) < MIN_SITES:
+                withheld.append(str(label))
+                outside = holders[label]
+            else:
+                values = values_of(label, sites)
+                spread = np.maximum(_spread(values), usual_spread)
+                deviations = (values - np.median(values, axis=0)) / np.where(spread > 0, spread, 1.0)
+                scores = np.sqrt((np.nan_to_num(deviations, nan=np.inf) ** 2).mean(axis=1))
+                limit = MAX_SCORE * max(float(np.median(scores)), 1.0)
+                far = [i for i in np.argsort(-scores, kind="stable").tolist() if scores[i] > limit]
+                outside = [sites[i] for i in far[: tolerated(len(sites))]]
+                records += [
+                    {"model": names[sites[i]], "class": str(label), "score": round(min(float(scores[i]), 1e9), 3)}
+                    for i in far[: tolerated(len(sites))]
+                ]
+            for site in outside:
+                believed[site].discard(label)
+    results, has_classes = list(statistics), everyone.copy()
+    for site, labels in enumerate(believed):
+        has_classes[site] = bool(labels)
+        if labels and len(labels) < len(positions[site]):
+            chosen = np.array(sorted(positions[site][label] for label in labels), dtype=np.int64)
+            adapter = adapter_of_kind(statistics[site].kind)
+            results[site] = adapter.trimmed(statistics[site].some_classes(chosen))
+    details = {"withheld_classes": sorted(withheld), "left_out_of_classes": records}
+    return _RareClasses(tuple(results), has_classes, {name: value for name, value in details.items() if value})
+
+
+def _spread(values: Array) -> Array:
+    """Return the normal standard deviation (P,) of values (n, P), by their median absolute deviation."""
+    spread: Array = NORMAL_MAD * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+    return spread
 
 
 def scaled_sums(statistics: Statistics, factor: float) -> Statistics:

@@ -43,6 +43,7 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.likelihoods import observation_weights, virtual_loss_of
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss, mean_and_error, shares_of
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.robust.minority import take_rows
 
 N_ERRORS = 2.0
 """Standard errors by which a difference is known."""
@@ -66,8 +67,14 @@ MAX_JUDGED_ROWS = 5000
 """Components up to which a verdict is computed. Chosen by hand for its cost."""
 N_FURTHER_DRAWS, MAX_FURTHER_ROWS = 20_000, 1000
 """Draws where harm is not known from 2,000, and components up to which they are taken: for their cost."""
+MAX_DEVIATIONS = 1e4
+"""Deviations of the usual component's place, beyond which one is named whatever else is known: a column in other units,
+or a mistake. A round refuses it by the same number, since sums with it lose their digits."""
 MAX_NAMED_SITES = 3
 """Outliers that the sentence names."""
+
+WORDS_BOUND = "bound on the virtual loss"
+"""How the criterion of topics begins."""
 
 HARM_IS_UNKNOWN = "whether the fused model is no worse than the best of the models is not known"
 
@@ -182,7 +189,7 @@ def losses_of(ensemble: Ensemble, fused: Posterior, labels: Labels, *, is_mixtur
         return None
     by_row = shares_of(mass) * _categorical_divergences(local, merged, labels)
     nothing = np.zeros(0)
-    criterion = "bound on the virtual loss, nats per word"
+    criterion = f"{WORDS_BOUND}, nats per word"
     return Losses(float(by_row.sum()), 0.0, criterion, nothing, nothing, nothing, int(np.argmax(by_row)))
 
 
@@ -274,6 +281,10 @@ def judge_fusion(
     ensemble, origin = given.canonical(relabel=True)
     labels = labels[origin]
     is_sample = n_sites is not None and n_sites > ensemble.n_sites
+    distant = _distant_components(ensemble)
+    if not trusts_sites:  # what was left out may be made up: it is no loss, and nobody is advised to keep it
+        averaged = np.flatnonzero(labels >= 0)
+        ensemble, labels, origin = take_rows(ensemble, averaged), labels[averaged], origin[averaged]
     if details.get("average", {}).get("name") != "barycenter":  # a model that requests went on from has one prior, too
         ensemble = with_one_prior(ensemble, labels)
     losses = losses_of(ensemble, fused, labels, is_mixture=is_mixture)
@@ -289,12 +300,17 @@ def judge_fusion(
     outliers = [str(outlier["name"]) for outlier in details.get("outliers", []) if outlier.get("whole_site", True)]
     if outliers:
         findings.append(_outliers(outliers))
+    if distant and not outliers:
+        findings.append(_distant(distant))
+    if records := details.get("robust", {}).get("left_out", []):
+        findings.append(_left_out(records))
     if status is not Status.CONVERGED:
         ending, _, remedy = status.value.partition("; ")
         findings.append((status.name.lower(), ending, remedy))
     if losses is not None and losses.matters:
         loss_code, clause, remedy = _lossy(losses, given, int(origin[losses.largest]), details.get("heterogeneity", {}))
-        findings.append((loss_code, clause, "" if harmless is False else remedy))  # harm has the remedy already
+        # Harm has the remedy already, and who trusts no site is not told to keep all that they sent.
+        findings.append((loss_code, clause, "" if harmless is False or not trusts_sites else remedy))
     code = findings[0][0] if findings else "fine" if losses is not None else status.name.lower()
     clauses = [clause for _, clause, _ in findings if clause]
     remedies = list(dict.fromkeys(remedy for _, _, remedy in findings if remedy))
@@ -358,7 +374,7 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
 def _lost(losses: Losses, n_sites: int) -> str:
     """Return what the fused model loses, in words."""
     against = f"against keeping {all_of(n_sites)}"
-    if losses.error == 0:
+    if losses.criterion.startswith(WORDS_BOUND):
         return f"loses at most {_nats(losses.fused)} nats per word {against}"
     if losses.fused < N_LOSS_ERRORS * losses.error:
         return f"loses less than {max(LEAST_STATED_LOSS, N_LOSS_ERRORS * losses.error):.2g} {against}"
@@ -382,6 +398,44 @@ def _outliers(names: Sequence[str]) -> tuple[str, str, str]:
     named = ", ".join(names[:MAX_NAMED_SITES]) + more
     be = "is an outlier" if len(names) == 1 else "are outliers"
     return "outlier", f"{named} {be}", f"look at {named}, or leave {'it' if len(names) == 1 else 'them'} out"
+
+
+def _distant_components(ensemble: Ensemble) -> list[tuple[str, float]]:
+    """Return the sites that have a component absurdly far from the usual one, and how many deviations at most.
+
+    Places are compared with their median in each column, in units of the median variance and of the spread of places.
+    """
+    if not ensemble.family.describes_data:
+        return []
+    densities = ensemble.family.plug_in(ensemble.natural)
+    assert densities is not None  # noqa: S101  (families that describe data have densities)
+    means, spreads = densities
+    variances = spreads if spreads.ndim == 2 else np.diagonal(spreads, axis1=1, axis2=2)
+    offsets = np.abs(means - np.median(means, axis=0))
+    units = np.sqrt(np.median(variances, axis=0) + np.median(offsets, axis=0) ** 2)
+    distances = (offsets / np.maximum(units, np.finfo(np.float64).tiny)).max(axis=1)  # (L,)
+    is_far = distances > MAX_DEVIATIONS
+    return [
+        (ensemble.names[site], float(distances[ensemble.owner == site].max()))
+        for site in np.unique(ensemble.owner[is_far]).tolist()
+    ]
+
+
+def _distant(components: Sequence[tuple[str, float]]) -> tuple[str, str, str]:
+    """Return which sites have components absurdly far away."""
+    shown = [f"{name} has a component {far:.1g} deviations away" for name, far in components[:MAX_NAMED_SITES]]
+    names = ", ".join(name for name, _ in components[:MAX_NAMED_SITES])
+    more = f" and {len(components) - MAX_NAMED_SITES} more" if len(components) > MAX_NAMED_SITES else ""
+    return "outlier", f"{', '.join(shown)}{more}", f"look at the units of {names}{more}"
+
+
+def _left_out(records: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+    """Return which sites robust fusion left out, and why, of records of ``Judgement.details``."""
+    shown = [f"{record['model']} ({record['step']})" for record in records[:MAX_NAMED_SITES]]
+    names = ", ".join(str(record["model"]) for record in records[:MAX_NAMED_SITES])
+    more = f" and {len(records) - MAX_NAMED_SITES} more" if len(records) > MAX_NAMED_SITES else ""
+    be = "was" if len(records) == 1 else "were"
+    return "left_out", f"{', '.join(shown)}{more} {be} left out", f"look at {names}{more}, which do not fit with most"
 
 
 def _lossy(losses: Losses, ensemble: Ensemble, largest: int, heterogeneity: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -37,7 +37,7 @@ from consilience.posteriors.robust.estimators import RobustEstimator
 from consilience.posteriors.robust.judgement import (
     MAX_COORDINATE,
     Judgement,
-    geometric_median_weights,
+    copy_weights,
     judge,
     pairwise_squares,
 )
@@ -329,7 +329,7 @@ class JudgedInclusion(RobustInclusion):
             rows = np.flatnonzero(labels == group)
             priors = _group_priors(ensemble, rows)
             points = coordinates(ensemble.family, ensemble.natural[rows], priors)
-            weights, _ = geometric_median_weights(pairwise_squares(points), ensemble.row_weights[rows])
+            weights = copy_weights(pairwise_squares(points), ensemble.row_weights[rows])
             holders = float(len(np.unique(ensemble.owner[rows]))) if self.is_total else 1.0
             fused[group] = weighted_member(ensemble.family, ensemble.natural[rows], weights, priors, holders)
         return fused

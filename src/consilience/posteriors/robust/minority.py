@@ -217,7 +217,7 @@ def match_supported_first(
     if not np.isfinite(usual_radius) or is_supported.all():
         return match(ensemble)
     supported, unsupported = np.flatnonzero(is_supported), np.flatnonzero(~is_supported)
-    supported_ensemble = _take_rows(ensemble, supported)
+    supported_ensemble = take_rows(ensemble, supported)
     assignment = match(supported_ensemble)
     labels, confidence = np.full(len(ensemble.natural), -1, dtype=np.int64), None
     labels[supported] = assignment.labels
@@ -245,7 +245,7 @@ def match_supported_first(
     details = {**assignment.details, "backed": len(supported)}
     unmatched = unsupported[labels[unsupported] < 0]
     if open_number and unmatched.size:
-        late = match(_take_rows(ensemble, unmatched))
+        late = match(take_rows(ensemble, unmatched))
         labels[unmatched] = np.where(late.labels >= 0, late.labels + n_groups, -1)
     return replace(
         assignment, labels=labels, coupling=None, confidence=confidence, averaged=None, atoms=None, details=details
@@ -307,7 +307,7 @@ def _usual_radius(ensemble: Ensemble, labels: Labels, medoids: Labels) -> Array:
     return np.maximum(medians, overall)
 
 
-def _take_rows(ensemble: Ensemble, rows: Labels) -> Ensemble:
+def take_rows(ensemble: Ensemble, rows: Labels) -> Ensemble:
     """Return the ensemble of some rows, ascending; sites of which nothing is left are not in it."""
     posteriors, sites = [], np.unique(ensemble.owner[rows])
     for site in sites:
