@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 import consilience as cs
 from consilience.federated import REQUEST_KINDS
+from consilience.federated.requests.table import request_kind
 from tests.federated.network_sites import networks
 from tests.federated.rounds import mixture, rows
 from tests.specimens import Specimens
@@ -44,6 +45,18 @@ def discriminants():
 
 SPECIMENS = Specimens(
     "SPECIMENS in tests/federated/request_kinds_zoo.py",
-    {"em": mixtures, "refine": regressions, "head": networks, "gram": networks, "moments4": discriminants},
+    {
+        "em": mixtures,
+        "refine": regressions,
+        "head": networks,
+        "gram": networks,
+        "chain": networks,
+        "moments4": discriminants,
+    },
 )
 """What gives a fused model and the data of every site, by kind."""
+
+
+def module_of(kind, fusion, site):
+    """Return what a site answers with beside its data; None for kinds that need nothing."""
+    return request_kind(kind).site_module(fusion, site) if request_kind(kind).needs_module else None

@@ -195,7 +195,9 @@ class RequestKind(ABC):
     supports: ClassVar[str]
     """Which fused models it is for, in words of messages."""
     needs_module: ClassVar[bool] = False
-    """Whether a site needs the module of a network beside its data."""
+    """Whether a site needs a module beside its data."""
+    module: ClassVar[str] = "the torch module of the fused network"
+    """What that is, in words of messages."""
 
     @abstractmethod
     def start(self, fusion: Fusion | Any) -> Content:
@@ -206,6 +208,17 @@ class RequestKind(ABC):
         UnsupportedError
             For a fused model that this kind has no request for, naming what it has one for.
         """
+
+    def site_module(self, fusion: Any, site: str) -> Any:
+        """Return the module of a site where all are in one memory. Default: the fused one.
+
+        Raises
+        ------
+        InputError
+            Where it is not there.
+        """
+        del site
+        return fusion.model
 
     @abstractmethod
     def request_problems(self, request: Request) -> list[Problem]:
@@ -224,7 +237,7 @@ class RequestKind(ABC):
         min_count : float
             A sum over fewer observations does not leave the site.
         module : object, optional
-            The module of a network, for kinds that need one.
+            What `module` names, for kinds that need one.
 
         Raises
         ------

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from consilience.errors import OptionError
 from consilience.federated.requests.base import RequestKind
+from consilience.federated.requests.chain import ChainOfMerges
 from consilience.federated.requests.em import ExpectationMaximization
 from consilience.federated.requests.files import MAX_ROUNDS
 from consilience.federated.requests.gram import LayerGrams
@@ -18,6 +19,7 @@ REQUEST_KINDS: tuple[RequestKind, ...] = (
     Refinement(),
     ExactHead(),
     LayerGrams(),
+    ChainOfMerges(),
     FourthMoments(),
 )
 """Every kind of request."""
