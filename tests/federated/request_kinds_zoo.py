@@ -43,6 +43,29 @@ def discriminants():
     return cs.fuse({site: cs.describe(model, data[site]) for site, model in fitted.items()}), data
 
 
+def poisson_density(draws, rows):
+    """Return the log density of a Poisson rate, its prior gamma(2, 1) to the power 1/3."""
+    rate = draws["rate"]
+    return (np.sum(rows) + 1 / 3) * np.log(rate) - (len(rows) + 1 / 3) * rate
+
+
+@cache
+def subposteriors():
+    """Return fused draws of a Poisson rate, and the counts of its sites."""
+    rng = np.random.default_rng(0)
+    data = {site: rng.poisson(3.0, size=12).astype(float) for site in "abc"}
+    sent = {
+        site: cs.Draws(
+            {"rate": rng.gamma(rows.sum() + 4 / 3, 1 / (len(rows) + 1 / 3), size=(4, 500))},
+            prior=1 / 3,
+            constraints={"rate": "positive"},
+            n_observations=len(rows),
+        )
+        for site, rows in data.items()
+    }
+    return cs.fuse(sent), data
+
+
 SPECIMENS = Specimens(
     "SPECIMENS in tests/federated/request_kinds_zoo.py",
     {
@@ -52,6 +75,7 @@ SPECIMENS = Specimens(
         "gram": networks,
         "chain": networks,
         "moments4": discriminants,
+        "density": subposteriors,
     },
 )
 """What gives a fused model and the data of every site, by kind."""
@@ -59,4 +83,6 @@ SPECIMENS = Specimens(
 
 def module_of(kind, fusion, site):
     """Return what a site answers with beside its data; None for kinds that need nothing."""
+    if kind == "density":
+        return poisson_density
     return request_kind(kind).site_module(fusion, site) if request_kind(kind).needs_module else None

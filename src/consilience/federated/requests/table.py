@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from consilience.errors import OptionError
 from consilience.federated.requests.base import RequestKind
 from consilience.federated.requests.chain import ChainOfMerges
+from consilience.federated.requests.density import LogDensities
 from consilience.federated.requests.em import ExpectationMaximization
 from consilience.federated.requests.files import MAX_ROUNDS
 from consilience.federated.requests.gram import LayerGrams
@@ -21,6 +22,7 @@ REQUEST_KINDS: tuple[RequestKind, ...] = (
     LayerGrams(),
     ChainOfMerges(),
     FourthMoments(),
+    LogDensities(),
 )
 """Every kind of request."""
 
