@@ -1,12 +1,16 @@
 """Distances of fused draws from the full posterior, by target and method.
 
-python -m experiments.draws.run [--seeds 3]          resumes: what results.json has is not computed again
+python -m experiments.draws.run [--seeds 5]          resumes: what results.json has is not computed again
+
+Samples of the sites and of the full posterior are kept in ``draws`` of ``CONSILIENCE_CACHE`` (default
+``experiments/.cache``), so that a method is added without sampling anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 import warnings
 from pathlib import Path
@@ -19,6 +23,7 @@ from experiments.draws.baselines import BASELINES
 from experiments.draws.targets import REPORTED, TUNING
 
 RESULTS = Path(__file__).with_name("results.json")
+CACHE = Path(os.environ.get("CONSILIENCE_CACHE", Path(__file__).parents[1] / ".cache")) / "draws"
 N_DRAWS, N_REFERENCE = 2000, 8000
 OURS = {
     "auto": {"method": "auto"},
@@ -48,20 +53,72 @@ def in_chains(target, draws):
     return target.to_variables(draws.reshape(4, -1, draws.shape[1]))
 
 
-def run_cell(make, seed):
-    """Return the distances of all methods on one target with one seed."""
+def sampled(name, make, seed):
+    """Return a target, its full posterior twice in comparable coordinates, draws of sites by setting, and seconds."""
     rng = np.random.default_rng([seed, 27])
     target = make(rng)
+    path = CACHE / f"{name}-{seed}.npz"
+    if not path.exists():
+        started = time.perf_counter()
+        n_sites = len(target.likelihoods)
+        arrays = {
+            f"full{number}": target.to_coordinates(target.to_variables(target.draws(None, 1.0, 1.0, N_REFERENCE, rng)))
+            for number in range(2)
+        }
+        settings = {"shared": (1.0 / n_sites, 1.0), "whole": (1.0, 1.0), "powered": (1.0, float(n_sites))}
+        for setting, powers in settings.items():
+            arrays[setting] = np.stack([target.draws(j, *powers, N_DRAWS, rng) for j in range(n_sites)])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, **arrays, seconds=time.perf_counter() - started)
+    with np.load(path) as file:
+        return (
+            target,
+            [file["full0"], file["full1"]],
+            {n: file[n] for n in ("shared", "whole", "powered")},
+            float(file["seconds"]),
+        )
+
+
+def run_density(name, make, seed):
+    """Return the distances after one to three requests of log densities, from the default's draws."""
+    target, (full, _), draws, _ = sampled(name, make, seed)
     n_sites = len(target.likelihoods)
-    started = time.perf_counter()
-    full, again = (
-        target.to_coordinates(target.to_variables(target.draws(None, 1.0, 1.0, N_REFERENCE, rng))) for _ in range(2)
-    )
-    settings = {"shared": (1.0 / n_sites, 1.0), "whole": (1.0, 1.0), "powered": (1.0, float(n_sites))}
-    draws = {
-        name: [target.draws(j, *powers, N_DRAWS, rng) for j in range(n_sites)] for name, powers in settings.items()
+    sites = {
+        f"site {j}": cs.Draws(in_chains(target, own), prior=1.0 / n_sites, **target.told)
+        for j, own in enumerate(draws["shared"])
     }
-    cell = {"sampling_seconds": round(time.perf_counter() - started, 1), "n_sites": n_sites, "methods": {}}
+    try:
+        fusion = cs.fuse(sites, allow_divergent=True, rng=seed)
+    except cs.InputError:  # of modes, which the density products keep
+        fusion = cs.fuse(sites, "semiparametric", parametric=False, allow_divergent=True, rng=seed)
+
+    def density(likelihood):
+        def log_density(values, rows):
+            u = target.to_coordinates(values)
+            return likelihood(u) + target.log_prior(u) / n_sites
+
+        return log_density
+
+    functions = {site: density(likelihood) for site, likelihood in zip(sites, target.likelihoods, strict=True)}
+    found = {}
+    for rounds in (1, 2, 3):
+        started = time.perf_counter()
+        ended = cs.federated.exchange(
+            "density", fusion, dict.fromkeys(sites, np.zeros(1)), rounds=rounds, min_count=0, module=functions
+        )
+        coordinates = target.to_coordinates({key: one[0] for key, one in ended.draws.variables.items()})
+        told = {key: ended.details["weighted"][key] for key in ("effective_size", "pareto_k", "points")}
+        seconds = round(time.perf_counter() - started, 2)
+        called = f"density, {rounds} request{'s' if rounds > 1 else ''}"
+        found[called] = {**distances(coordinates, full), "seconds": seconds, **told, "verdict": ended.verdict.code}
+    return found
+
+
+def run_cell(name, make, seed):
+    """Return the distances of all methods on one target with one seed."""
+    target, (full, again), draws, seconds = sampled(name, make, seed)
+    n_sites = len(target.likelihoods)
+    cell = {"sampling_seconds": round(seconds, 1), "n_sites": n_sites, "methods": {}}
 
     def record(name, coordinates, started, **told):
         cell["methods"][name] = {
@@ -118,7 +175,7 @@ def run_cell(make, seed):
 def main():
     """Run what results.json lacks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="*")
     arguments = parser.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -126,12 +183,15 @@ def main():
         for part, targets in (("tuning", TUNING), ("reported", REPORTED)):
             for name, make in targets.items():
                 key = f"{name} {seed}"
-                if key in results or (arguments.only and name not in arguments.only):
+                known = results.get(key, {"methods": {}})["methods"]
+                if "density, 3 requests" in known or (arguments.only and name not in arguments.only):
                     continue
                 started = time.perf_counter()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", cs.HarmWarning)
-                    results[key] = {"half": part, "target": name, "seed": seed, **run_cell(make, seed)}
+                    if not known:
+                        results[key] = {"half": part, "target": name, "seed": seed, **run_cell(name, make, seed)}
+                    results[key]["methods"] |= run_density(name, make, seed)
                 RESULTS.write_text(json.dumps(results, indent=1) + "\n")
                 print(f"{key}: {time.perf_counter() - started:.0f} s")  # noqa: T201
 

@@ -107,8 +107,30 @@ def layers_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+REFITS = {
+    "best site": "best site, chosen by test labels",
+    "matched average": "matched average",
+    "gram:3": "`gram:3`",
+    "chain:1": "`chain:1`",
+    "chain:3": "`chain:3`",
+    "head:1": "`head`, which needs labels",
+}
+
+
+def refits_table() -> str:
+    """Return accuracies after requests about layers, means over seeds, by start and alpha."""
+    cells: dict[str, dict[str, float]] = json.loads((HERE / "layer_refits.json").read_text())["cells"]
+    settings = list(dict.fromkeys(name.rpartition(", seed")[0] for name in cells))
+    lines = [f"| digits, 5 sites | {' | '.join(settings)} |", f"| --- |{' ---: |' * len(settings)}"]
+    for method, label in REFITS.items():
+        scores = [mean(cell[method] for name, cell in cells.items() if name.startswith(f"{one},")) for one in settings]
+        lines.append(f"| {label} | {' | '.join(f'{score:.1f}' for score in scores)} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "one-shot-heads": scores_table,
     "one-shot-heads-cost": cost_table,
     "one-shot-layers": layers_table,
+    "one-shot-refits": refits_table,
 }

@@ -121,6 +121,8 @@ SPECIMENS = Specimens(
         "consilience.QDAHead": (),
         "consilience.GaussianNBHead": (),
         "consilience.BayesianHead": (),
+        "consilience.RidgeRegressionHead": (),
+        "consilience.BayesianRegressionHead": (),
         "sklearn.LinearRegression": _cases(
             Case(LinearRegression, regression_rows),
             Case(LinearRegression, regression_rows, weighted=True, label="weights"),

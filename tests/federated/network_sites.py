@@ -47,6 +47,11 @@ def fused():
     return cs.fuse(models, method="consensus", example=torch.zeros(1, 3))
 
 
+def own(site):
+    """Return the trained network of a site."""
+    return fused().module_of(fused().inputs[list(SITES).index(site)].as_sent)
+
+
 def networks():
     """Return a fusion of networks, and the rows of its sites."""
     return fused(), SITES

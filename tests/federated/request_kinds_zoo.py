@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 import consilience as cs
 from consilience.federated import REQUEST_KINDS
+from consilience.federated.requests.table import request_kind
 from tests.federated.network_sites import networks
 from tests.federated.rounds import mixture, rows
 from tests.specimens import Specimens
@@ -42,8 +43,46 @@ def discriminants():
     return cs.fuse({site: cs.describe(model, data[site]) for site, model in fitted.items()}), data
 
 
+def poisson_density(draws, rows):
+    """Return the log density of a Poisson rate, its prior gamma(2, 1) to the power 1/3."""
+    rate = draws["rate"]
+    return (np.sum(rows) + 1 / 3) * np.log(rate) - (len(rows) + 1 / 3) * rate
+
+
+@cache
+def subposteriors():
+    """Return fused draws of a Poisson rate, and the counts of its sites."""
+    rng = np.random.default_rng(0)
+    data = {site: rng.poisson(3.0, size=12).astype(float) for site in "abc"}
+    sent = {
+        site: cs.Draws(
+            {"rate": rng.gamma(rows.sum() + 4 / 3, 1 / (len(rows) + 1 / 3), size=(4, 500))},
+            prior=1 / 3,
+            constraints={"rate": "positive"},
+            n_observations=len(rows),
+        )
+        for site, rows in data.items()
+    }
+    return cs.fuse(sent), data
+
+
 SPECIMENS = Specimens(
     "SPECIMENS in tests/federated/request_kinds_zoo.py",
-    {"em": mixtures, "refine": regressions, "head": networks, "gram": networks, "moments4": discriminants},
+    {
+        "em": mixtures,
+        "refine": regressions,
+        "head": networks,
+        "gram": networks,
+        "chain": networks,
+        "moments4": discriminants,
+        "density": subposteriors,
+    },
 )
 """What gives a fused model and the data of every site, by kind."""
+
+
+def module_of(kind, fusion, site):
+    """Return what a site answers with beside its data; None for kinds that need nothing."""
+    if kind == "density":
+        return poisson_density
+    return request_kind(kind).site_module(fusion, site) if request_kind(kind).needs_module else None

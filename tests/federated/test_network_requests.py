@@ -11,7 +11,7 @@ import consilience as cs
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.federated.requests.base import Content, StandingAnswer
 from consilience.federated.requests.head import RIDGE
-from tests.federated.network_sites import SITES, fused, make, rows, trained
+from tests.federated.network_sites import SITES, fused, make, own, rows, trained
 from tests.federated.rounds import mixture
 from tests.federated.test_request_mutants import mutant, said
 
@@ -195,7 +195,7 @@ def test_a_site_says_why_it_cannot_answer(data, module, error, text):
 
 def test_requests_that_no_network_has_are_refused():
     mixtures = cs.fuse([mixture(seed) for seed in range(2)])
-    for kind in ("head", "gram"):
+    for kind in ("head", "gram", "chain"):
         with pytest.raises(UnsupportedError, match=f"{kind} is for fused networks"):
             cs.federated.request(kind, mixtures)
     ensemble = cs.fuse(fused().aligned_models, method="ensemble", example=torch.zeros(1, 3))
@@ -203,10 +203,10 @@ def test_requests_that_no_network_has_are_refused():
         cs.federated.request("head", ensemble)
 
 
-@pytest.mark.parametrize("kind", ["head", "gram"])
+@pytest.mark.parametrize("kind", ["head", "gram", "chain"])
 def test_answers_that_no_rows_give_are_refused_by_name(kind):
     request = cs.federated.request(kind, fused())
-    honest = cs.federated.answer(request, SITES["a"], module=make, min_count=0)
+    honest = cs.federated.answer(request, SITES["a"], module=own("a"), min_count=0)
     arrays = dict(honest.content.arrays)
     scatter, d = ("scatter", 6) if kind == "head" else ("covariance.0", 3)
     diagonal = np.eye(d)[np.triu_indices(d)]
@@ -223,7 +223,11 @@ def test_answers_that_no_rows_give_are_refused_by_name(kind):
         bad = replace(honest, content=Content(honest.content.fields, {**arrays, **change}))
         with pytest.raises(InputError, match=f"a: answer: .*{text}"):
             cs.federated.reduce(request, {"a": bad})
-    if kind == "gram":
+    if kind == "chain":
+        bad = replace(honest, content=Content(honest.content.fields, {**arrays, "cross.0": arrays["cross.0"].T}))
+        with pytest.raises(InputError, match=r"layer 0 has moments .*, expected"):
+            cs.federated.reduce(request, {"a": bad})
+    if kind != "head":
         with pytest.raises(InputError, match="none of the networks that were fused is called so"):
             cs.federated.reduce(request, {"z": honest})
 
@@ -258,15 +262,15 @@ def test_a_table_of_embeddings_is_no_head():
     assert cs.federated.request("head", fusion).content.fields["head"] == "4"
 
 
-@pytest.mark.parametrize("kind", ["head", "gram"])
+@pytest.mark.parametrize("kind", ["head", "gram", "chain"])
 def test_mutated_messages_are_answered_reduced_or_refused(kind, tmp_path):
     request = cs.federated.request(kind, fused(), rounds=2)
-    answers = {site: cs.federated.answer(request, data, module=make, min_count=0) for site, data in SITES.items()}
+    answers = {site: cs.federated.answer(request, data, module=own(site), min_count=0) for site, data in SITES.items()}
     n_taken = 0
     for number in range(40):
         (tmp_path / "request").write_bytes(mutant(request.data, number))
         (tmp_path / "answer").write_bytes(mutant(answers["a"].data, number))
-        answer = said(lambda: cs.federated.answer(tmp_path / "request", SITES["a"], module=make))
+        answer = said(lambda: cs.federated.answer(tmp_path / "request", SITES["a"], module=own("a")))
         reduced = said(lambda: cs.federated.reduce(request, {"a": tmp_path / "answer", "b": answers["b"]}))
         contents = [one.content for one in (answer,) if one is not None]
         contents += [one.reduction.content for one in (reduced,) if one is not None]

@@ -6,8 +6,7 @@ import pytest
 import consilience as cs
 from consilience.errors import InputError
 from consilience.federated import REQUEST_KINDS
-from consilience.federated.requests.table import request_kind
-from tests.federated.request_kinds_zoo import NAMES, SPECIMENS
+from tests.federated.request_kinds_zoo import NAMES, SPECIMENS, module_of
 
 kinds = pytest.mark.parametrize("kind", NAMES)
 
@@ -16,8 +15,10 @@ def exchanged(kind, rounds=2):
     """Return the fusion, the first request and the answers to it."""
     fusion, data = SPECIMENS[kind]()
     request = cs.federated.request(kind, fusion, rounds=rounds)
-    module = fusion.model if request_kind(kind).needs_module else None
-    return fusion, request, {site: cs.federated.answer(request, own, module=module) for site, own in data.items()}
+    answers = {
+        site: cs.federated.answer(request, own, module=module_of(kind, fusion, site)) for site, own in data.items()
+    }
+    return fusion, request, answers
 
 
 def test_every_kind_says_what_it_is_for():

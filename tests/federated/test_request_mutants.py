@@ -8,8 +8,7 @@ import pytest
 
 import consilience as cs
 from consilience.errors import ConsilienceError
-from consilience.federated.requests.table import request_kind
-from tests.federated.request_kinds_zoo import NAMES, SPECIMENS
+from tests.federated.request_kinds_zoo import NAMES, SPECIMENS, module_of
 from tests.fuzz import mutants
 
 kinds = pytest.mark.parametrize("kind", NAMES)
@@ -20,12 +19,9 @@ def messages(kind):
     """Return an honest request, and the answers of two sites."""
     fusion, data = SPECIMENS[kind]()
     request = cs.federated.request(kind, fusion, rounds=2)
-    return request, {site: cs.federated.answer(request, data[site], module=module_of(kind)) for site in "ab"}
-
-
-def module_of(kind):
-    """Return the fused module for kinds that ask about networks, None for the others."""
-    return SPECIMENS[kind]()[0].model if request_kind(kind).needs_module else None
+    return request, {
+        site: cs.federated.answer(request, data[site], module=module_of(kind, fusion, site)) for site in "ab"
+    }
 
 
 def mutant(content, number):
@@ -58,11 +54,11 @@ def said(action):
 @pytest.mark.parametrize("start", range(0, 300, 100))
 def test_a_mutated_request_is_answered_with_finite_sums_or_refused(kind, start, tmp_path):
     request, _ = messages(kind)
-    _, data = SPECIMENS[kind]()
+    fusion, data = SPECIMENS[kind]()
     path, n_answered = tmp_path / "request", 0
     for number in range(start, start + 100):
         path.write_bytes(mutant(request.data, number))
-        answer = said(lambda: cs.federated.answer(path, data["a"], module=module_of(kind)))
+        answer = said(lambda: cs.federated.answer(path, data["a"], module=module_of(kind, fusion, "a")))
         if answer is not None:
             n_answered += 1
             assert all(np.isfinite(values).all() for values in answer.content.arrays.values()), number
@@ -73,7 +69,7 @@ def test_a_mutated_request_is_answered_with_finite_sums_or_refused(kind, start, 
 @pytest.mark.parametrize("start", range(0, 300, 100))
 def test_a_mutated_answer_is_reduced_to_a_valid_state_or_refused(kind, start, tmp_path):
     request, answers = messages(kind)
-    _, data = SPECIMENS[kind]()
+    fusion, data = SPECIMENS[kind]()
     path, n_reduced = tmp_path / "answer", 0
     for number in range(start, start + 100):
         path.write_bytes(mutant(answers["a"].data, number))
@@ -82,6 +78,6 @@ def test_a_mutated_answer_is_reduced_to_a_valid_state_or_refused(kind, start, tm
             n_reduced += 1
             assert np.isfinite(result.objective), number
             if result.next_request is not None:
-                again = cs.federated.answer(result.next_request, data["b"], module=module_of(kind))
+                again = cs.federated.answer(result.next_request, data["b"], module=module_of(kind, fusion, "b"))
                 assert again.n_observations == answers["b"].n_observations
     assert n_reduced < 100

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.modules import import_module
+from consilience.cli.modules import import_module, import_object
 from consilience.cli.serve import warn_of_insecure
 from consilience.drawing.words import format_count
 from consilience.federated.flower.answer import answer_flower
@@ -23,7 +23,12 @@ from consilience.posteriors.thin_components import MIN_COUNT
 @click.option(
     "--module",
     metavar="PKG.MOD:CALLABLE",
-    help="The torch module, for requests about networks. Importing it runs its code.",
+    help="The torch module, for requests about networks: for chain the trained one. Importing it runs its code.",
+)
+@click.option(
+    "--density",
+    metavar="PKG.MOD:FUNCTION",
+    help="The function of the site's log density, for requests about draws. Importing it runs its code.",
 )
 @click.option("--follow", is_flag=True, help="Answer all requests of the round, not the open one alone.")
 @click.option("--receive", type=click.Path(path_type=Path), help="With --follow, write the model after the last one.")
@@ -40,6 +45,7 @@ def answer(
     site: str | None,
     data: Path,
     module: str | None,
+    density: str | None,
     flower: str | None,
     key: Path | None,
     root_certificates: Path | None,
@@ -66,11 +72,12 @@ def answer(
             f"({sent.announcement.digest[:12]}){withheld}"
         )
 
-    arguments: dict[str, Any] = {
-        **options,
-        "say": say,
-        "module": None if module is None else import_module(module, "--module"),
-    }
+    if module is not None and density is not None:
+        raise click.UsageError("--module is for requests about networks, --density for those about draws; give one.")
+    given = None if module is None else import_module(module, "--module")
+    if density is not None:
+        given = import_object(density, f"--density {density}")
+    arguments: dict[str, Any] = {**options, "say": say, "module": given}
     if flower is not None:
         if place is not None or site is not None or key is None:
             raise click.UsageError("--flower takes --key, and no PLACE or --site (its key says who).")

@@ -12,7 +12,7 @@ from consilience.errors import OptionError
 from consilience.files.atomic import refuse_unwritable
 from consilience.posteriors.thin_components import MIN_COUNT
 
-KINDS = ("ridge", "lda", "qda", "gaussian_nb", "bayesian")
+KINDS = ("ridge", "lda", "qda", "gaussian_nb", "bayesian", "ridge_regression", "bayesian_regression")
 
 
 @click.command()
@@ -28,7 +28,12 @@ KINDS = ("ridge", "lda", "qda", "gaussian_nb", "bayesian")
 @click.option("--length", type=float, help="Length scale of the kernel, for --fourier.  [default: 1]")
 @click.option("--scale", type=float, help="Deviation of pixels in [0, 1], for --convolutions.  [default: 0.3081]")
 @click.option("--seed", type=click.IntRange(0), help="Of random features, the same at all sites.  [default: 0]")
-@click.option("--min-count", default=MIN_COUNT, show_default=True, help="Classes of fewer rows are left out.")
+@click.option(
+    "--min-count",
+    default=MIN_COUNT,
+    show_default=True,
+    help="Classes of fewer rows are left out; regressions of fewer rows refused.",
+)
 @click.option("--epsilon", type=float, help="Add noise for (epsilon, delta) differential privacy of each row.")
 @click.option("--delta", type=float, help="With --epsilon.  [default: 1e-5]")
 @click.option("--norm-bound", type=float, help="With --epsilon: public bound of the norm of features.  [default: 1]")

@@ -195,7 +195,7 @@ def _relabel_site(features: Array) -> Relabelling:
     reference = fits[0][1]
     labels = np.empty((n_chains, length, n_components), dtype=np.int64)
     for number, (own, centres, _) in enumerate(fits):
-        labels[number] = _assign((centres / scale)[None], reference / scale)[0][own]
+        labels[number] = assign_components((centres / scale)[None], reference / scale)[0][own]
     flat = features.reshape(-1, n_components, features.shape[3])
     together, centres, deviations, history = _descend(flat, labels.reshape(-1, n_components))
     codes = np.unique(together, axis=0, return_counts=True)[1]
@@ -234,7 +234,7 @@ def _descend(draws: Array, labels: Labels) -> tuple[Labels, Array, Array, Array]
         deviations = np.maximum(np.sqrt(np.mean((ordered - centres) ** 2, axis=(0, 1))), floor)
         squares = np.sum(((ordered - centres) / deviations) ** 2)
         history.append(0.5 * squares + n_draws * n_components * np.log(deviations).sum())
-        updated = _assign(draws / deviations, centres / deviations)
+        updated = assign_components(draws / deviations, centres / deviations)
         if np.array_equal(updated, labels):
             break
         labels = updated
@@ -247,7 +247,7 @@ def _costs(draws: Array, centres: Array) -> Array:
     return 0.5 * np.maximum(squares, 0.0)
 
 
-def _assign(draws: Array, centres: Array) -> Labels:
+def assign_components(draws: Array, centres: Array) -> Labels:
     """Return the centre of every component (N, K) of draws (N, K, p), each of a draw another one."""
     n_draws, n_components, _ = draws.shape
     offsets = np.arange(n_draws + 1) * n_components
@@ -288,7 +288,7 @@ def _align_sites(found: Sequence[Relabelling]) -> list[Relabelling]:
     for number, one in enumerate(found):
         labels = np.arange(len(one.centres))
         if number:
-            labels = _assign((one.centres / scale)[None], total / number / scale)[0]
+            labels = assign_components((one.centres / scale)[None], total / number / scale)[0]
         centres = one.centres[np.argsort(labels)]
         total += centres
         aligned.append(replace(one, labels=labels[one.labels], centres=centres))

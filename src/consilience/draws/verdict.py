@@ -12,6 +12,7 @@ from consilience.core.verdict import Verdict
 from consilience.drawing.words import format_count
 from consilience.draws.constraints import Real
 from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS
+from consilience.draws.importance import WeightedPoints
 from consilience.draws.methods.auto import DrawsAuto
 from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.methods.hierarchical import HierarchicalDraws
@@ -82,6 +83,54 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
     return Verdict(code, f"{sentences}{harm}.", harmless, candidates=candidates, remedy="; ".join(remedies) or None)
 
 
+def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Mapping[str, Any]) -> Verdict:
+    """Return the verdict on draws that were weighted by the sites' log densities.
+
+    What product was formed how near no longer matters; what is multiplied still does: whether sites differ, whether the
+    prior counts once, whether a site is given twice.
+
+    Parameters
+    ----------
+    weighted : WeightedPoints
+        The points with their weights.
+    method : DrawsMethod
+        The method that they began with.
+    details : mapping
+        Of the fusion before: how much sites overlap.
+    """
+    stack, found = weighted.stack, details["overlap"]
+    size = f"effective sample size {weighted.effective_size:,.0f}, Pareto k {weighted.pareto_k:.2f}"
+    asked = len(weighted.answered)
+    parameters = format_count(stack.n_coordinates, "parameter")
+    text = (
+        f"{stack.n_sites} subposteriors of {parameters} weighted by the log densities of"
+        f" {'all' if asked == stack.n_sites else asked} sites at {len(weighted.points):,} points ({size})"
+    )
+    against: dict[str, str] = {}
+    code = "weighted"
+    harmless: bool | None = True
+    if weighted.standing_in:
+        names = ", ".join(weighted.standing_in[:5])
+        verb = "its draws stands" if len(weighted.standing_in) == 1 else "their draws stand"
+        against[f"{names} did not answer, and in the place of it the Gaussian of {verb}"] = "let all sites answer"
+    if not weighted.is_reliable:
+        against["weights are too uneven to be trusted"] = "ask again: --then density with more requests"
+    if any(len(places) for places in stack.bimodal):
+        against["sites have modes that are apart, and points may have missed one"] = "compare with their own draws"
+    against |= _prior_notes(stack, method) | _copy_notes(stack)
+    if against:
+        code, harmless = "doubtful", None
+    if found["p_value"] < SIGNIFICANCE:
+        figures = f"Q = {found['q']:.4g} on {found['degrees_of_freedom']}, I2 = {100 * found['i2']:.0f} %"
+        against[f"sites differ ({figures}), so that one law for all is a choice"] = (
+            "method='hierarchical' gives what sites have in common, with honest intervals"
+        )
+        code, harmless = ("apart", False) if found["p_value"] < HARDLY else ("differ", None)
+    exact = "; up to Monte Carlo error the posterior of all data" if harmless else ""
+    remedies = [remedy for remedy in dict.fromkeys(against.values()) if remedy]
+    return Verdict(code, f"{'; '.join([text, *against])}{exact}.", harmless, remedy="; ".join(remedies) or None)
+
+
 def _prior_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]:
     """Return whether the powers of the prior do not add up to one."""
     powers = [site.prior for site in stack.sites if isinstance(site.prior, float)]
@@ -119,7 +168,9 @@ def _size_notes(stack: Subposteriors) -> dict[str, str]:
     verb = "has" if len(few) == 1 else "have"
     return {
         f"{which} {verb} fewer than {MIN_ROWS_PER_COORDINATE} rows for each parameter, where errors of 0.3 standard"
-        " deviations must be expected": "join small sites before sampling, or refine in rounds"
+        " deviations must be expected": (
+            "join small sites before sampling, or send a second message (serve --then density)"
+        )
     }
 
 
@@ -134,7 +185,8 @@ def _skewness_notes(stack: Subposteriors) -> dict[str, str]:
     return {
         f"subposteriors are skewed ({stack.sites[0].coordinate_names[place]} at {stack.names[site]} by {largest:.2f}),"
         " where errors of 0.1 to 0.6 standard deviations were measured": (
-            "more rows at each site; of few parameters, compare with method='semiparametric', parametric=False"
+            "send a second message (serve --then density); of few parameters, compare with method='semiparametric',"
+            " parametric=False"
         )
     }
 

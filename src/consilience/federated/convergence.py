@@ -58,7 +58,7 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
         return convergence
     if kind is DRAWS:  # draws of two rounds have an order of their own each, so that their means are compared
         means = [
-            {name: values.mean(axis=(0, 1)) for name, values in read_draws(path)[0].variables.items()}
+            {name: np.atleast_1d(v.mean(axis=(0, 1))) for name, v in read_draws(path)[0].variables.items()}
             for path in (before, after)
         ]
         if means[0].keys() != means[1].keys():

@@ -158,6 +158,7 @@ def fuse_aligned(
                 described.digest,
                 None if information is None else information[i],
                 described.description,
+                models.networks[i],
             )
             for i, (described, rank_of_input, weight) in enumerate(zip(inputs, rank, weights, strict=True))
         ),

@@ -47,6 +47,8 @@ class NetworkInput:
         The Fisher information of its parameters, where the method weighed by it.
     description : Description, optional
         What its site says of it.
+    sent : Network, optional
+        The network as it came, where its units were rescaled to be compared. Default: `network`.
     """
 
     name: str
@@ -55,6 +57,12 @@ class NetworkInput:
     sha256: str | None
     information: FisherInformation | None = None
     description: Description | None = None
+    sent: Network | None = None
+
+    @property
+    def as_sent(self) -> Network:
+        """The network with the arrays that the site has."""
+        return self.network if self.sent is None else self.sent
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -254,9 +262,19 @@ class NetworkFusion(Fusion):
         InputError
             When the models were files without a module.
         """
+        return [self.module_of(network) for network in self.aligned]
+
+    def module_of(self, network: Network) -> Any:
+        """Return one of the networks that were fused, or an aligned one, as a module in evaluation mode.
+
+        Raises
+        ------
+        InputError
+            When the models were files without a module.
+        """
         if self._rebuild is None:
             raise InputError("models", "these are files without a module", "give module=, a function that makes one")
-        return [self._rebuild(network) for network in self.aligned]
+        return self._rebuild(network)
 
     @cached_property
     def quality(self) -> dict[str, GroupQuality]:

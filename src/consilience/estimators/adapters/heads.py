@@ -1,7 +1,8 @@
-"""Heads on shared features as estimators that are fused by their sums: five kinds, from two layouts of sums.
+"""Heads on shared features as estimators that are fused by their sums: seven kinds, from three layouts of sums.
 
 Ridge, linear discriminants and Bayesian regression are solved from counts, sums by class and the moments of all rows
-(``heads/sums``). Gaussian naive Bayes and quadratic discriminants take the moments of each class.
+(``heads/sums``). Gaussian naive Bayes and quadratic discriminants take the moments of each class. Regression heads take
+the moments of features and real targets together.
 """
 
 from __future__ import annotations
@@ -16,21 +17,23 @@ from scipy.special import gammaln
 
 from consilience.checks import Array, is_number, symmetric_part
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, moments_of_classes
+from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, joint_moments, moments_of_classes
 from consilience.estimators.adapters.discriminant import QuadraticDiscriminantAnalysisAdapter
 from consilience.estimators.adapters.linear_regression import least_norm, solve_penalised, warn_singular
 from consilience.estimators.adapters.naive_bayes import GaussianNBAdapter
 from consilience.estimators.heads.feature_maps import COLUMNS, Columns, FeatureMap, map_of_record
 from consilience.estimators.heads.model import (
     BayesianLinearHead,
+    BayesianRegressionHead,
     DelegatedHead,
     DiscriminantHead,
     FittedHead,
     LinearHead,
+    RegressionHead,
 )
 from consilience.estimators.heads.random_convolutions import random_convolutions
 from consilience.estimators.heads.random_fourier import random_fourier
-from consilience.estimators.heads.sums import FeatureMoments, clipped, sums_of_features
+from consilience.estimators.heads.sums import FeatureMoments, HeadMoments, TargetMoments, clipped, sums_of_features
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statistics
 
@@ -153,10 +156,9 @@ class RidgeHeadAdapter(PooledHeadAdapter):
     def head(self, statistics: Statistics) -> LinearHead:
         """Return the ridge solution of all sums."""
         moments = FeatureMoments.of(statistics)
-        coefficients = ridge_rows(moments, float(statistics.parameters["ridge"]))
-        intercepts = moments.shares - coefficients @ moments.mean
         head: LinearHead = self._empty(LinearHead, statistics)
-        return head.set_rows(coefficients, intercepts)
+        set_ridge_rows(head, moments, float(statistics.parameters["ridge"]))
+        return head
 
 
 class LDAHeadAdapter(PooledHeadAdapter):
@@ -204,44 +206,56 @@ class BayesianHeadAdapter(PooledHeadAdapter):
 
     def head(self, statistics: Statistics) -> BayesianLinearHead:
         """Return posterior means, and what their predictive distributions are made of."""
-        moments = FeatureMoments.of(statistics)
-        if moments.n < 3:
-            raise InputError("", f"has {moments.n:g} rows, expected three or more")
-        deviations = column_deviations(moments)
-        gram, cross = scaled_system(moments, deviations)
-        values, vectors = linalg.eigh(gram)
-        values = np.maximum(values, 0.0)
-        projected = vectors.T @ cross  # (d, C)
-        shares = moments.shares
-        squares = moments.n * shares * (1.0 - shares)  # (C,) of centred indicators
-        prior = np.maximum(squares / moments.n, _EPS)
-
-        def residuals(penalty: float) -> Array:
-            return np.maximum(squares - (projected**2 / (values + penalty)[:, None]).sum(axis=0), 0.0) + prior
-
-        def evidence(penalty: float) -> float:
-            """Return the log marginal likelihood, summed over classes."""
-            rows = moments.n - 1.0
-            log_determinant = 0.5 * float((np.log(penalty) - np.log(values + penalty)).sum())
-            of_class = (
-                log_determinant
-                - 0.5 * rows * np.log(np.pi)
-                + 0.5 * np.log(prior)
-                - 0.5 * (1.0 + rows) * np.log(residuals(penalty))
-                + gammaln(0.5 * (1.0 + rows))
-                - gammaln(0.5)
-            )
-            return float(of_class.sum())
-
-        penalties = EVIDENCE_RIDGES * moments.n + moments.noise_ridge
-        log_evidence = np.array([evidence(penalty) for penalty in penalties])
-        penalty = float(penalties[log_evidence.argmax()])
-        coefficients = ((vectors / (values + penalty)) @ projected / deviations[:, None]).T
-        covariance = symmetric_part((vectors / (values + penalty)) @ vectors.T) / np.outer(deviations, deviations)
         head: BayesianLinearHead = self._empty(BayesianLinearHead, statistics)
-        head.set_rows(coefficients, shares - coefficients @ moments.mean)
-        head.set_posterior(covariance, moments.mean, moments.n, moments.n, residuals(penalty) / moments.n)
-        head.set_evidence(float(EVIDENCE_RIDGES[log_evidence.argmax()]), float(log_evidence.max()))
+        set_posterior_rows(head, FeatureMoments.of(statistics))
+        return head
+
+
+class RegressionHeadAdapter(HeadAdapter):
+    """Heads for real targets, from the moments of features and targets together."""
+
+    needs: ClassVar[Needs] = "targets"
+
+    def sums_of_rows(
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+    ) -> Sums:
+        """Return joint moments."""
+        del numbers, n_classes, parameters, products
+        return joint_moments(rows)
+
+    def _empty_regression(self, made: type[Any], statistics: Statistics) -> Any:
+        """Return a head without rows, with the shape of its targets."""
+        head = self._empty(made, statistics)
+        head.target_shape_ = statistics.target_shape or ()
+        return head
+
+
+class RidgeRegressionHeadAdapter(RegressionHeadAdapter):
+    """Ridge regression of real targets on features of unit variance, the intercept free of penalty."""
+
+    kind: ClassVar[str] = "consilience.RidgeRegressionHead"
+    defaults: ClassVar[Mapping[str, Any]] = {"ridge": RIDGE}
+
+    def head(self, statistics: Statistics) -> RegressionHead:
+        """Return the ridge solution of all sums."""
+        head: RegressionHead = self._empty_regression(RegressionHead, statistics)
+        set_ridge_rows(head, TargetMoments.of(statistics), float(statistics.parameters["ridge"]))
+        return head
+
+
+class BayesianRegressionHeadAdapter(RegressionHeadAdapter):
+    """Bayesian regression of real targets with unknown noise; the evidence chooses the prior precision.
+
+    As `BayesianHeadAdapter`, with each target in the place of the indicator of a class.
+    """
+
+    kind: ClassVar[str] = "consilience.BayesianRegressionHead"
+    defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def head(self, statistics: Statistics) -> BayesianRegressionHead:
+        """Return posterior means, and what their predictive distributions are made of."""
+        head: BayesianRegressionHead = self._empty_regression(BayesianRegressionHead, statistics)
+        set_posterior_rows(head, TargetMoments.of(statistics))
         return head
 
 
@@ -290,7 +304,52 @@ class QDAHeadAdapter(ClassHeadAdapter):
         return head
 
 
-def column_deviations(moments: FeatureMoments) -> Array:
+def set_ridge_rows(head: LinearHead, moments: HeadMoments, ridge: float) -> None:
+    """Set the ridge solution of these moments on a head."""
+    coefficients = ridge_rows(moments, ridge)
+    head.set_rows(coefficients, moments.target_means - coefficients @ moments.mean)
+
+
+def set_posterior_rows(head: BayesianLinearHead, moments: HeadMoments) -> None:
+    """Set on a head the posterior of its rows, with the ridge of the greatest evidence."""
+    if moments.n < 3:
+        raise InputError("", f"has {moments.n:g} rows, expected three or more")
+    deviations = column_deviations(moments)
+    gram, cross = scaled_system(moments, deviations)
+    values, vectors = linalg.eigh(gram)
+    values = np.maximum(values, 0.0)
+    projected = vectors.T @ cross  # (d, q)
+    squares = moments.target_squares  # (q,)
+    prior = np.maximum(squares / moments.n, moments.target_rounding)
+
+    def residuals(penalty: float) -> Array:
+        return np.maximum(squares - (projected**2 / (values + penalty)[:, None]).sum(axis=0), 0.0) + prior
+
+    def evidence(penalty: float) -> float:
+        """Return the log marginal likelihood, summed over targets."""
+        rows = moments.n - 1.0
+        log_determinant = 0.5 * float((np.log(penalty) - np.log(values + penalty)).sum())
+        of_target = (
+            log_determinant
+            - 0.5 * rows * np.log(np.pi)
+            + 0.5 * np.log(prior)
+            - 0.5 * (1.0 + rows) * np.log(residuals(penalty))
+            + gammaln(0.5 * (1.0 + rows))
+            - gammaln(0.5)
+        )
+        return float(of_target.sum())
+
+    penalties = EVIDENCE_RIDGES * moments.n + moments.noise_ridge
+    log_evidence = np.array([evidence(penalty) for penalty in penalties])
+    penalty = float(penalties[log_evidence.argmax()])
+    coefficients = ((vectors / (values + penalty)) @ projected / deviations[:, None]).T
+    covariance = symmetric_part((vectors / (values + penalty)) @ vectors.T) / np.outer(deviations, deviations)
+    head.set_rows(coefficients, moments.target_means - coefficients @ moments.mean)
+    head.set_posterior(covariance, moments.mean, moments.n, moments.n, residuals(penalty) / moments.n)
+    head.set_evidence(float(EVIDENCE_RIDGES[log_evidence.argmax()]), float(log_evidence.max()))
+
+
+def column_deviations(moments: HeadMoments) -> Array:
     """Return the deviation of each feature over all rows (d,), 1 for constant ones, and all 1 with noise."""
     if moments.noise_variance:
         return np.ones(len(moments.mean))
@@ -298,14 +357,14 @@ def column_deviations(moments: FeatureMoments) -> Array:
     return np.where(deviations > _EPS * np.abs(moments.mean), deviations, 1.0)
 
 
-def scaled_system(moments: FeatureMoments, deviations: Array) -> tuple[Array, Array]:
-    """Return the products (d, d) and cross products (d, C) of centred features in units of their deviations."""
+def scaled_system(moments: HeadMoments, deviations: Array) -> tuple[Array, Array]:
+    """Return the products (d, d) and cross products (d, q) of centred features in units of their deviations."""
     scatter = clipped(moments.scatter) if moments.noise_variance else moments.scatter
     return scatter / np.outer(deviations, deviations), moments.cross / deviations[:, None]
 
 
-def ridge_rows(moments: FeatureMoments, ridge: float) -> Array:
-    """Return the rows (C, d) of the ridge regression of indicators of classes, with `ridge` of each row."""
+def ridge_rows(moments: HeadMoments, ridge: float) -> Array:
+    """Return the rows (q, d) of the ridge regression of targets, or indicators of classes, with `ridge` of each row."""
     deviations = column_deviations(moments)
     gram, cross = scaled_system(moments, deviations)
     penalty = ridge * moments.n + moments.noise_ridge

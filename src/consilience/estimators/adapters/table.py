@@ -11,10 +11,12 @@ from consilience.estimators.adapters.discriminant import (
 )
 from consilience.estimators.adapters.heads import (
     BayesianHeadAdapter,
+    BayesianRegressionHeadAdapter,
     GaussianNBHeadAdapter,
     LDAHeadAdapter,
     QDAHeadAdapter,
     RidgeHeadAdapter,
+    RidgeRegressionHeadAdapter,
 )
 from consilience.estimators.adapters.laplace import (
     GammaRegressorAdapter,
@@ -97,6 +99,8 @@ ESTIMATORS: tuple[EstimatorAdapter, ...] = (
     QDAHeadAdapter(),
     GaussianNBHeadAdapter(),
     BayesianHeadAdapter(),
+    RidgeRegressionHeadAdapter(),
+    BayesianRegressionHeadAdapter(),
 )
 """Every estimator that is fused by its sums; a new one is one file and one line here."""
 

@@ -14,11 +14,13 @@ from consilience.estimators.adapters.heads import (
     FEATURES,
     NORM_BOUND,
     BayesianHeadAdapter,
+    BayesianRegressionHeadAdapter,
     GaussianNBHeadAdapter,
     HeadAdapter,
     LDAHeadAdapter,
     QDAHeadAdapter,
     RidgeHeadAdapter,
+    RidgeRegressionHeadAdapter,
 )
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.heads.feature_maps import FeatureMap, frozen
@@ -31,7 +33,7 @@ from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statisti
 from consilience.families.centred_moments import CentredMoments
 from consilience.posteriors.thin_components import MIN_COUNT
 
-HeadKind = Literal["ridge", "lda", "qda", "gaussian_nb", "bayesian"]
+HeadKind = Literal["ridge", "lda", "qda", "gaussian_nb", "bayesian", "ridge_regression", "bayesian_regression"]
 
 KINDS: Mapping[str, HeadAdapter] = {
     "ridge": RidgeHeadAdapter(),
@@ -39,6 +41,8 @@ KINDS: Mapping[str, HeadAdapter] = {
     "qda": QDAHeadAdapter(),
     "gaussian_nb": GaussianNBHeadAdapter(),
     "bayesian": BayesianHeadAdapter(),
+    "ridge_regression": RidgeRegressionHeadAdapter(),
+    "bayesian_regression": BayesianRegressionHeadAdapter(),
 }
 """Heads by name."""
 
@@ -54,15 +58,16 @@ class Head:
 
     Parameters
     ----------
-    kind : {"ridge", "lda", "qda", "gaussian_nb", "bayesian"}, optional
+    kind : {"ridge", "lda", "qda", "gaussian_nb", "bayesian", "ridge_regression", "bayesian_regression"}, optional
         Ridge regression of indicators of classes, linear or quadratic discriminants, Gaussian naive Bayes, or Bayesian
-        regression of indicators with unknown noise. Ridge on `random_fourier` features is kernel ridge regression.
-        Default: "ridge".
+        regression of indicators with unknown noise; ridge or Bayesian regression of real targets, one or several. Ridge
+        on `random_fourier` features is kernel ridge regression. Default: "ridge".
     features : torch module, transformer, FeatureMap or callable, optional
         What computes features: a module in evaluation mode, an object with ``transform``, one of ``cs.features``, or
         ``cs.features.frozen(function, digest="...")``. Default: rows are features already.
     **parameters
-        Hyper-parameters of the head, which change no sums: ``ridge`` of each row of unit variance (1e-4); ``shrinkage``
+        Hyper-parameters of the head, which change no sums: ``ridge`` of each row of unit variance (1e-4) of "ridge" and
+            "ridge_regression"; ``shrinkage``
         of "lda" (0.05); ``reg_param`` of "qda" (0.05); ``var_smoothing`` of "gaussian_nb" (1e-9).
 
     Raises
@@ -123,14 +128,14 @@ class Head:
         ----------
         X : array_like or Tensor of shape (n, ...)
             Inputs of the features.
-        y : array_like of shape (n,)
-            Class of each row.
+        y : array_like of shape (n,), or (n, q) of regressions
+            Class of each row, or its targets.
         classes : int or sequence, optional
             Number of classes 0, 1, ..., or their labels, as all sites name them. Default: those in `y`. Classes are
             matched by label, and a site may lack some.
         min_count : float, optional
             Rows of classes with fewer are left out of all sums, and a `WithheldWarning` names the classes; 0 keeps
-            them. Default: 5.
+            them. Of regressions nothing leaves of fewer rows. Default: 5.
         noise : GaussianMechanism, optional
             Noise on the sums, for ridge, lda and bayesian; give `classes`, since those in `y` would tell. Default:
             none.
@@ -152,25 +157,34 @@ class Head:
         if not is_number(held_out) or held_out >= 1.0:
             raise OptionError("held_out", f"expected a number from 0 to below 1, found {held_out!r}")
         if noise is not None and not self._adapter.pools_classes:
-            raise OptionError("noise", f"is for ridge, lda and bayesian heads, not for {self.kind}")
+            raise OptionError(
+                "noise",
+                f"is for ridge, lda and bayesian heads, not for {self.kind}"
+                + (": its targets have no bound" if self._adapter.needs == "targets" else ""),
+            )
         if noise is not None and classes is None:
             raise OptionError("classes", "of all sites are needed with noise, since those in y would tell of rows")
-        labels = _labels(classes, y)
-        rows = self.features(X)
         targets = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+        generator = np.random.default_rng(0 if rng is None and noise is None else rng)
+        if self._adapter.needs == "targets":
+            if classes is not None:
+                raise OptionError("classes", f"a {self.kind} head has none; leave it out")
+            return self._fit_regression(self.features(X), targets, min_count, held_out, generator)
+        labels = _labels(classes, targets)
+        rows = self.features(X)
         targets = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
         if targets.shape != (len(rows),):
-            raise InputError("y", f"expected one class for each of the {len(rows)} rows, found shape {targets.shape}")
+            raise InputError(
+                "y",
+                f"expected one class for each of the {len(rows)} rows, found shape {targets.shape}",
+                "real targets, one or several, take Head('ridge_regression')" if targets.ndim == 2 else "",
+            )
         if len(rows) == 0:
             raise InputError("X", "has no rows")
         numbers = labels.numbers_of(targets)
         rows = clip_norms(rows, None if noise is None else noise.norm_bound)
-        generator = np.random.default_rng(0 if rng is None and noise is None else rng)
-        self._held_out = None
-        if held_out > 0:
-            is_held = generator.random(len(rows)) < held_out
-            self._held_out = rows[is_held], targets[is_held]
-            rows, numbers = rows[~is_held], numbers[~is_held]
+        is_held = self._hold_out(rows, targets, held_out, generator)
+        rows, numbers = rows[~is_held], numbers[~is_held]
         n_withheld = 0
         if noise is None:
             rows, numbers, labels, n_withheld = _without_thin_classes(rows, numbers, labels, min_count)
@@ -192,6 +206,35 @@ class Head:
         self.statistics = statistics if noise is None else _disturbed(statistics, noise, generator, min_count)
         return self
 
+    def _hold_out(self, rows: Array, targets: Any, part: float, rng: np.random.Generator) -> Any:
+        """Keep a part of the rows for `error_curve`; return which (n,)."""
+        self._held_out = None
+        if part == 0:
+            return np.zeros(len(rows), dtype=bool)
+        is_held = rng.random(len(rows)) < part
+        self._held_out = rows[is_held], targets[is_held]
+        return is_held
+
+    def _fit_regression(
+        self, rows: Array, targets: Any, min_count: float, held_out: float, rng: np.random.Generator
+    ) -> Head:
+        """Take the sums of features and real targets."""
+        y = real_targets(targets, len(rows))
+        is_held = self._hold_out(rows, y, held_out, rng)
+        rows, y = rows[~is_held], y[~is_held]
+        if len(rows) < max(min_count, 1.0):
+            raise InputError("y", f"has {len(rows)} rows, fewer than {max(min_count, 1):g}: nothing may leave")
+        sums = self._adapter.sums_of_rows(SiteRows(rows, y), None, 0, self.parameters, products=False)
+        self.statistics = Statistics(
+            self.head_kind,
+            {**self.parameters, FEATURES: self.features.record, NORM_BOUND: None},
+            rows.shape[1],
+            sums.moments,
+            target_shape=y.shape[1:],
+            min_count=float(min_count),
+        )
+        return self
+
     @property
     def model(self) -> FittedHead:
         """The site's own head, of its rows alone.
@@ -207,7 +250,7 @@ class Head:
         return model
 
     def predict(self, X: Any) -> Any:
-        """Return the classes (n,) of inputs by this site's own head."""
+        """Return the classes (n,), or the targets, of inputs by this site's own head."""
         return self.model.predict(X)
 
     def error_curve(self, fused: Any, ridges: tuple[float, ...] = RIDGES) -> ErrorCurve:
@@ -228,11 +271,34 @@ class Head:
         statistics = getattr(fused, "statistics", fused)
         if self._held_out is None or not len(self._held_out[0]):
             raise InputError("head", "has no rows held out", "fit it with held_out=0.1")
-        if not isinstance(statistics, Statistics) or statistics.kind != KINDS["ridge"].kind:
+        ridge_kinds = {KINDS[name].kind for name in ("ridge", "ridge_regression")}
+        if not isinstance(statistics, Statistics) or statistics.kind not in ridge_kinds:
             raise InputError("fused", "is no fusion of ridge heads")
+        if statistics.kind != self.head_kind and KINDS["ridge_regression"].kind in (statistics.kind, self.head_kind):
+            raise InputError("fused", f"is of {statistics.kind}, and this head is a {self.head_kind}")
         if statistics.parameters[FEATURES] != self.features.record:
             raise InputError("fused", "is of other features than this head")
         return error_curve(statistics, *self._held_out, ridges=ridges)
+
+
+def real_targets(y: Any, n: int) -> Array:
+    """Return targets (n,) or (n, q) in double precision.
+
+    Raises
+    ------
+    InputError
+        For targets that are no numbers, not finite, or not one row for each of n rows.
+    """
+    try:
+        targets: Array = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("y", "expected a number for every row, found texts", "classes take Head('ridge')") from None
+    if targets.ndim not in (1, 2) or len(targets) != n or 0 in targets.shape[1:]:
+        raise InputError("y", f"expected a number, or a row of them, for each of the {n} rows, found {targets.shape}")
+    if not np.all(np.isfinite(targets)):
+        row = int(np.argwhere(~np.isfinite(targets))[0][0])
+        raise InputError("y", f"row {row}, counted from 0, is not finite")
+    return targets
 
 
 def _labels(classes: Any, y: Any) -> ClassLabels:
@@ -254,7 +320,8 @@ def _without_thin_classes(
     is_kept = (counts > 0) & (counts >= min_count)
     thin = np.flatnonzero((counts > 0) & ~is_kept)
     if not np.any(is_kept):
-        raise InputError("y", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave")
+        remedy = "real numbers take Head('ridge_regression')" if labels.array().dtype.kind == "f" else ""
+        raise InputError("y", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", remedy)
     for number in thin.tolist():
         text = f"has {counts[number]} rows, fewer than {min_count:g}: they are in no sum"
         problem = Problem(f"class {labels.names[number]}", text, "min_count=0 keeps them")

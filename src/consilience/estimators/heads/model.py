@@ -1,4 +1,4 @@
-"""Fitted heads: classifiers that compute features of their inputs and judge these."""
+"""Fitted heads: classifiers and regressions that compute features of their inputs and judge these."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class LinearHead(FittedHead):
         if inner is None:
             name = parsed_record(self.features_record_)["name"]
             raise UnsupportedError("features", f"are of {name}, which is no torch module here", REMEDY)
-        layer = nn.Linear(self.n_features_in_, len(self.classes_))
+        layer = nn.Linear(self.n_features_in_, len(self.coef_))
         dtype = next((p.dtype for p in inner.parameters() if p.is_floating_point()), torch.float32)
         with torch.no_grad():
             layer.weight.copy_(torch.as_tensor(self.coef_))
@@ -225,6 +225,45 @@ class BayesianLinearHead(LinearHead):
         scores, scale = self.decision_function(X), self.deviations(X)
         width = student_t.ppf(0.5 + level / 2.0, self.degrees_of_freedom_) * scale
         return np.stack([scores - width, scores + width], axis=-1)
+
+
+class RealTargets(FittedHead):
+    """What heads of real targets have in common: predictions in the shape that the targets had, ``target_shape_``."""
+
+    target_shape_: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the class of the head, its features and its targets."""
+        name, kind = parsed_record(self.features_record_)["name"], self.head_kind.rpartition(".")[2]
+        n_targets = self.target_shape_[0] if self.target_shape_ else 1
+        targets = f"{n_targets} target{'s' if n_targets > 1 else ''}"
+        return f"{kind}({self.n_features_in_} features of {name}, {targets})"
+
+    def predict(self, X: Any) -> Array:
+        """Return the targets (n,) or (n, q) of inputs."""
+        return self._as_targets(self.decision_function(X))
+
+    def _as_targets(self, values: Array) -> Array:
+        """Return values (n, q, ...) in the shape of the targets: (n, ...) where they were a vector."""
+        return values if self.target_shape_ else values[:, 0]
+
+
+class RegressionHead(RealTargets, LinearHead):
+    """A linear head for real targets."""
+
+
+class BayesianRegressionHead(RealTargets, BayesianLinearHead):
+    """A linear head for real targets with the posterior of its rows."""
+
+    def deviations(self, X: Any) -> Array:
+        """Return the scale (n,) or (n, q) of each target's predictive distribution, Student's t."""
+        return self._as_targets(super().deviations(X))
+
+    def interval(self, X: Any, level: float = 0.9) -> Array:
+        """Return the central predictive intervals (n, 2) or (n, q, 2) of the targets at a level."""
+        scores, scale = self.decision_function(X), super().deviations(X)
+        width = student_t.ppf(0.5 + level / 2.0, self.degrees_of_freedom_) * scale
+        return self._as_targets(np.stack([scores - width, scores + width], axis=-1))
 
 
 class DelegatedHead(FittedHead):

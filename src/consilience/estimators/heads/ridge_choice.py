@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.estimators.adapters.heads import column_deviations, scaled_system
 from consilience.estimators.class_labels import ClassLabels
-from consilience.estimators.heads.sums import FeatureMoments
+from consilience.estimators.heads.sums import FeatureMoments, HeadMoments, TargetMoments
 from consilience.estimators.statistics import Statistics
 
 RIDGES = tuple(float(ridge) for ridge in np.geomspace(1e-6, 1e-1, 11))
@@ -33,41 +33,53 @@ class ErrorCurve:
     ----------
     ridges : tuple of float
         Ridge of each row.
-    n_errors : ndarray of int of shape (len(ridges),)
-        Rows that are judged wrongly.
+    n_errors : ndarray of shape (len(ridges),)
+        Rows that are judged wrongly; of regressions the sum of squared errors, in variances of each target.
     n : int
         Rows held out.
     """
 
     ridges: tuple[float, ...]
-    n_errors: Labels
+    n_errors: Any
     n: int
 
     @property
     def rates(self) -> Array:
-        """Part of the rows that is judged wrongly (len(ridges),)."""
+        """Part of the rows that is judged wrongly, or part of the variances that is not explained (len(ridges),)."""
         return self.n_errors / max(self.n, 1)
 
 
 def error_curve(statistics: Statistics, features: Array, labels: Any, ridges: tuple[float, ...] = RIDGES) -> ErrorCurve:
-    """Return the errors of the ridge solutions of all sites' sums on a site's held-out features (n, d)."""
-    moments = FeatureMoments.of(statistics)
+    """Return the errors of the ridge solutions of all sites' sums on a site's held-out features (n, d).
+
+    Labels are classes (n,), or of regressions real targets (n,) or (n, q).
+    """
+    is_regression = statistics.classes is None
+    moments: HeadMoments = TargetMoments.of(statistics) if is_regression else FeatureMoments.of(statistics)
     classes = statistics.classes or ClassLabels(())
     deviations = column_deviations(moments)
     gram, cross = scaled_system(moments, deviations)
     values, vectors = linalg.eigh(gram)  # once for all strengths
     projected = vectors.T @ cross  # (d, C)
     rows = (np.asarray(features, dtype=np.float64) - moments.mean) / deviations @ vectors  # (n, d)
+    if is_regression:
+        targets = np.asarray(labels, dtype=np.float64).reshape(len(rows), -1)  # (n, q)
+        if targets.shape[1] != len(moments.target_means):
+            raise InputError("y", f"has {targets.shape[1]} targets, and the sums {len(moments.target_means)}")
+        variances = np.maximum(moments.target_squares / moments.n, moments.target_rounding)
     # A class that no site's sums have cannot be right.
     names = classes.array()
-    known = np.array([label in set(classes.values) for label in np.asarray(labels).tolist()])
-    n_errors = []
+    known = set(classes.values)
+    is_known = None if is_regression else np.array([label in known for label in np.asarray(labels).tolist()])
+    n_errors: list[float] = []
     for ridge in ridges:
         penalty = ridge * moments.n + moments.noise_ridge
-        scores = rows @ (projected / (np.maximum(values, 0.0) + penalty)[:, None]) + moments.shares
-        predicted = names[scores.argmax(axis=1)]
-        n_errors.append(int(np.sum((predicted != labels) | ~known)))
-    return ErrorCurve(ridges, np.array(n_errors, dtype=np.int64), len(rows))
+        scores = rows @ (projected / (np.maximum(values, 0.0) + penalty)[:, None]) + moments.target_means
+        if is_known is None:
+            n_errors.append(float((((scores - targets) ** 2) / variances).sum()))
+        else:
+            n_errors.append(int(np.sum((names[scores.argmax(axis=1)] != labels) | ~is_known)))
+    return ErrorCurve(ridges, np.array(n_errors, dtype=np.float64 if is_regression else np.int64), len(rows))
 
 
 def choose_ridge(curves: Iterable[ErrorCurve]) -> float:

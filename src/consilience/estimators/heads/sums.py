@@ -7,18 +7,23 @@ of all rows, (n, m, S) with S = sum (phi - m)(phi - m)^T. The scatter within cla
 
 so that one message serves ridge regression on indicators of classes, discriminant analysis and Bayesian regression.
 Sums of squares and products are d (d + 1) / 2 numbers however many classes there are.
+
+Regression heads have real targets in the place of indicators of classes, and the moments of features and targets
+together, as any regression has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from consilience.checks import Array, Labels, symmetric_part
 from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statistics
 from consilience.families.centred_moments import CentredMoments
+
+_EPS = float(np.finfo(np.float64).eps)
 
 _BLOCK_ROWS = 1_024
 """Rows that are summed by class at a time. Chosen by hand: they and their indicators stay in a processor's cache."""
@@ -44,6 +49,86 @@ def sums_of_features(features: Array, numbers: Labels, n_classes: int) -> tuple[
         indicators[of_block, np.arange(len(of_block))] = 1.0
         sums += indicators @ features[start : start + _BLOCK_ROWS].astype(np.float64, copy=False)
     return counts, sums, CentredMoments.of_rows(features)
+
+
+class HeadMoments(Protocol):
+    """What a linear head is solved from: moments of d features, and their products with q targets."""
+
+    @property
+    def n(self) -> float:
+        """Number of rows."""
+
+    @property
+    def mean(self) -> Array:
+        """Mean features (d,)."""
+
+    @property
+    def scatter(self) -> Array:
+        """Scatter of the features about their mean (d, d)."""
+
+    @property
+    def cross(self) -> Array:
+        """Products of centred features and targets (d, q)."""
+
+    @property
+    def target_means(self) -> Array:
+        """Mean targets (q,)."""
+
+    @property
+    def target_squares(self) -> Array:
+        """Sums of squares of centred targets (q,)."""
+
+    @property
+    def target_rounding(self) -> Any:
+        """Variance of a target that is rounding, of all or of each (q,)."""
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of what was added to each sum for privacy, over all sites; 0 without."""
+
+    @property
+    def noise_ridge(self) -> float:
+        """Ridge of the size of the noise."""
+
+
+@dataclass(frozen=True, eq=False)
+class TargetMoments:
+    """Moments of features and real targets, as regression heads are solved from them.
+
+    Parameters
+    ----------
+    n : float
+        Number of rows.
+    mean, target_means : ndarray of shape (d,) and (q,)
+        Means.
+    scatter, cross : ndarray of shape (d, d) and (d, q)
+        Products of centred features, and of these with centred targets.
+    target_squares : ndarray of shape (q,)
+        Sums of squares of centred targets.
+    """
+
+    n: float
+    mean: Array
+    target_means: Array
+    scatter: Array
+    cross: Array
+    target_squares: Array
+    noise_variance: float = 0.0
+    noise_ridge: float = 0.0
+
+    @classmethod
+    def of(cls, statistics: Statistics) -> TargetMoments:
+        """Return the moments in statistics of a regression head."""
+        record, d = statistics.rows, statistics.n_columns
+        mean, scatter = record.mean, record.scatter
+        squares = np.maximum(np.diagonal(scatter)[d:], 0.0)
+        return cls(float(record.n), mean[:d], mean[d:], scatter[:d, :d].copy(), scatter[:d, d:].copy(), squares)
+
+    @property
+    def target_rounding(self) -> Array:
+        """Variance of each target (q,) that is rounding of its mean; 1 for one that is zero in all rows."""
+        is_zero = (self.target_squares == 0) & (self.target_means == 0)
+        return np.where(is_zero, 1.0, _EPS * self.target_means**2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +189,21 @@ class FeatureMoments:
     def shares(self) -> Array:
         """Part of the rows that each class has (C,)."""
         return self.n_by_class / self.n
+
+    @property
+    def target_rounding(self) -> float:
+        """Variance of an indicator that is rounding."""
+        return _EPS
+
+    @property
+    def target_means(self) -> Array:
+        """Means of the indicators of classes (C,): their shares."""
+        return self.shares
+
+    @property
+    def target_squares(self) -> Array:
+        """Sums of squares of the centred indicators of classes (C,)."""
+        return self.n * self.shares * (1.0 - self.shares)
 
     @property
     def noise_ridge(self) -> float:

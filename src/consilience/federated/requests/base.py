@@ -197,7 +197,9 @@ class RequestKind(ABC):
     models: ClassVar[str]
     """Name of the kind of models of which there are such requests, as in ``api.kinds``."""
     needs_module: ClassVar[bool] = False
-    """Whether a site needs the module of a network beside its data."""
+    """Whether a site needs a module beside its data."""
+    module: ClassVar[str] = "the torch module of the fused network"
+    """What that is, in words of messages."""
 
     @abstractmethod
     def start(self, fusion: Fusion | Any) -> Content:
@@ -208,6 +210,17 @@ class RequestKind(ABC):
         UnsupportedError
             For a fused model that this kind has no request for, naming what it has one for.
         """
+
+    def site_module(self, fusion: Any, site: str) -> Any:
+        """Return the module of a site where all are in one memory. Default: the fused one.
+
+        Raises
+        ------
+        InputError
+            Where it is not there.
+        """
+        del site
+        return fusion.model
 
     @abstractmethod
     def request_problems(self, request: Request) -> list[Problem]:
@@ -226,7 +239,7 @@ class RequestKind(ABC):
         min_count : float
             A sum over fewer observations does not leave the site.
         module : object, optional
-            The module of a network, for kinds that need one.
+            What `module` names, for kinds that need one.
 
         Raises
         ------

@@ -137,7 +137,7 @@ def answer(message: Request | str | Path, data: Any, *, min_count: float = MIN_C
     min_count : float
         A sum over fewer observations does not leave the site. Default: 5.
     module : object, optional
-        The module of a network, for kinds that need one.
+        For kinds that need one: the torch module of the fused network, for `chain` the site's own trained one.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def answer(message: Request | str | Path, data: Any, *, min_count: float = MIN_C
     if (module is not None) and not kind.needs_module:
         raise OptionError("module", f"is for networks, and {kind.name} asks for {kind.supports}")
     if module is None and kind.needs_module:
-        raise OptionError("module", f"is needed: {kind.name} asks for {kind.supports}")
+        raise OptionError("module", f"is needed: {kind.name} asks for {kind.supports}", f"give {kind.module}")
     data = str(data) if isinstance(data, Path) else data
     n_observations, content = kind.answer(message, data, min_count=float(min_count), module=module)
     return Answer(kind.name, message.number, message.digest, n_observations, float(min_count), content)
@@ -246,8 +246,9 @@ def exchange(
         The rows of every site.
     min_count : float
         As for `answer`. Default: 5.
-    module : object, optional
-        As for `answer`. Default: the fused module, for kinds that need one.
+    module : object or mapping of str to object, optional
+        As for `answer`, one for all sites or one by site. Default, for kinds that need one: the fused module, or for
+        `chain` each site's own.
 
     Returns
     -------
@@ -261,12 +262,17 @@ def exchange(
         As `request`, `answer` and `reduce`.
     """
     message: Request | None = request(kind, fusion, rounds=rounds, allow_differencing=allow_differencing)
+    modules = dict(module) if isinstance(module, Mapping) else dict.fromkeys(data, module)
     if module is None and request_kind(kind).needs_module:
-        module = fusion.model
+        modules = {site: request_kind(kind).site_module(fusion, site) for site in data}
+    if missing := sorted(set(data) - set(modules)):
+        raise OptionError("module", f"says nothing of {', '.join(missing)}", "give one for every site")
     done: list[Round] = []
     standing: Mapping[str, StandingAnswer] = {}
     while message is not None:
-        answers = {site: answer(message, rows, min_count=min_count, module=module) for site, rows in data.items()}
+        answers = {
+            site: answer(message, rows, min_count=min_count, module=modules[site]) for site, rows in data.items()
+        }
         done.append(reduce(message, answers, standing))
         message, standing = done[-1].next_request, done[-1].reduction.standing
     return finish(fusion, done)

@@ -72,12 +72,7 @@ def module_of_state(module: Any, arrays: Mapping[str, Array]) -> Any:
     """
     import torch
 
-    from consilience.networks.torch_modules import make_template
-
-    template = make_template(module)
-    if template is None:
-        raise OptionError("module", "is needed: the torch module of the fused network")
-    network = copy.deepcopy(template)
+    network = own_template(module)
     state, own = network.state_dict(), arrays_of_state(arrays)
     shapes = {name: tuple(values.shape) for name, values in state.items()}
     missing = sorted(name for name in own if name not in shapes)
@@ -95,6 +90,22 @@ def module_of_state(module: Any, arrays: Mapping[str, Array]) -> Any:
         with torch.no_grad():
             state[name].copy_(torch.from_numpy(values.copy()))
     return network.eval()
+
+
+def own_template(module: Any) -> Any:
+    """Return a copy of a site's module, or of what makes one, with the weights that it has.
+
+    Raises
+    ------
+    OptionError
+        For what is no module, and makes none.
+    """
+    from consilience.networks.torch_modules import make_template
+
+    template = make_template(module)
+    if template is None:
+        raise OptionError("module", "is needed: the torch module of the network")
+    return copy.deepcopy(template)
 
 
 def _is_tied(state: Mapping[str, Any], name: str, own: Mapping[str, Array]) -> bool:

@@ -10,6 +10,8 @@ from consilience.api.kinds import KINDS, kind_of_file
 from consilience.catalogue import suggestion
 from consilience.errors import OptionError, UnsupportedError
 from consilience.federated.requests.base import RequestKind
+from consilience.federated.requests.chain import ChainOfMerges
+from consilience.federated.requests.density import LogDensities
 from consilience.federated.requests.em import ExpectationMaximization
 from consilience.federated.requests.files import MAX_ROUNDS
 from consilience.federated.requests.gram import LayerGrams
@@ -22,7 +24,9 @@ REQUEST_KINDS: tuple[RequestKind, ...] = (
     Refinement(),
     ExactHead(),
     LayerGrams(),
+    ChainOfMerges(),
     FourthMoments(),
+    LogDensities(),
 )
 """Every kind of request."""
 

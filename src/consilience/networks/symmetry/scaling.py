@@ -55,10 +55,20 @@ def balance_scales(network: Network, but: Collection[str] = ()) -> Network:
     but : collection of str, optional
         Groups that keep their scale. Default: none.
     """
+    arrays, scales = _balanced(network, but)
+    return network.with_arrays(arrays, network.name) if scales else network
+
+
+def balancing_scales(network: Network, but: Collection[str] = ()) -> dict[str, AnyArray]:
+    """Return what `balance_scales` multiplies the units of each scalable group by (k,), all sweeps together."""
+    return _balanced(network, but)[1]
+
+
+def _balanced(network: Network, but: Collection[str]) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
+    """Return arrays in balanced scale, and the scale of the units of each scalable group."""
     groups = [name for name, group in network.symmetry.by_name.items() if "scale" in group.actions and name not in but]
-    if not groups:
-        return network
-    arrays = dict(network.working)
+    arrays: dict[str, AnyArray] = dict(network.working)
+    total: dict[str, AnyArray] = {}
     for _ in range(N_BALANCING_SWEEPS):
         for group in groups:
             places = [place for place in network.symmetry.places(group) if place.array in arrays]
@@ -71,7 +81,8 @@ def balance_scales(network: Network, but: Collection[str] = ()) -> Network:
             scales = (numerator / denominator) ** 0.25  # the fourth root, since these are squared norms
             for place in places:
                 arrays[place.array] = _scale_units(network, arrays[place.array], place, scales)
-    return network.with_arrays(arrays, network.name)
+            total[group] = total[group] * scales if group in total else scales
+    return arrays, total
 
 
 def _unit_square_sums(network: Network, arrays: dict[str, AnyArray], places: list[Place]) -> AnyArray:

@@ -1,0 +1,291 @@
+"""A chain of merges: layers of a fused network refitted, one behind another, to what the sites' own networks compute.
+
+At site j both networks run on the same rows: layer l of the fused one reads a, a one appended for the bias, and layer l
+of the site's own, behind the site's own layers, answers t_j. Sites answer with A_j = E[a a^T] and C_j = E[t_j a^T]; the
+server puts the rows of C_j into the fused network's order of units and takes
+
+    W = (sum_j p_j C_j + ridge W_0)(sum_j p_j A_j + ridge)^-1
+
+(`layer_refits`), which is exact on the data of all sites. Later layers thereby undo what was lost in earlier ones,
+where `gram`, whose targets are the sites' layers behind the *fused* ones, fits what the loss has done to them. (Chain
+of merges, Buzzega et al. 2025, whose statistics come from sampled rows in one place.) No label is needed. With as many
+requests as layers each is refitted behind refitted ones; with fewer, several at once.
+
+A site that sends no answer is carried on with the matrices of its last one, which were taken behind earlier layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from consilience.checks import Array
+from consilience.core.verdict import Verdict
+from consilience.errors import InputError, Problem
+from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.head import with_network
+from consilience.federated.requests.layer_refits import (
+    few_rows,
+    layer_problems,
+    layers_that_fit,
+    least_rows,
+    moment_problems,
+    open_layers,
+    reduce_layers,
+    weight_rows,
+)
+from consilience.federated.requests.network_state import (
+    array_names,
+    arrays_of_state,
+    as_double,
+    module_of_state,
+    network_arrays,
+    own_template,
+    upper_triangle,
+)
+from consilience.files.schemas import StrictModel, first_problem
+from consilience.networks.network import same_values
+from consilience.networks.symmetry.axes import Axis
+from consilience.networks.symmetry.scaling import balancing_scales, shared_groups
+from consilience.networks.symmetry.transport import Transport, move_axis
+
+
+class ChainRequestFields(StrictModel):
+    """JSON values of a request."""
+
+    layers: list[str] = Field(min_length=1)
+    networks: list[str] = Field(min_length=1)
+    """SHA-256 of the arrays of every network that was fused: a site's own is one of them."""
+    done: int = Field(ge=0)
+    gain: float = Field(ge=0.0, allow_inf_nan=False)
+    n_rows: float = Field(ge=0.0, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitOrder:
+    """How the units of a site became those of the fused network.
+
+    Parameters
+    ----------
+    axes : mapping of str to Axis
+        By layer, the axis of its outputs.
+    transports : mapping of str to Transport
+        By group.
+    units : mapping of str to int
+        Units of every group before.
+    scales : mapping of str to ndarray
+        What units were multiplied by (k,) before they were matched, by group; none for groups that kept their scale.
+    """
+
+    axes: Mapping[str, Axis]
+    transports: Mapping[str, Transport]
+    units: Mapping[str, int]
+    scales: Mapping[str, Array]
+
+    def move(self, values: Array, path: str) -> Array:
+        """Return values (k, ...) of a layer's outputs in the scale and order of the fused network's."""
+        factors = [
+            np.tile(np.repeat(self.scales[str(segment.group)], segment.inner), segment.outer)
+            if segment.group in self.scales
+            else np.ones(segment.length(self.units))
+            for segment in self.axes[path].segments
+        ]
+        scaled = values * np.concatenate(factors)[:, None]
+        moved: Array = move_axis(scaled, 0, self.axes[path], self.transports, self.units)
+        return moved
+
+
+class ChainOfMerges(RequestKind):
+    """Layers of a fused network refitted to what the sites' own networks compute on their rows."""
+
+    name: ClassVar[str] = "chain"
+    summary: ClassVar[str] = (
+        "layers of a fused network refitted to what the sites' own networks compute, without labels"
+    )
+    supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
+    needs_module: ClassVar[bool] = True
+    module: ClassVar[str] = "the site's own trained network"
+
+    def start(self, fusion: Any) -> Content:
+        """Return the fused network, its layers, and digests of the sites' networks; see `RequestKind.start`."""
+        arrays = network_arrays(fusion, self.name)
+        layers = layers_that_fit(fusion, self.name, self.supports)
+        layouts = fusion.network.symmetry.layouts
+        axes = {path: layouts[array_names(path)[0]].axes[0] for path in layers}
+        no_moves: dict[str, Transport] = {}
+        moves = fusion.transports or (no_moves,) * len(fusion.inputs)
+        shared = shared_groups([local.as_sent for local in fusion.inputs])
+        orders = {
+            local.name: UnitOrder(axes, transports, local.network.units, _scales_of(local, shared))
+            for local, transports in zip(fusion.inputs, moves, strict=True)
+        }
+        digests = sorted(arrays_digest(local.as_sent.arrays) for local in fusion.inputs)
+        fields = {"layers": layers, "networks": digests, "done": 0, "gain": 0.0, "n_rows": 0.0}
+        return Content(fields, arrays, orders)
+
+    def site_module(self, fusion: Any, site: str) -> Any:
+        """Return the network of a site as it came; see `RequestKind.site_module`."""
+        for local in fusion.inputs:
+            if local.name == site:
+                return fusion.module_of(local.as_sent)
+        raise InputError(site, "answers, and none of the networks that were fused is called so")
+
+    def request_problems(self, request: Request) -> list[Problem]:
+        """Return what is wrong with a network; see `RequestKind.request_problems`."""
+        try:
+            fields = ChainRequestFields.model_validate(dict(request.content.fields))
+        except ValidationError as error:
+            location, reason = first_problem(error)
+            return [Problem("request", f"is no network with layers: {location or 'the whole'}: {reason}")]
+        return layer_problems(request, fields.layers)
+
+    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+        """Return moments of what layers read, and of what the site's own answer; see `RequestKind.answer`."""
+        from consilience.networks.descriptions.observations import batches_of_data
+
+        own = own_template(module)
+        fused = module_of_state(own, request.content.arrays).double()
+        state = own.state_dict()
+        if arrays_digest({name: state[name] for name in arrays_of_state(request.content.arrays)}) not in set(
+            request.content.fields["networks"]
+        ):
+            raise InputError(
+                "module",
+                "has other weights than all networks that were fused, and its layers are what is to be met",
+                "give your own trained network, as it was when you sent it",
+            )
+        own = own.double().eval()
+        batches = [batch.inputs for batch in batches_of_data(data, fused)]
+        n = sum(len(inputs) for inputs in batches)
+        if n < least_rows(min_count):
+            raise few_rows(n, least_rows(min_count))
+        arrays: dict[str, Array] = {}
+        for path, (mean, covariance) in _joint_moments(fused, own, open_layers(request), batches).items():
+            d = weight_rows(request.content.arrays, path).shape[1]
+            arrays[f"mean.{path}"], arrays[f"target.{path}"] = mean[:d], mean[d:]
+            arrays[f"covariance.{path}"] = upper_triangle(covariance[:d, :d])
+            arrays[f"cross.{path}"] = covariance[d:, :d]
+        return n, Content({"withheld": 0}, arrays)
+
+    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+        """Return what is wrong with moments; see `RequestKind.answer_problems`."""
+        shapes = {
+            "target": lambda path: weight_rows(request.content.arrays, path).shape[:1],
+            "cross": lambda path: weight_rows(request.content.arrays, path).shape,
+        }
+        return moment_problems(request, answer.content, shapes)
+
+    def reduce(
+        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+    ) -> Reduction:
+        """Return the network with the next layers refitted; see `RequestKind.reduce` and `reduce_layers`."""
+        orders: Mapping[str, UnitOrder] = request.content.private or {}
+
+        def outputs(site: str, path: str, sent: Mapping[str, Array], gram: Array) -> Array:
+            """Return E[t_j a^T], the units of the site in the fused network's order."""
+            mean = gram[-1]  # of a with a one appended
+            cross = np.outer(sent[f"target.{path}"], mean)  # (k, d + 1)
+            cross[:, :-1] += sent[f"cross.{path}"]
+            return orders[site].move(cross, path)
+
+        return reduce_layers(request, answers, standing, orders, outputs)
+
+    def finish(self, fusion: Any, content: Content) -> Any:
+        """Return the fusion with the network of a state; see `RequestKind.finish`."""
+        n_done, n_layers = int(content.fields["done"]), len(content.fields["layers"])
+        text = (
+            f"{n_done} of {n_layers} layers are refitted to what the sites' own networks compute on the"
+            f" {content.fields['n_rows']:,.0f} rows of all that answered, exactly."
+        )
+        return with_network(
+            fusion, content, Verdict("refitted layers", text, None), "layers fitted by a chain of merges"
+        )
+
+
+def _scales_of(local: Any, shared: set[str]) -> dict[str, Array]:
+    """Return what the units of a site's network were multiplied by before they were matched, by group."""
+    same = all(same_values(values, local.as_sent.arrays[name]) for name, values in local.network.arrays.items())
+    return {} if same else {name: as_double(s) for name, s in balancing_scales(local.as_sent, shared).items()}
+
+
+def arrays_digest(arrays: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the names and values of a network's arrays, whatever their library and precision."""
+    digest = sha256()
+    for name in sorted(arrays):
+        values = np.ascontiguousarray(as_double(arrays[name]), dtype="<f8")
+        digest.update(f"{name} {values.shape}\n".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
+
+
+def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) -> dict[str, tuple[Array, Array]]:
+    """Return by layer mean (d + k,) and covariance of what it reads in `fused` beside what `own` answers there.
+
+    Raises
+    ------
+    InputError
+        For layers that are not called once in every pass, or are no linear layers or convolutions of one group.
+    """
+    from consilience.networks.repair.convolution_patches import output_positions, patch_chunks
+    from consilience.networks.repair.layer_moments import RunningMoments
+    from consilience.networks.repair.partial_forward import (
+        call_module,
+        evaluation_without_gradients,
+        is_grouped,
+        is_transposed,
+        layer_order,
+    )
+
+    order = layer_order(fused, batches[0])
+    for path in layers:
+        part = fused.get_submodule(path)
+        if path not in order.affine or is_grouped(part) or is_transposed(part):
+            why = order.skipped.get(path, "is not called, or no linear layer or convolution of one group")
+            raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix")
+    sums: dict[str, RunningMoments] = {}
+    answers: dict[str, Any] = {}
+
+    def keep(path: str, part: Any, arguments: Any, output: Any) -> None:
+        """Keep what the own layer answers, as rows (samples * positions, k)."""
+        del arguments
+        channels_last = (
+            output
+            if len(output_positions(part, output)) == output.ndim - 1 and part.weight.ndim == 2
+            else output.movedim(1, -1)
+        )
+        answers[path] = channels_last.reshape(-1, channels_last.shape[-1])
+
+    def add(path: str, part: Any, arguments: Any, output: Any) -> None:
+        """Add the rows that the fused layer reads, beside those answers."""
+        start = 0
+        for rows in patch_chunks(part, arguments[0], output):
+            joint = _beside(rows, answers[path][start : start + len(rows)])
+            sums[path] = sums[path].with_rows(joint) if path in sums else RunningMoments.of(joint)
+            start += len(rows)
+
+    with ExitStack() as stack:
+        for network, hook in ((own, keep), (fused, add)):
+            stack.enter_context(evaluation_without_gradients(network))
+            for path in layers:
+                stack.callback(network.get_submodule(path).register_forward_hook(partial(hook, path)).remove)
+        for batch in batches:
+            call_module(own, batch)
+            call_module(fused, batch)
+    moments = {path: tuple(part.cpu().numpy() for part in one.mean_and_covariance()) for path, one in sums.items()}
+    if bad := [path for path, (_, covariance) in moments.items() if not np.isfinite(covariance).all()]:
+        raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights")
+    return {path: (mean, covariance) for path, (mean, covariance) in moments.items()}
+
+
+def _beside(left: Any, right: Any) -> Any:
+    """Return rows (m, d) and rows (m, k) side by side."""
+    import torch
+
+    return torch.cat([left, right], dim=1)
