@@ -189,7 +189,7 @@ class Comparison:
             [0.0 if c.site is None else float(self.workshop.ordered.weights[c.site]) for c in candidates],
         )
         chosen = choose(scores)
-        ensemble = self.teacher.answers(self.on_held)
+        ensemble = self.teacher.answers(self.on_held, held.inputs)
         gap = None
         if self.teacher.classifies:
             gap = float(np.mean(answers[chosen] != ensemble.argmax(axis=1)))
@@ -288,7 +288,7 @@ class Comparison:
             for name, method in by_activations.items():
                 with self._or_noted(name):
                     bases[name] = workshop.averaged(method, inputs[:MATCHING_INPUTS])
-        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit))
+        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit, inputs))
         if self.one_output is not None:
             targets = targets[:, 1:] - targets[:, :1]  # log odds
         is_softmax = self.teacher.classifies and self.one_output is None
@@ -407,9 +407,9 @@ class Comparison:
         distilled = distill(
             self._as_classifier(start.module),
             fit.inputs,
-            torch.as_tensor(_with_labels(self.teacher.answers(self.on_fit), fit)),
+            torch.as_tensor(_with_labels(self.teacher.answers(self.on_fit, fit.inputs), fit)),
             early.inputs,
-            torch.as_tensor(_with_labels(self.teacher.answers(self.on_early), early)),
+            torch.as_tensor(_with_labels(self.teacher.answers(self.on_early, early.inputs), early)),
             loss="kl" if self.teacher.classifies else "squared",
             batch_statistics=reads_batches,
             rng=rng,
@@ -429,7 +429,7 @@ class Comparison:
         """Return what candidates are compared by on inputs, for the sites' outputs (J, n, k) on them."""
         if rows.labels is not None and self.teacher.classifies:
             return ErrorOnLabels(rows.labels)
-        answers = self.teacher.answers(outputs)
+        answers = self.teacher.answers(outputs, rows.inputs)
         return Disagreement(answers) if self.teacher.classifies else SquaredGap(answers)
 
     def _is_too_late(self, what: str) -> bool:
