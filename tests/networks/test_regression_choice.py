@@ -120,3 +120,15 @@ def test_where_all_sites_describe_the_same_inputs_the_posterior_is_the_weights()
     said = Moments(100, np.array([1.0, 0.0]), np.zeros((0, 2)), np.array([1.0, 0.0]))  # a column that does not vary
     found = site_posterior([said, said], np.array([0.3, 0.7]), np.array([[0.0, 0.0], [9.0, 0.0]]))
     np.testing.assert_allclose(found, [[0.3, 0.3], [0.7, 0.7]])
+
+
+def test_sites_too_small_to_describe_their_inputs_are_told_so():
+    sites = {}
+    for number, (name, centre) in enumerate(CENTRES.items()):
+        x, y = rows_of(centre, 60, number)
+        with pytest.warns(cs.errors.WithheldWarning, match="fewer than 100"):
+            sites[name] = cs.describe(train(x, y, 0), (x, y))
+    verdict = cs.fuse(sites).verdict
+    assert (verdict.code, verdict.harmless) == ("no_inputs", None)
+    assert verdict.text.startswith("No site has 100 observations to describe its inputs by")
+    assert "fusion.ensemble" in verdict.remedy
