@@ -1,5 +1,7 @@
 """Laws of the choice among candidates: never worse than a site, least effort among equals, harm excluded by two s.e."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -81,7 +83,8 @@ def test_a_site_is_not_harmed_by_what_drawn_inputs_cannot_tell():
     losses = np.stack([rng.random(4000) < 0.20, rng.random(4000) < 0.25]).astype(float)
 
     def scores(*gaps):
-        return Scores(losses, losses, [0, 0], [True, True], gaps=list(gaps), sizes=[1.0, 2.0])
+        mean_gap = sum(gaps) / len(gaps)
+        return Scores(losses, losses, [0, 0], [True, True], gaps=list(gaps), sizes=[1.0, 2.0], mean_gap=mean_gap)
 
     assert scores(0.0, 0.0).choose() == 0
     assert scores(0.0, 0.0).is_harmful(1)
@@ -105,5 +108,50 @@ def test_every_candidate_has_its_own_margin():
     assert chosen(0.0, 0.0) == 2
     assert chosen(0.0, 0.25) == 1  # the next best counts
     assert chosen(0.25, 0.25) == 0
-    assert Scores(losses, losses, [0, 1, 5], [True, False, False], [0.0, 0.0, 0.1]).is_harmless(2)
-    assert not Scores(losses, losses, [0, 1, 5], [True, False, False], [0.0, 0.0, 0.25]).is_harmless(2)
+
+
+def test_only_what_was_fitted_needs_its_margin_for_harm_to_be_excluded():
+    rng = np.random.default_rng(3)
+    site = (rng.random(4000) < 0.2).astype(float)
+    better = site.copy()
+    wrong = np.flatnonzero(site)
+    better[wrong[: len(wrong) // 5]] = 0.0  # a fifth less
+    losses = np.stack([site, better])
+
+    def harmless(margin, is_fitted, mean_gap=0.0):
+        of_both = Scores(losses, losses, [0, 5], [True, False], [0.0, margin], mean_gap=mean_gap)
+        return replace(of_both, is_fitted=[False, is_fitted]).is_harmless(1)
+
+    assert harmless(0.1, True)
+    assert not harmless(0.25, True)
+    assert harmless(0.25, False)
+    assert harmless(0.25, False, mean_gap=0.02)
+    assert not harmless(0.25, False, mean_gap=0.05)
+
+
+def test_what_a_small_site_learned_by_heart_leaves_the_large_one_known_to_be_better():
+    rng = np.random.default_rng(4)
+    losses = np.stack([rng.random(4000) < 0.15, rng.random(4000) < 0.30]).astype(float)
+    of_both = Scores(losses, losses, [0, 0], [True, True], gaps=[0.03, 0.3], sizes=[8000.0, 300.0], mean_gap=0.04)
+    assert of_both.choose() == 0
+    assert of_both.is_harmless(0)
+    assert of_both.is_harmful(1)
+
+
+def test_a_fitted_candidate_needs_no_margin_where_the_ensemble_is_better_too():
+    rng = np.random.default_rng(5)
+    site = (rng.random(4000) < 0.2).astype(float)
+    fitted = site.copy()
+    fitted[np.flatnonzero(site)[:80]] = 0.0  # a tenth less
+    ensemble = site.copy()
+    ensemble[np.flatnonzero(site)[40:100]] = 0.0
+    losses = np.stack([site, fitted])
+
+    def chosen(of_ensemble, *, is_fitted=True):
+        of_both = Scores(losses, losses, [0, 6], [True, False], [0.0, 0.25], ensemble=of_ensemble)
+        return replace(of_both, is_fitted=[False, is_fitted]).choose()
+
+    assert chosen(None) == 0
+    assert chosen(site) == 0  # an ensemble no better than the site
+    assert chosen(ensemble) == 1
+    assert chosen(ensemble, is_fitted=False) == 0

@@ -18,6 +18,7 @@ from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.choice.default import fuse_by_default
 from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
+from consilience.networks.choice.named_method import with_verdict
 from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.companions import split_companions
@@ -119,7 +120,7 @@ def _prepare(
         asked = request.weights is not None or request.n_observations is not None
         counts = ensemble_class_counts(method, len(described), weights if asked else None)
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
-    proof_rng, fusion_rng, refit_rng = request.rng.spawn(3)
+    proof_rng, fusion_rng, refit_rng, verdict_rng = request.rng.spawn(4)
     models = _with_symmetry(described, information, method, arguments, example, proof_rng)
     sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
     if method.wants_information and not isinstance(method, KroneckerMethod):
@@ -150,6 +151,7 @@ def _prepare(
         )
         if method.refits and models.template is not None:
             fusion = refit_fusion(fusion, order, example, arguments.inputs, refit_rng)
+        fusion = with_verdict(fusion, models, sites, stated, method, verdict_rng)
         return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
     return Prepared((), fuse)

@@ -178,6 +178,8 @@ class Comparison:
             losses.append(criterion.losses(outputs))
             ties.append(criterion.ties(outputs))
             answers.append(outputs.argmax(axis=1))
+        ensemble = self.teacher.answers(self.on_held, held.inputs)
+        gaps, mean_gap = self._gaps(candidates) if criterion.is_labelled else (None, 0.0)
         scores = Scores(
             np.stack(losses),
             np.stack(ties),
@@ -185,11 +187,13 @@ class Comparison:
             [candidate.site is not None for candidate in candidates],
             [self.inputs.margin_of(candidate) for candidate in candidates] if criterion.is_labelled else None,
             [candidate.is_eligible for candidate in candidates],
-            self._gaps(candidates) if criterion.is_labelled else None,
+            gaps,
             [0.0 if c.site is None else float(self.workshop.ordered.weights[c.site]) for c in candidates],
+            mean_gap,
+            [candidate.effort.is_fitted for candidate in candidates],
+            criterion.losses(ensemble) if criterion.is_labelled else None,
         )
         chosen = choose(scores)
-        ensemble = self.teacher.answers(self.on_held)
         gap = None
         if self.teacher.classifies:
             gap = float(np.mean(answers[chosen] != ensemble.argmax(axis=1)))
@@ -206,28 +210,29 @@ class Comparison:
             is_cut_short=self.is_cut_short,
         )
 
-    def _gaps(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Return by how much more sites' networks err on inputs drawn as their site describes them than on its own."""
+    def _gaps(self, candidates: Sequence[Candidate]) -> tuple[list[float], float]:
+        """Return by how much more sites' networks err on inputs drawn as their site describes them than on its own.
+
+        By candidate, 0 of those that are no site's own; and the mean over the observations of all sites.
+        """
         descriptions = self.workshop.ordered.descriptions
         streams = self.rng.spawn(len(descriptions))
-        gaps, observations = [], []
-        for module, said, stream in zip(self.workshop.modules, descriptions, streams, strict=True):
-            gap = 0.0
+        gaps, observations = [0.0] * len(descriptions), [0.0] * len(descriptions)
+        for number, (module, said, stream) in enumerate(zip(self.workshop.modules, descriptions, streams, strict=True)):
             if said is not None and said.own_error is not None and (said.class_moments or said.class_tokens):
                 drawn = draw_inputs([said], N_OF_SITE, stream, labelled=True)
                 inputs = beside(drawn.inputs, self.workshop.plain_modules[0])
                 labels = np.asarray(drawn.labels)
                 answers = self._outputs(module, Rows(inputs, labels)).argmax(axis=1)
-                gap = max(0.0, float(np.mean(answers != labels)) - said.own_error)
-            gaps.append(gap)
-            observations.append(0.0 if said is None else said.n_observations)
-        mean = float(np.average(gaps, weights=observations)) if sum(observations) else 0.0
+                gaps[number] = max(0.0, float(np.mean(answers != labels)) - said.own_error)
+                observations[number] = said.n_observations
+        mean = float(np.average(gaps, weights=observations)) if any(observations) else 0.0
         if mean > MAX_GAP_UNSAID:
             self.notes.append(
                 f"inputs drawn from descriptions are unlike real ones: on them the sites' networks err {mean:.1%} more "
                 "often than on the sites' own"
             )
-        return [0.0 if candidate.site is None else gaps[candidate.site] for candidate in candidates]
+        return [0.0 if candidate.site is None else gaps[candidate.site] for candidate in candidates], mean
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
@@ -288,7 +293,7 @@ class Comparison:
             for name, method in by_activations.items():
                 with self._or_noted(name):
                     bases[name] = workshop.averaged(method, inputs[:MATCHING_INPUTS])
-        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit))
+        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit, inputs))
         if self.one_output is not None:
             targets = targets[:, 1:] - targets[:, :1]  # log odds
         is_softmax = self.teacher.classifies and self.one_output is None
@@ -407,9 +412,9 @@ class Comparison:
         distilled = distill(
             self._as_classifier(start.module),
             fit.inputs,
-            torch.as_tensor(_with_labels(self.teacher.answers(self.on_fit), fit)),
+            torch.as_tensor(_with_labels(self.teacher.answers(self.on_fit, fit.inputs), fit)),
             early.inputs,
-            torch.as_tensor(_with_labels(self.teacher.answers(self.on_early), early)),
+            torch.as_tensor(_with_labels(self.teacher.answers(self.on_early, early.inputs), early)),
             loss="kl" if self.teacher.classifies else "squared",
             batch_statistics=reads_batches,
             rng=rng,
@@ -429,7 +434,7 @@ class Comparison:
         """Return what candidates are compared by on inputs, for the sites' outputs (J, n, k) on them."""
         if rows.labels is not None and self.teacher.classifies:
             return ErrorOnLabels(rows.labels)
-        answers = self.teacher.answers(outputs)
+        answers = self.teacher.answers(outputs, rows.inputs)
         return Disagreement(answers) if self.teacher.classifies else SquaredGap(answers)
 
     def _is_too_late(self, what: str) -> bool:

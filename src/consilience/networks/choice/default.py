@@ -25,6 +25,7 @@ from consilience.errors import UnsupportedError, reason_of
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, DESCRIBE_MORE, Choice
 from consilience.networks.choice.workshop import Workshop
+from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fuse_aligned import NetworkArguments
 from consilience.networks.fusion import NetworkFusion
@@ -34,6 +35,9 @@ from consilience.networks.shared_symmetry import NetworksWithSymmetry
 if TYPE_CHECKING:
     from consilience.networks.choice.inputs import ChoiceInputs
     from consilience.networks.descriptions.description import Description
+
+FEW = "describe networks of more observations, give unlabelled inputs=, or keep fusion.ensemble"
+"""The remedy where sites are too small to describe their inputs."""
 
 
 def fuse_by_default(
@@ -117,6 +121,11 @@ def fuse_by_choice(
                 reason = "Too few of the sites' observations are of classes whose inputs are described"
                 return workshop.unseen(reason, DESCRIBE_MORE)
             who = "No site" if len(silent) == len(sites.names) else "Not every site"
+            said = dict(zip(sites.names, sites.descriptions, strict=True))
+            if all(
+                (of_site := said[name]) is not None and of_site.n_observations < MIN_OBSERVATIONS for name in silent
+            ):
+                return workshop.unseen(f"{who} has {MIN_OBSERVATIONS} observations to describe its inputs by", FEW)
             return workshop.unseen(f"{who} described its inputs", DESCRIBE)
         return workshop.finish(compare(inputs))
     except UnsupportedError as error:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from consilience.checks import Array
+from consilience.networks.choice.site_densities import site_posterior
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.logit_adjustment import log_class_counts
 from consilience.networks.classes.probabilities import SMALLEST_PROBABILITY, as_probabilities
@@ -22,7 +24,8 @@ class Teacher:
 
     Where every site says the counts of its classes it is exact under label shift: the fixed point of
     q(c) = sum_j p_j(c | x) sum_c' w_jc' q(c'), see ``classes.stationary``. Without counts it is the mean of the sites'
-    probabilities by their weights, and of networks that do not classify, the mean of their outputs.
+    probabilities by their weights. Of networks that do not classify it is the mean of their outputs, each weighted by
+    how likely the input is at its site where sites describe the moments of their inputs (``site_densities``).
 
     Parameters
     ----------
@@ -35,10 +38,13 @@ class Teacher:
     sites: Sites
     classifies: bool
 
-    def answers(self, outputs: Array) -> Array:
-        """Return the class probabilities (n, C), or mean outputs (n, k), for the outputs (J, n, k) of all sites."""
+    def answers(self, outputs: Array, inputs: Tensor | None = None) -> Array:
+        """Return the class probabilities (n, C), or mean outputs (n, k), for the outputs (J, n, k) of all sites.
+
+        Networks that do not classify are weighted by the inputs (n, ...), where these are given.
+        """
         if not self.classifies:
-            mean: Array = np.einsum("j,jnk->nk", self.sites.weights, outputs)
+            mean: Array = np.einsum("jn,jnk->nk", self._local_weights(outputs.shape[1], inputs), outputs)
             return mean
         probabilities = np.stack([as_probabilities(of_site) for of_site in outputs])  # (J, n, C)
         counts = self.sites.observed_counts
@@ -48,10 +54,22 @@ class Teacher:
         removed = [d is not None and d.class_prior == "removed" for d in self.sites.descriptions]
         return stationary_answers(probabilities, counts, removed, self.sites.weights)
 
-    def head_targets(self, outputs: Array) -> Array:
+    def _local_weights(self, n: int, inputs: Tensor | None) -> Array:
+        """Return the weights (J, n) of the sites at n inputs: by densities where all describe theirs, else alike."""
+        weights, said = self.sites.weights, self.sites.descriptions
+        local = np.repeat(weights[:, None], n, axis=1)
+        voting = np.flatnonzero(weights > 0)
+        moments = [one.inputs for number in voting if (one := said[number]) is not None and one.inputs is not None]
+        if inputs is None or len(moments) < len(voting) or not inputs.is_floating_point():
+            return local
+        rows = inputs.reshape(n, -1).to(device="cpu", dtype=torch.float64).numpy()
+        local[voting] = site_posterior(moments, weights[voting], rows)
+        return local
+
+    def head_targets(self, outputs: Array, inputs: Tensor | None = None) -> Array:
         """Return what a head is fitted to: centred logits (n, C), each class averaged by the sites' shares of it."""
         if not self.classifies:
-            return self.answers(outputs)
+            return self.answers(outputs, inputs)
         logarithms = np.stack(
             [np.log(np.maximum(as_probabilities(of_site), SMALLEST_PROBABILITY)) for of_site in outputs]
         )

@@ -56,6 +56,8 @@ class Choice:
         Whether candidates were left out since time was up.
     one_output : {"logits", "probabilities"}, optional
         What networks of one output for two classes return; None for all others.
+    is_named : bool
+        Whether the caller named the method of the one that was taken, so that nothing was chosen.
     """
 
     candidates: tuple[Candidate, ...]
@@ -70,6 +72,7 @@ class Choice:
     can_exclude_harm: bool = True
     is_cut_short: bool = False
     one_output: Literal["logits", "probabilities"] | None = None
+    is_named: bool = False
 
     @property
     def taken(self) -> Candidate:
@@ -127,7 +130,8 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     own = percent.format(scores.means[choice.chosen])
     site_scores = [score for score, is_site in zip(scores.means.tolist(), scores.is_site, strict=True) if is_site]
     of_sites = f" (best site {percent.format(min(site_scores))})" if site_scores else ""
-    found = f"{own} {choice.criterion.name}{of_sites}, among {len(choice.candidates)} candidates"
+    among = "" if choice.is_named else f", among {len(choice.candidates)} candidates"
+    found = f"{own} {choice.criterion.name}{of_sites}{among}"
     harmless = _harmless(choice, scores) if is_labelled and choice.can_exclude_harm else None
     remedy = None
     if harmless is False:
@@ -143,8 +147,8 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         text = f"No single network comes near the sites' ensemble; the nearest, {taken.name}, has {found}."
         remedy = "keep fusion.ensemble, or let every site describe its network with the moments of its classes"
     else:
-        code = "labelled" if is_labelled else "chosen"
-        text = f"Chosen: {taken.name}, with {found}."
+        code = "named" if choice.is_named else "labelled" if is_labelled else "chosen"
+        text = f"{'Asked for' if choice.is_named else 'Chosen'}: {taken.name}, with {found}."
     if harmless:
         others = "other " if taken.site is not None else ""
         text += f" On such inputs it is better than every {others}site's own network."
