@@ -449,7 +449,10 @@ def _mean_over_owners(arrays: Sequence[AnyArray], ownership: Sequence[Any], weig
         total = arrays[heaviest]
         for number, (weight, values) in enumerate(zip(weights, arrays, strict=True)):
             if number != heaviest and weight:
-                total = total + weight * (values - arrays[heaviest])
+                step = values - arrays[heaviest]  # a new array, in which the sum is taken: memory is most of the time
+                step *= weight
+                step += total
+                total = step
         return total
     xp = array_namespace(arrays[0])
     # No mask on the sum: transported arrays are zero where the model has no unit.

@@ -93,7 +93,7 @@ class Network(Displayed):
                 self.name, f"array {key} holds {_kind(arrays[key])}, but its units move", "convert it to floating-point"
             )
             for key, layout in self.symmetry.layouts.items()
-            if _kind(arrays[key]) != "bool" and not is_floating(arrays[key]) and any(axis.moves for axis in layout.axes)
+            if not is_floating(arrays[key]) and _kind(arrays[key]) != "bool" and any(axis.moves for axis in layout.axes)
         ]
         problems += non_finite_problems(arrays, self.name)
         if problems:
@@ -266,6 +266,13 @@ def to_numpy(values: AnyArray) -> Array:
     """Return an array as NumPy float64 on the CPU."""
     detached = values.detach().cpu() if hasattr(values, "detach") else values
     return np.asarray(detached, dtype=np.float64)
+
+
+def on_host(values: AnyArray) -> AnyArray:
+    """Return a tensor in memory as a NumPy array of the same numbers, not copied; others as they are."""
+    if hasattr(values, "detach") and values.device.type == "cpu":
+        return values.detach().numpy()
+    return values
 
 
 def convert_like(values: AnyArray, other: AnyArray) -> AnyArray:

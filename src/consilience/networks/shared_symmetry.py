@@ -116,9 +116,13 @@ def with_symmetry(
             raise InputError(names, "come with different symmetries, so they are of different architectures")
     if symmetry is None:
         symmetry = _trace(inputs, template, example)
-    _refuse_mismatched_modules(inputs)
+    problems = _layer_type_problems(inputs)
+    if not symmetry.proved:  # modules that are called in a proof must be finite; others are looked at as networks below
+        problems += _non_finite_module_problems(inputs)
+        if problems:
+            raise InputError(problems)
     symmetry = _prove(symmetry, inputs, template, example, rng)
-    return NetworksWithSymmetry(tuple(inputs), _networks(inputs, symmetry), symmetry, template)
+    return NetworksWithSymmetry(tuple(inputs), _networks(inputs, symmetry, problems), symmetry, template)
 
 
 def without_symmetry(
@@ -143,7 +147,6 @@ def without_symmetry(
         For networks that are not of one architecture.
     """
     template = _template(inputs, module)
-    _refuse_mismatched_modules(inputs)
     tied = {alias: name for by_alias in aliases for alias, name in by_alias.items()}
     if template is not None:
         tied |= aliases_of_module(template)
@@ -151,32 +154,26 @@ def without_symmetry(
     tied = {alias: name for alias, name in tied.items() if alias in arrays and name in arrays}
     layouts = {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in tied}
     symmetry = Symmetry(layouts, (), tied)
-    return NetworksWithSymmetry(tuple(inputs), _networks(inputs, symmetry), symmetry, template)
+    networks = _networks(inputs, symmetry, _layer_type_problems(inputs))
+    return NetworksWithSymmetry(tuple(inputs), networks, symmetry, template)
 
 
-def _refuse_mismatched_modules(inputs: Sequence[DescribedNetwork]) -> None:
-    """Raise for modules whose layers differ in type, or whose arrays are not finite.
-
-    Raises
-    ------
-    InputError
-        Naming layers and arrays.
-    """
-    problems = _layer_type_problems(inputs)
-    problems += [
+def _non_finite_module_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
+    """Return which arrays of modules are not finite."""
+    return [
         problem
         for network in inputs
         if network.module is not None
         for problem in non_finite_problems(network.arrays, network.label)
     ]
-    if problems:
-        raise InputError(problems)
 
 
-def _networks(inputs: Sequence[DescribedNetwork], symmetry: Symmetry) -> tuple[Network, ...]:
-    """Return the networks with a symmetry, or raise with everything that does not fit."""
+def _networks(
+    inputs: Sequence[DescribedNetwork], symmetry: Symmetry, problems: Sequence[Problem]
+) -> tuple[Network, ...]:
+    """Return the networks with a symmetry, or raise with everything that does not fit, after what is known already."""
     networks: list[Network] = []
-    problems: list[Problem] = []
+    problems = list(problems)
     # Where one input is of torch, all become tensors beside its first one, so that methods see one library.
     tensor = next((v for network in inputs for v in network.arrays.values() if hasattr(v, "detach")), None)
     for described in inputs:

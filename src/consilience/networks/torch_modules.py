@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from consilience.checks import AnyArray
@@ -83,6 +84,12 @@ def aliases_of_module(module: nn.Module) -> dict[str, str]:
     return aliases
 
 
+@lru_cache(maxsize=256)  # a network has few kinds of layers, and as many networks are compared as there are sites
+def _torch_base(kind: type) -> type | None:
+    """Return the nearest class of torch that a class of layers is or comes from."""
+    return next((base for base in kind.__mro__ if base.__module__.startswith("torch.nn.modules.")), None)
+
+
 def layer_kinds(module: nn.Module) -> dict[str, str]:
     """Return, by path, the kind of every layer of torch that has parameters or is an activation.
 
@@ -91,7 +98,7 @@ def layer_kinds(module: nn.Module) -> dict[str, str]:
     """
     kinds = {}
     for path, submodule in module.named_modules():
-        base = next((base for base in type(submodule).__mro__ if base.__module__.startswith("torch.nn.modules.")), None)
+        base = _torch_base(type(submodule))
         if base is None or next(submodule.children(), None) is not None:
             continue
         if base.__module__.endswith(".activation"):

@@ -54,6 +54,7 @@ _SPREADS = {
     "std": DEVIATION,
     "rho": RHO,
 }
+_WORDS: dict[str, VarianceForm | None] = {**dict.fromkeys(_MEANS), **_SPREADS}
 _PARTNERS = {"mu": "rho", "rho": "mu", "mean": "log_variance"}
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _SAMPLER = "_sampler"
@@ -84,7 +85,7 @@ def array_role(name: str) -> ArrayRole | None:
     path, dot, last = name.rpartition(".")
     if last.startswith(("eps_", "prior_")) or last in _BUFFERS:
         return None
-    for word, form in {**dict.fromkeys(_MEANS), **_SPREADS}.items():
+    for word, form in _WORDS.items():
         stem = name.removesuffix(word)
         if stem != name and len(stem) > 1 and stem[-1] in "._":
             return ArrayRole(stem[:-1].removesuffix(_SAMPLER), form, stem + _PARTNERS.get(word, "mean"))

@@ -81,7 +81,7 @@ class EstimatorAdapter(ABC):
 
     def accepts(self, model: object) -> bool:
         """Return whether an object is of this class; not of a subclass, which may fit in another way."""
-        return type(model).__name__ == self.class_name and type(model).__module__.startswith("sklearn.")
+        return type(model).__module__.startswith("sklearn.") and type(model).__name__ == self.class_name
 
     def is_fitted(self, model: Any) -> bool:
         """Return whether ``fit`` was called."""

@@ -28,7 +28,7 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
-from consilience.networks.network import Network
+from consilience.networks.network import Network, on_host
 from consilience.networks.symmetry.axes import Layout, Place
 from consilience.networks.symmetry.transport import Injection, Transport, move_axis, to_dense
 from consilience.networks.symmetry.unit_rows import odd_columns, unit_rows
@@ -231,7 +231,7 @@ def _incoming_rows(
     parts, square_sums, odd = [], [], []  # by place: (k, F_p), (k,), (F_p,)
     for place in places:
         layout = network.symmetry.layouts[place.array]
-        values = to_dense(network.working[place.array], layout)
+        values = to_dense(on_host(network.working[place.array]), layout)
         if place.side == "input" and width != network.units[group]:
             # In another width outgoing weights are split; scaled so, they compare with those of the fused units.
             values = values * (network.units[group] / width)

@@ -126,9 +126,12 @@ def squared_costs(support: AnyArray, rows: UnitRows, model: int) -> Array:
         Index of the model.
     """
     xp = array_namespace(support)
+    # In as few passes over (K, k_j) as there may be: for layers of a few hundred units memory takes the time.
     products = xp.matmul(support, xp.matrix_transpose(rows.points[model]))
-    costs = -2.0 * to_numpy(products)
-    costs += to_numpy(xp.sum(support * support, axis=-1))[:, None]
+    products *= -2.0
+    support_squares = to_numpy(xp.sum(support * support, axis=-1))  # (K,)
+    on_cpu = np.asarray(products.detach().cpu() if hasattr(products, "detach") else products)
+    costs: Array = np.add(on_cpu, support_squares[:, None], dtype=np.float64)
     costs += to_numpy(rows.squares[model])
     return np.maximum(costs, 0.0, out=costs)  # differences of equal rows may round to below zero
 

@@ -141,6 +141,21 @@ class Symmetry(Displayed):
         InputError
             Naming every array that is missing, unknown, or of a shape that no number of units explains.
         """
+        key = tuple((array, tuple(shape)) for array, shape in shapes.items())
+        units = self._units_by_shapes.get(key)
+        if units is None:
+            units = self._solve_units(shapes, name)
+            self._units_by_shapes.clear()  # the networks of a fusion have one set of shapes, as a rule
+            self._units_by_shapes[key] = units
+        return dict(units)
+
+    @cached_property
+    def _units_by_shapes(self) -> dict[tuple[tuple[str, tuple[int, ...]], ...], dict[str, int]]:
+        """The number of units that were last solved for, by the shapes of all arrays."""
+        return {}
+
+    def _solve_units(self, shapes: Mapping[str, tuple[int, ...]], name: str) -> dict[str, int]:
+        """Return the number of units of every group, as `units` does."""
         missing = [key for key in self.layouts if key not in shapes]
         expected = set(self.layouts) | set(self.aliases)
         unexpected = [key for key in shapes if key not in expected]

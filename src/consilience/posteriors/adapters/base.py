@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
@@ -27,6 +28,12 @@ ASSUMED_SAMPLES = 1000.0
 
 Such a posterior says so in its source, and is not fused unless all models are said to count alike (then any number
 gives the same relative weights) or the true numbers are given. Chosen by hand; nobody has measured other values."""
+
+
+@lru_cache(maxsize=256)  # every adapter asks the same of every model
+def _library_classes(kind: type) -> frozenset[tuple[str, str]]:
+    """Return the (library, name) of a class and of all its bases."""
+    return frozenset((base.__module__.split(".")[0], base.__name__) for base in kind.__mro__)
 
 
 class Adapter(ABC):
@@ -158,10 +165,7 @@ class Adapter(ABC):
     @final
     def accepts(self, model: object) -> bool:
         """Return whether `model` is of this class or a subclass."""
-        return any(
-            base.__name__ == self.class_name and base.__module__.split(".")[0] == self.library
-            for base in type(model).__mro__
-        )
+        return (self.library, self.class_name) in _library_classes(type(model))
 
     @final
     def require_fitted(self, model: Any, attribute: str) -> None:
