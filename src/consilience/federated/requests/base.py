@@ -196,6 +196,8 @@ class RequestKind(ABC):
     """Which fused models it is for, in words of messages."""
     needs_module: ClassVar[bool] = False
     """Whether a site needs the module of a network beside its data."""
+    counts_withheld: ClassVar[bool] = True
+    """Whether an answer says how many sums the site withheld."""
 
     @abstractmethod
     def start(self, fusion: Fusion | Any) -> Content:
@@ -235,6 +237,14 @@ class RequestKind(ABC):
     @abstractmethod
     def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
         """Return what is wrong with an answer to this request: shapes, signs, sums that contradict each other."""
+
+    def sums(self, request: Request) -> Mapping[str, tuple[tuple[int, ...], int]] | None:
+        """Return shape and unit of every array of an answer, where these add up over sites; None where they do not.
+
+        A unit is the exponent of a power of two, in which fixed-point numbers count.
+        """
+        del request
+        return None
 
     @abstractmethod
     def reduce(
