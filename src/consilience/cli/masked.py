@@ -50,19 +50,19 @@ class MaskedOptions:
         """Take part with a file, and print what came of it."""
         arguments = {**self._arguments(), **more}
         if flower is None:
-            self._print(send_masked(file, *self._place(place, site, connection), **arguments))
+            self._print_sent(send_masked(file, *self._place(place, site, connection), **arguments))
         else:
-            self._print(send_masked_flower(file, flower, **self._connection(place, site, connection), **arguments))
+            self._print_sent(send_masked_flower(file, flower, **self._connection(place, site, connection), **arguments))
 
     def answer(
         self, data: Any, place: str | None, site: str | None, *, flower: str | None, connection: dict[str, Any]
     ) -> None:
         """Answer all requests of a round, and print what came of it."""
         if flower is None:
-            self._print(answer_masked(*self._place(place, site, connection), data, **self._arguments()))
+            self._print_answered(answer_masked(*self._place(place, site, connection), data, **self._arguments()))
         else:
             of_flower = self._connection(place, site, connection)
-            self._print(answer_masked_flower(flower, data, **of_flower, **self._arguments()))
+            self._print_answered(answer_masked_flower(flower, data, **of_flower, **self._arguments()))
 
     def _arguments(self) -> dict[str, Any]:
         if self.signing_key is None:
@@ -100,18 +100,33 @@ class MaskedOptions:
         warn_of_insecure(connection["insecure"])
         return connection
 
-    def _print(self, took: TookPart) -> None:
-        """Print that the site took part, and what was written."""
+    def _print_sent(self, took: TookPart) -> None:
+        """Print that a site took part with a file."""
         if self.as_json:
-            wrote = [] if self.receive is None else [self.receive]
-            sites = list(took.report.sites)
-            values = {"masked": True, "sums": took.sums, "sites": sites, "bytes_sent": took.bytes}
-            echo_json({**values, "warnings": list(took.warnings), "wrote": wrote})
-        elif not self.quiet:
-            wrote_text = "" if self.receive is None else f"; wrote {self.receive}"
-            count = f"{len(took.report.sites)} of {len(took.report.expected)} sites"
-            sums = "" if took.sums == 1 else f" in the last of {took.sums} sums"
-            click.echo(f"{count} were summed under masks{sums}{wrote_text}")
+            values = {"attempt": None, "sha256": None, "took_part": took.site in took.report.sites}
+            echo_json({**values, "warnings": list(took.warnings), "rounds": took.sums, "wrote": self._wrote()})
+        else:
+            self._print(took)
+
+    def _print_answered(self, took: TookPart) -> None:
+        """Print that a site answered requests."""
+        if self.as_json:
+            unsaid = dict.fromkeys(("n_observations", "withheld", "sha256"))
+            answered = {"kind": "masked", "number": took.sums, "rounds": took.sums, **unsaid, "again": False}
+            echo_json({"answers": [answered], "wrote": self._wrote()})
+        else:
+            self._print(took)
+
+    def _wrote(self) -> list[Path]:
+        return [] if self.receive is None else [self.receive]
+
+    def _print(self, took: TookPart) -> None:
+        if self.quiet:
+            return
+        wrote = "" if self.receive is None else f"; wrote {self.receive}"
+        count = f"{len(took.report.sites)} of {len(took.report.expected)} sites"
+        sums = "" if took.sums == 1 else f" in the last of {took.sums} sums"
+        click.echo(f"{count} were summed under masks{sums}; sent {took.bytes:,} bytes{wrote}")
 
 
 def warn(line: str) -> None:

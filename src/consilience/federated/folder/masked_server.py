@@ -225,6 +225,8 @@ class MaskedSums:
                 fused=None,
                 left_out=(*report.left_out, *(Record(site, reasons=("nothing was summed",)) for site in report.sites)),
             )
+            # Another try has another plan: no site is to begin with this one.
+            retry(lambda: self.storage.remove(f"server/{number}/masked.json"))
             raise RoundError(failed) from error
         fused = folder / "fused.safetensors"
         is_last = True

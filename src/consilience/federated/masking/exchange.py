@@ -72,6 +72,8 @@ class TookPart:
 
     Parameters
     ----------
+    site : str
+        Name of the site.
     report : RoundReport
         The report of the last sum.
     sums : int
@@ -82,6 +84,7 @@ class TookPart:
         What the site was told before it sent anything.
     """
 
+    site: str
     report: RoundReport
     sums: int
     bytes: int
@@ -150,7 +153,7 @@ class MaskedPart:
             if not report.continues:
                 if receive is not None:
                     self._receive(number, report, receive)
-                return TookPart(report, number, sent, tuple(warnings))
+                return TookPart(str(self.site), report, number, sent, tuple(warnings))
             number += 1
 
     def _plan(self, number: int) -> MaskedPlan:
@@ -197,8 +200,13 @@ class MaskedPart:
         """Return the folder of one sum, which nobody else can read."""
         folder = self.work / round_id.hex()
         self.work.mkdir(parents=True, exist_ok=True)
+        for other in self.work.iterdir():  # of a round in this place that failed while this site was away
+            place = other / "place"
+            if other != folder and place.is_file() and place.read_text() == self.mailbox.where:
+                shutil.rmtree(other)
         folder.mkdir(mode=0o700, exist_ok=True)
         folder.chmod(0o700)
+        (folder / "place").write_text(self.mailbox.where)
         return folder
 
     def _forget(self, folder: Path) -> None:
@@ -260,20 +268,32 @@ class MaskedPart:
         """Return what the server agreed on after a step."""
         name = f"server/{number}/agreed-{step}" + (f"/{self.site}" if step == DEAL else "")
         path = folder / f"agreed-{step}"
-        if not path.exists():
-            data = self._wait(number, plan, name, self.limits.file_bytes, f"nothing after step {step}")
+
+        def of_this_round(data: bytes) -> bool:
+            """Return whether a message is none of a round that failed before in this place; keep it if so."""
             write_bytes(path, data)
-        file = SafetensorsFile(path, f"{self.mailbox.where}: {name}")
-        if problems := exceeded_limits(file, self.limits):
+            file = SafetensorsFile(path, f"{self.mailbox.where}: {name}")
+            if problems := exceeded_limits(file, self.limits):
+                path.unlink()
+                raise InputError(problems)
+            if read_message(file).round_id == plan.round_id:
+                return True
             path.unlink()
-            raise InputError(problems)
-        return read_message(file)
+            return False
+
+        if not path.exists():
+            self._wait(number, plan, name, self.limits.file_bytes, f"nothing after step {step}", of_this_round)
+        return read_message(SafetensorsFile(path, f"{self.mailbox.where}: {name}"))
 
     def _report(self, number: int, plan: MaskedPlan) -> RoundReport:
         """Return the report of a sum that has come to an end; raise for one that failed."""
         self.say(f"sum {number}: all is sent, waiting for the sum")
-        data = self._wait(number, plan, f"server/{number}/round.json", MAX_PLAN_BYTES, "no report")
-        return RoundReport.from_bytes(data)
+
+        def of_this_round(data: bytes) -> bool:
+            return (RoundReport.from_bytes(data).masked or {}).get("round") == plan.round_id.hex()
+
+        name = f"server/{number}/round.json"
+        return RoundReport.from_bytes(self._wait(number, plan, name, MAX_PLAN_BYTES, "no report", of_this_round))
 
     def _receive(self, number: int, report: RoundReport, target: Path) -> None:
         """Write the model, checked against the digest in the report."""
@@ -283,14 +303,22 @@ class MaskedPart:
             raise InputError(self.mailbox.where, "the fused model is not what its report says")
         write_bytes(target, data)
 
-    def _wait(self, number: int, plan: MaskedPlan | None, name: str, max_bytes: int, missing: str) -> bytes:
+    def _wait(
+        self,
+        number: int,
+        plan: MaskedPlan | None,
+        name: str,
+        max_bytes: int,
+        missing: str,
+        accepts: Callable[[bytes], bool] = lambda _data: True,
+    ) -> bytes:
         """Return what the server publishes under a name, or raise where the sum failed meanwhile or time is over."""
         pause, deadline = FIRST_PAUSE, time.monotonic() + self.timeout
         while True:
             data = self.mailbox.read(name, max_bytes)
             if plan is not None:
                 self._raise_failure(number, plan)
-            if data is not None:
+            if data is not None and accepts(data):
                 return data
             if time.monotonic() >= deadline:
                 raise _TimeoutError(self.mailbox.where, f"published {missing} within {self.timeout:g} s")

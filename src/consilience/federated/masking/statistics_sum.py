@@ -192,7 +192,7 @@ class StatisticsSum(Summand):
         self.expected = read_statistics(file)[0].without_fourth_moments()
         if self.expected.maxima:
             text = f"of a {self.expected.kind} greatest values are fused, which are no sums"
-            raise UnsupportedError(str(file), text, "use a scaler or model of means and variances, or an open round")
+            raise UnsupportedError(str(file), text, "fuse it in an open round, or take an estimator without them")
 
     @cached_property
     def layouts(self) -> Mapping[str, _MomentsLayout]:
