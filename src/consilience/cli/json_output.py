@@ -21,7 +21,7 @@ Command = Callable[..., None]
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "answer": {
-        "answers": "list of {kind, number, rounds, n_observations, withheld, sha256, again}; one of kind masked, --masked",
+        "answers": "list of {kind, number, rounds, n_observations, withheld, sha256, again}; one with --masked",
         "wrote": "paths",
     },
     "barrier": {"t": "positions from A (0) to B (1)", "values": "curves by name", "summary": "barriers by name"},
