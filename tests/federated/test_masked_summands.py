@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.covariance import EmpiricalCovariance
+from sklearn.covariance import EmpiricalCovariance, LedoitWolf
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression, Ridge
@@ -18,6 +18,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 import consilience as cs
 from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.estimators.heads.privacy import GaussianMechanism
 from consilience.federated.masking import fixed_point
 from consilience.federated.masking.network_sum import BY_OBSERVATIONS, EQUAL, NetworkSum
 from consilience.federated.masking.noise import SumNoise
@@ -27,6 +28,7 @@ from consilience.federated.masking.table import summand_of
 from consilience.federated.requests.exchange import answer, reduce, request
 from consilience.files.safetensors_file import SafetensorsFile
 from tests.federated import network_sites, test_em
+from tests.federated.masked_sites import Exchange
 
 BITS = 60
 ROUNDED = 1e-14
@@ -238,6 +240,17 @@ def test_networks_that_are_not_of_the_start_or_not_described_are_refused(network
         NetworkSum(start, BY_OBSERVATIONS, SumNoise(1.0, 1e-5, 1.0))
 
 
+@pytest.mark.parametrize("weights", [{"a": 1.0, "b": 0.0}, {"a": -1.0}, {"a": float("nan")}, "none"], ids=str)
+def test_weights_that_are_none_are_refused_and_one_that_outweighs_the_others_is_told(networks, weights):
+    start = SafetensorsFile(networks / "start.safetensors")
+    with pytest.raises(OptionError, match="weights: expected"):
+        NetworkSum(start, weights)
+    plan = Exchange({site: np.zeros(1) for site in "abc"}).plan
+    lines = NetworkSum(start, {"a": 3.0, "b": 1.0, "c": 1.0}).warnings(plan)
+    assert lines == ["a has 60% of the weight: the sum is nearly what it sends"]
+    assert not NetworkSum(start, {"a": 1.0, "b": 1.0, "c": 1.0}).warnings(plan)
+
+
 def test_noise_is_in_the_average_of_networks_as_stated(networks):
     start, noise = SafetensorsFile(networks / "start.safetensors"), SumNoise(2.0, 1e-5, 0.5)
     summand = NetworkSum(start, noise=noise, threshold=3)
@@ -286,6 +299,32 @@ def test_masked_refinement_reaches_the_fit_on_all_rows():
     masked = cs.federated.requests.exchange.finish(start, masked_rounds("refine", start, sites, 8))
     in_the_open = cs.federated.exchange("refine", start, sites, rounds=8, min_count=0)
     assert_allclose(masked.model.coef_, in_the_open.model.coef_, rtol=1e-10)
+
+
+def test_masked_fourth_moments_shrink_as_on_all_rows():
+    rows = {site: np.random.default_rng(seed).standard_t(5, size=(80, 3)) for seed, site in enumerate("abc")}
+    start = cs.fuse([cs.describe(LedoitWolf().fit(own), own) for own in rows.values()])
+    masked = cs.federated.requests.exchange.finish(start, masked_rounds("moments4", start, rows, 1))
+    pooled = LedoitWolf().fit(np.vstack(list(rows.values())))
+    assert_allclose(masked.model.covariance_, pooled.covariance_, rtol=1e-10)
+    assert masked.verdict.code == "exact"
+
+
+def test_heads_are_summed_with_their_noise(tmp_path):
+    paths = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        features = rng.normal(size=(200, 4))
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        noise = GaussianMechanism(epsilon=5.0)
+        head = cs.learners.Head().fit(features, rng.integers(2, size=200), classes=2, noise=noise, rng=seed)
+        cs.save(head, tmp_path / f"{seed}.safetensors")
+        paths.append(tmp_path / f"{seed}.safetensors")
+    result = masked_sum(StatisticsSum(SafetensorsFile(paths[0])), [[SafetensorsFile(path)] for path in paths])
+    expected = dict(cs.fuse(paths).statistics.tensors())
+    for tensor, values in result.model.statistics.tensors():
+        assert_allclose(values, expected[tensor], rtol=1e-12, atol=1e-12 * np.abs(expected[tensor]).max(initial=1e-300))
+    assert result.model.verdict.code == "private"
 
 
 def test_kinds_whose_answers_are_no_sums_are_refused():

@@ -6,8 +6,10 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from numpy.testing import assert_array_equal
 
+from consilience.cli.commands import cli
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.federated.masking import fixed_point, keys, shamir
 from consilience.federated.masking.messages import ADVERTISE, CONFIRM, DEAL, MASK, REVEAL, Message, read_message
@@ -388,6 +390,17 @@ def test_messages_come_back_from_files_and_others_are_refused(tmp_path):
     (tmp_path / "message").write_bytes(messages["s01"].data[:-1])
     with pytest.raises(FileFormatError):
         read_message(tmp_path / "message")
+
+
+def test_an_inspection_says_what_a_message_tells_of_people(tmp_path):
+    exchange = Exchange(vectors(3))
+    exchange.run()
+    for step, messages in exchange.messages.items():
+        (tmp_path / "message").write_bytes(messages["s01"].data)
+        done = CliRunner().invoke(cli, ["inspect", str(tmp_path / "message")])
+        assert done.exit_code == 0, done.output
+        assert f"{step}, from s01" in done.output
+        assert "tells about people" in done.output
 
 
 def test_noise_has_the_deviation_of_the_analytic_mechanism_in_the_sum():

@@ -31,7 +31,7 @@ from consilience.federated.masking.plan import MAX_SITES
 from consilience.federated.masking.shamir import ELEMENT_BYTES
 from consilience.files.budget import pad_text
 from consilience.files.document import METADATA_KEY
-from consilience.files.safetensors_file import SafetensorsFile, as_file, validate_documents
+from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file, validate_documents
 from consilience.files.schemas import StrictModel
 
 FORMAT, FORMAT_VERSION = "consilience-masked", 1
@@ -47,7 +47,7 @@ DIGEST_BYTES = 16
 """Length of the digests of shares, by which the server knows which one is wrong."""
 
 
-class _MessageHeader(StrictModel):
+class MessageHeader(StrictModel):
     """The JSON document of a message."""
 
     format: Literal["consilience-masked"]
@@ -127,12 +127,7 @@ def read_message(where: Path | SafetensorsFile) -> Message:
         For anything but the file of such a message.
     """
     file = as_file(where)
-    if file.header(REMEDY).text is not None and file.format != FORMAT:
-        raise FileFormatError(file.label, f"is a {file.format!r:.80} file, expected a message of a masked sum", REMEDY)
-    (parsed,) = validate_documents([file], _MessageHeader, FORMAT_VERSION, "a message of a masked sum")
-    if isinstance(parsed, FileFormatError):
-        raise parsed
-    header, tensors = parsed
+    header, tensors = read_header(file)
     for name, dtype in tensors.dtypes.items():
         if dtype not in ("uint8", "uint64"):
             raise FileFormatError(file.label, f"tensor {name!r} has type {dtype}, expected uint8 or uint64", REMEDY)
@@ -140,6 +135,22 @@ def read_message(where: Path | SafetensorsFile) -> Message:
     return Message(
         bytes.fromhex(header.round), header.step, tuple(header.sites), arrays, bytes.fromhex(header.signature)
     )
+
+
+def read_header(file: SafetensorsFile) -> tuple[MessageHeader, TensorHeader]:
+    """Return the document of a message, and what its header says of tensors, which are not read.
+
+    Raises
+    ------
+    FileFormatError
+        For anything but the file of such a message.
+    """
+    if file.header(REMEDY).text is not None and file.format != FORMAT:
+        raise FileFormatError(file.label, f"is a {file.format!r:.80} file, expected a message of a masked sum", REMEDY)
+    (parsed,) = validate_documents([file], MessageHeader, FORMAT_VERSION, "a message of a masked sum")
+    if isinstance(parsed, FileFormatError):
+        raise parsed
+    return parsed
 
 
 def as_bytes(rows: Any, n_bytes: int) -> np.ndarray[Any, Any]:

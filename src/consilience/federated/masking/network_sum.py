@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import AnyArray, Array
+from consilience.checks import AnyArray, Array, is_number
 from consilience.core.provenance import make_provenance
 from consilience.errors import InputError, OptionError
 from consilience.federated.masking.fixed_point import Words, decode, encode
@@ -28,6 +28,10 @@ from consilience.networks.network import to_numpy
 
 EQUAL, BY_OBSERVATIONS = "equal", "n_observations"
 """How networks are weighted: all alike, or by the numbers of observations in their descriptions, which stay masked."""
+
+
+MAX_SHARE = 0.5
+"""Share of all weight above which sites are told that one of them is nearly the sum: then the others weigh less."""
 
 
 class NetworkSum(Summand):
@@ -49,7 +53,7 @@ class NetworkSum(Summand):
     Raises
     ------
     OptionError
-        For other weights, and for noise with weights: updates of unequal weight have no common bound.
+        For other weights, not positive ones, and for noise with weights: updates of unequal weight have no common bound.
     """
 
     name: ClassVar[str] = "network"
@@ -66,6 +70,8 @@ class NetworkSum(Summand):
             raise OptionError(
                 "weights", f"expected {EQUAL!r}, {BY_OBSERVATIONS!r} or numbers by site, found {weights!r}"
             )
+        if not isinstance(weights, str) and not all(is_number(one) and 0.0 < one < np.inf for one in weights.values()):
+            raise OptionError("weights", f"expected positive numbers by site, found {dict(weights)!r:.200}")
         if noise is not None and weights != EQUAL:
             raise OptionError("weights", "with noise all sites count alike: only then are contributions bounded")
         network = read_network(file)
@@ -87,11 +93,17 @@ class NetworkSum(Summand):
         return {"weights": weights, **({} if self.noise is None else {"noise": self.noise.to_json()})}
 
     def warnings(self, plan: MaskedPlan) -> list[str]:
-        """Return what noise there is, and whether it is larger than the signal; see `Summand.warnings`."""
+        """Return whether one site outweighs the others, and what noise there is; see `Summand.warnings`."""
+        lines = []
+        if not isinstance(self.weights, str):
+            site = max(self.weights, key=lambda name: self.weights[name])
+            share = self.weights[site] / sum(self.weights.values())
+            if share > MAX_SHARE:
+                lines.append(f"{site} has {share:.0%} of the weight: the sum is nearly what it sends")
         if self.noise is None:
-            return []
+            return lines
         noise = self.noise
-        lines = [
+        lines += [
             f"updates are cut to norm {noise.clip:g} and get noise: (epsilon {noise.epsilon:g}, delta {noise.delta:g}) "
             "differential privacy of what each site sends; a site that leaves out its part takes "
             f"1 / {plan.threshold} of the variance"

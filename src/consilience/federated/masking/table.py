@@ -101,6 +101,8 @@ def summand_of_plan(file: SafetensorsFile, plan: MaskedPlan, site: str) -> Summa
     """
     weights: Any = plan.content.get("weights", EQUAL)
     noise = plan.content.get("noise")
+    if not isinstance(weights, str | Mapping):
+        raise InputError("the plan", f"has the weights {weights!r:.80}, which are none")
     try:
         summand = summand_of(file, weights, None if noise is None else SumNoise(**noise), site, plan.threshold)
     except (OptionError, UnsupportedError, TypeError) as error:
