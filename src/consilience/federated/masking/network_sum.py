@@ -53,7 +53,8 @@ class NetworkSum(Summand):
     Raises
     ------
     OptionError
-        For other weights, not positive ones, and for noise with weights: updates of unequal weight have no common bound.
+        For other weights than positive ones, and for noise with weights: updates of unequal weight have no common
+        bound.
     """
 
     name: ClassVar[str] = "network"
@@ -96,8 +97,8 @@ class NetworkSum(Summand):
         """Return whether one site outweighs the others, and what noise there is; see `Summand.warnings`."""
         lines = []
         if not isinstance(self.weights, str):
-            site = max(self.weights, key=lambda name: self.weights[name])
-            share = self.weights[site] / sum(self.weights.values())
+            share, site = max((weight, name) for name, weight in self.weights.items())
+            share /= sum(self.weights.values())
             if share > MAX_SHARE:
                 lines.append(f"{site} has {share:.0%} of the weight: the sum is nearly what it sends")
         if self.noise is None:
