@@ -1,4 +1,4 @@
-"""Tables of merges of checkpoints, hostile sites, membership inference and mutated files, of the benchmarks."""
+"""Tables of the benchmarks: merges of checkpoints, hostile sites, membership, masked sums and mutated files."""
 
 from __future__ import annotations
 
@@ -121,9 +121,24 @@ def fuzzing_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def masked_sums_table() -> str:
+    """Return bytes and seconds of masked sums beside those of plain ones."""
+    lines = [
+        "| sites (T) | numbers | leave | a site sends | receives | plain | seconds of a site | of the server | plain |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for cell in _found("masked_sums")["cells"]:
+        sizes = " | ".join(f"{cell[name] / 1000:,.0f} kB" for name in ("bytes_sent", "bytes_received", "bytes_plain"))
+        seconds = " | ".join(f"{cell[name]:.2g}" for name in ("seconds_site", "seconds_server", "seconds_plain"))
+        left = f"{cell['sites']:,} ({cell['threshold']}) | {cell['numbers']:,} | {cell['gone']}"
+        lines.append(f"| {left} | {sizes} | {seconds} |")
+    return "\n".join(lines) + "\n"
+
+
 TRUST: dict[str, Callable[[], str]] = {
     "merges": merges_table,
     "hostile": hostile_table,
     "membership": membership_table,
     "fuzzing": fuzzing_table,
+    "masked-sums": masked_sums_table,
 }

@@ -52,6 +52,7 @@ PAGES = (
     "docs/experiments_points.md",
     "docs/experiments_recurrent.md",
     "docs/federated.md",
+    "docs/masked.md",
     "docs/heads.md",
     "docs/fisher.md",
     "docs/networks_default.md",

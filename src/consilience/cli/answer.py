@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.masked import MaskedOptions, warn_of_insecure
 from consilience.cli.modules import import_module, import_object
-from consilience.cli.serve import warn_of_insecure
 from consilience.drawing.words import format_count
 from consilience.federated.flower.answer import answer_flower
 from consilience.federated.folder.answer import Answered, answer_folder
@@ -38,6 +38,12 @@ from consilience.posteriors.thin_components import MIN_COUNT
 @click.option("--key", type=click.Path(path_type=Path), help="Private key of this site, for --flower.")
 @click.option("--root-certificates", type=click.Path(path_type=Path), help="Certificate by which it is known, PEM.")
 @click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
+@click.option("--masked", is_flag=True, help="Answer under masks all requests of a server that runs with --masked.")
+@click.option("--signing-key", type=click.Path(path_type=Path), help="Ed25519 key of this site, for --masked.")
+@click.option(
+    "--signing-keys", type=click.Path(path_type=Path), help="Folder with NAME.pub of all sites, not from the server."
+)
+@click.option("--work", type=click.Path(path_type=Path), help="Own folder, for --masked.  [default: SITE.masked]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
 def answer(
@@ -52,6 +58,10 @@ def answer(
     insecure: bool,
     quiet: bool,
     as_json: bool,
+    masked: bool,
+    signing_key: Path | None,
+    signing_keys: Path | None,
+    work: Path | None,
     **options: Any,
 ) -> None:
     """Answer the open request of the round in PLACE from this site's data; only sums over its rows leave.
@@ -59,6 +69,16 @@ def answer(
     A server that runs `consilience serve --then KIND:N` publishes the requests. Without --follow one is answered, the
     open one or the next, and the command ends; called again, it answers the next.
     """
+    connection: dict[str, Any] = {"key": key, "root_certificates": root_certificates, "insecure": insecure}
+    if masked:
+        if module is not None:
+            raise click.UsageError("--masked is for requests whose answers are sums, which take no --module.")
+        options.pop("follow")
+        own = MaskedOptions(signing_key, signing_keys, work, quiet=quiet, as_json=as_json, **options)
+        own.answer(str(data), place, site, flower=flower, connection=connection)
+        return
+    if signing_key is not None or signing_keys is not None or work is not None:
+        raise click.UsageError("--signing-key, --signing-keys, --work: for --masked only.")
 
     def say(sent: Answered) -> None:
         if quiet or as_json:
@@ -82,7 +102,6 @@ def answer(
         if place is not None or site is not None or key is None:
             raise click.UsageError("--flower takes --key, and no PLACE or --site (its key says who).")
         warn_of_insecure(insecure)
-        connection: dict[str, Any] = {"key": key, "root_certificates": root_certificates, "insecure": insecure}
         sent = answer_flower(flower, data, **connection, **arguments)
     else:
         if key is not None or root_certificates is not None or insecure:

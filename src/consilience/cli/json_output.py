@@ -20,7 +20,10 @@ from consilience.errors import Problem
 Command = Callable[..., None]
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
-    "answer": {"answers": "list of {kind, number, rounds, n_observations, withheld, sha256, again}", "wrote": "paths"},
+    "answer": {
+        "answers": "list of {kind, number, rounds, n_observations, withheld, sha256, again}; one with --masked",
+        "wrote": "paths",
+    },
     "barrier": {"t": "positions from A (0) to B (1)", "values": "curves by name", "summary": "barriers by name"},
     "check": {"ok": "true", "models": "number of models"},
     "completion": {"shell": "bash, zsh or fish", "script": "text to be sourced"},
@@ -58,9 +61,10 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     },
     "report": {"wrote": "paths"},
     "send": {
-        "attempt": "number, null with --refine", "sha256": "of what was sent, null with --refine",
+        "attempt": "number, null with --refine and --masked",
+        "sha256": "of what was sent, null with --refine and --masked",
         "took_part": "whether it is in the fused model, null where nobody waited", "warnings": "texts",
-        "rounds": "number of rounds, with --refine", "wrote": "paths",
+        "rounds": "number of rounds, with --refine; of sums, with --masked", "wrote": "paths",
     },
     "serve": {"report": "the content of OUTPUT.round.json", "wrote": "paths"},
     "symmetry": {

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.marks import echo_marked
+from consilience.cli.masked import MaskedOptions, warn, warn_of_insecure
 from consilience.cli.modules import import_object
 from consilience.cli.options import parse_settings
 from consilience.core.recipe import Recipe, read_recipe
@@ -20,6 +20,10 @@ from consilience.federated.flower.server import serve_flower
 from consilience.federated.flower.site import send_flower
 from consilience.federated.folder.server import TOLERANCE, report_path, serve_folder
 from consilience.federated.folder.site import Sent, receive_folder, send_folder, take_part
+from consilience.federated.masking.keys import read_public_keys
+from consilience.federated.masking.network_sum import BY_OBSERVATIONS
+from consilience.federated.masking.noise import SumNoise
+from consilience.federated.masking.table import Masked
 from consilience.federated.plan import DEADLINE
 from consilience.federated.report import RoundReport
 from consilience.federated.round import RoundResult
@@ -41,7 +45,10 @@ from consilience.posteriors.thin_components import MIN_COUNT
 @click.option("--method", help="Name of a method; see `consilience methods`.  [default: the recommended one]")
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method.")
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with method, options and seed.")
-@click.option("--weights", help="How much each site counts: a=2,b=1.  [default: all the same]")
+@click.option(
+    "--weights",
+    help="How much each site counts: a=2,b=1; masked also n_observations, of descriptions.  [default: all the same]",
+)
 @click.option("--deadline", default=DEADLINE, show_default=True, help="Seconds after which the round ends.")
 @click.option("--quorum", type=click.IntRange(2), help="Good contributions it takes.  [default: more than half]")
 @click.option("--expect", type=click.Path(path_type=Path), help="A file whose kind and shapes all must have.")
@@ -63,6 +70,15 @@ from consilience.posteriors.thin_components import MIN_COUNT
     type=click.Path(path_type=Path),
     help="Record of the sites of published models: none is published that tells of one or two sites beside another.",
 )
+@click.option("--masked", is_flag=True, help="Sum what sites send under masks, and see the sum alone.")
+@click.option(
+    "--signing-keys",
+    type=click.Path(path_type=Path),
+    help="Folder with the signing key NAME.pub of each site, --masked.",
+)
+@click.option("--epsilon", type=float, help="Noise on masked averages of networks, with --delta and --clip.")
+@click.option("--delta", type=float, help="Of that noise.")
+@click.option("--clip", type=float, help="Norm to which updates of networks are cut before noise is added.")
 @click.option("--poll", default=1.0, show_default=True, help="Seconds between looks into the place.")
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
@@ -95,6 +111,11 @@ def serve(
     certificates: Path | None,
     site_keys: Path | None,
     insecure: bool,
+    masked: bool,
+    signing_keys: Path | None,
+    epsilon: float | None,
+    delta: float | None,
+    clip: float | None,
     **round_options: Any,
 ) -> None:
     """Wait for what sites send to PLACE (a folder or URL that all reach), and fuse it.
@@ -102,6 +123,10 @@ def serve(
     The round ends when every site's contribution is in and good, at the deadline, or when the process gets SIGUSR1.
     OUTPUT is the fused model, and OUTPUT with .round.json in place of its suffix says who took part, and why others did
     not; while the round is open, who is in and who is missing. A server that was stopped goes on when started again.
+
+    With --masked the server sees the sum alone: it takes --signing-keys, --expect (statistics of the same estimator, or
+    the common start of networks), and sites that stay (`consilience send --masked`). --quorum is then how many of them
+    open the sum, more than two thirds by default, and the deadline is that of each of five steps.
     """
     shown = json_line if log_format == "json" else printable
     plan = Recipe() if recipe is None else read_recipe(recipe)
@@ -114,11 +139,14 @@ def serve(
         **round_options,
         **options,
         "method": method or plan.method,
-        "weights": None if weights is None else _parse_weights(weights),
+        "weights": None if weights in (None, BY_OBSERVATIONS) else _parse_weights(str(weights)),
+        "masked": _masked(masked, signing_keys, weights == BY_OBSERVATIONS, (epsilon, delta, clip)),
         "limits": Limits(file_bytes=limit, components=max_components),
         "rng": seed if seed is not None else (plan.seed or 0),
         "say": None if quiet or as_json else (lambda line: click.echo(shown(line), err=True)),
     }
+    if masked and sites is None and not flower and signing_keys is not None:
+        sites = ",".join(read_public_keys(signing_keys))
     names = None if sites is None else [name.strip() for name in sites.split(",") if name.strip()]
     if flower:
         if place is not None or address is None or site_keys is None:
@@ -140,7 +168,7 @@ def serve(
     if page is not None and result.fusion is not None:
         result.fusion.report(page)
     elif page is not None and not page.exists():
-        _warn(f"{page} is not written: the round had ended before, and the sites' files that it shows are gone")
+        warn(f"{page} is not written: the round had ended before, and the sites' files that it shows are gone")
     if as_json:
         pages = [] if page is None else [page]
         echo_json({"report": result.report.to_json(), "wrote": [output, report_path(output), *pages]})
@@ -148,10 +176,24 @@ def serve(
         _print_result(result, output)
 
 
-def warn_of_insecure(insecure: bool) -> None:
-    """Warn on stderr where a round runs without TLS."""
-    if insecure:
-        _warn("--insecure: whoever is between reads and changes everything, and can send in a site's place")
+def _masked(
+    is_masked: bool, signing_keys: Path | None, by_observations: bool, noise: tuple[float | None, ...]
+) -> Masked | None:
+    """Return how a round is masked; None for an open one."""
+    if not is_masked:
+        if signing_keys is not None or any(value is not None for value in noise):
+            raise click.UsageError("--signing-keys, --epsilon, --delta, --clip: for --masked only.")
+        if by_observations:
+            raise click.UsageError("--weights n_observations: for --masked only; in open rounds descriptions say it.")
+        return None
+    if signing_keys is None:
+        raise click.UsageError("--masked takes --signing-keys, a folder with NAME.pub of each site.")
+    if any(value is not None for value in noise) and None in noise:
+        raise click.UsageError("Noise takes all of --epsilon, --delta and --clip.")
+    epsilon, delta, clip = noise
+    if epsilon is None or delta is None or clip is None:
+        return Masked(signing_keys, by_observations)
+    return Masked(signing_keys, by_observations, SumNoise(epsilon, delta, clip))
 
 
 def _print_result(result: RoundResult, output: Path) -> None:
@@ -191,6 +233,12 @@ def _parse_weights(text: str) -> dict[str, float]:
     type=click.Path(path_type=Path),
     help="File of the network's Fisher information, or of its description.",
 )
+@click.option("--masked", is_flag=True, help="Send under masks, to a server that runs with --masked, and stay.")
+@click.option("--signing-key", type=click.Path(path_type=Path), help="Ed25519 key of this site, for --masked.")
+@click.option(
+    "--signing-keys", type=click.Path(path_type=Path), help="Folder with NAME.pub of all sites, not from the server."
+)
+@click.option("--work", type=click.Path(path_type=Path), help="Own folder, for --masked.  [default: FILE.masked]")
 @click.option("--attempt", type=click.IntRange(1), help="A higher attempt replaces a lower one.  [default: the next]")
 @click.option("--receive", type=click.Path(path_type=Path), help="Wait for the fused model and write it there.")
 @click.option("--timeout", default=3600.0, show_default=True, help="Seconds to wait for it.")
@@ -222,9 +270,33 @@ def send(
     key: Path | None,
     root_certificates: Path | None,
     insecure: bool,
+    masked: bool,
+    signing_key: Path | None,
+    signing_keys: Path | None,
+    work: Path | None,
     **announcement: Any,
 ) -> None:
-    """Check FILE, what this site learned, and send it to a round that `consilience serve` waits for."""
+    """Check FILE, what this site learned, and send it to a round that `consilience serve` waits for.
+
+    With --masked its numbers leave under masks, and the command stays until the sum is over; stopped, it goes on when
+    it is called again.
+    """
+    if masked:
+        if refine is not None or file is None or announcement.pop("attempt") is not None:
+            raise click.UsageError("--masked takes FILE, and no --refine or --attempt.")
+        own = MaskedOptions(signing_key, signing_keys, work, receive, timeout, min_count, quiet, as_json)
+        own.send(
+            file,
+            place,
+            site,
+            flower=flower,
+            connection={"key": key, "root_certificates": root_certificates, "insecure": insecure},
+            description=announcement.pop("fisher"),
+            **announcement,
+        )
+        return
+    if signing_key is not None or signing_keys is not None or work is not None:
+        raise click.UsageError("--signing-key, --signing-keys, --work: for --masked only.")
     if flower is not None:
         if place is not None or site is not None or refine is not None or key is None or file is None:
             raise click.UsageError("--flower takes FILE and --key, and no --to, --site (its key says who) or --refine.")
@@ -248,7 +320,7 @@ def send(
     if (file is None) == (refine is None):
         raise click.UsageError("Give one of FILE and --refine.")
     if refine is not None:
-        _, report = take_part(place, site, _import_callable(refine), timeout=timeout, min_count=min_count, say=_warn)
+        _, report = take_part(place, site, _import_callable(refine), timeout=timeout, min_count=min_count, say=warn)
         if receive is not None:
             receive_folder(place, receive, number=report.number, timeout=timeout)
         if as_json:
@@ -284,7 +356,7 @@ def _sent_json(sent: Sent, report: RoundReport | None, receive: Path | None) -> 
 def _print_sent(sent: Sent, file: Path | None, quiet: bool, receive: Path | None) -> None:
     """Print what was sent and its warnings; where the fused model came back with it, that too."""
     for warning in sent.warnings:
-        _warn(warning)
+        warn(warning)
     attempt, digest = sent.announcement.attempt, sent.announcement.digest
     if not quiet:
         click.echo(f"{'had sent' if sent.again else 'sent'} {file} as attempt {attempt} ({digest[:12]})")
@@ -296,7 +368,7 @@ def _print_received(report: RoundReport, receive: Path, quiet: bool, digest: str
     """Print who took part in a round; warn where the contribution with this digest was left out, and why."""
     if digest not in {site.sha256 for site in report.took_part}:
         reasons = [reason for site in report.left_out if site.sha256 == digest for reason in site.reasons]
-        _warn(f"this site's contribution is not in the fused model: {'; '.join(reasons) or 'it came too late'}")
+        warn(f"this site's contribution is not in the fused model: {'; '.join(reasons) or 'it came too late'}")
     if not quiet:
         click.echo(f"{len(report.took_part)} of {len(report.expected)} sites took part; wrote {receive}")
 
@@ -307,8 +379,3 @@ def _import_callable(text: str) -> Any:
     if not callable(refine):
         raise OptionError(f"--refine {text}: is a {type(refine).__name__}, expected what can be called")
     return refine
-
-
-def _warn(line: str) -> None:
-    """Print a warning to stderr."""
-    echo_marked("consilience: warning:", printable(line), "yellow")

@@ -2,11 +2,16 @@
 
 from consilience.federated.contribution import Announcement, Contribution
 from consilience.federated.flower.answer import answer_flower
+from consilience.federated.flower.masked_site import answer_masked_flower, send_masked_flower
 from consilience.federated.flower.server import serve_flower
 from consilience.federated.flower.site import send_flower
 from consilience.federated.folder.answer import Answered, answer_folder
+from consilience.federated.folder.masked_site import answer_masked, send_masked
 from consilience.federated.folder.server import serve_folder
 from consilience.federated.folder.site import Sent, receive_folder, send_folder, take_part
+from consilience.federated.masking.exchange import TookPart
+from consilience.federated.masking.noise import SumNoise
+from consilience.federated.masking.table import Masked
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.federated.requests.base import Answer, Reduction, Request, RequestKind, StandingAnswer
@@ -21,6 +26,7 @@ __all__ = [
     "Answer",
     "Answered",
     "Contribution",
+    "Masked",
     "Record",
     "Reduction",
     "Request",
@@ -32,10 +38,14 @@ __all__ = [
     "RoundResult",
     "Sent",
     "StandingAnswer",
+    "SumNoise",
     "Then",
+    "TookPart",
     "answer",
     "answer_flower",
     "answer_folder",
+    "answer_masked",
+    "answer_masked_flower",
     "exchange",
     "finish",
     "read_answer",
@@ -46,6 +56,8 @@ __all__ = [
     "run_round",
     "send_flower",
     "send_folder",
+    "send_masked",
+    "send_masked_flower",
     "serve_flower",
     "serve_folder",
     "take_part",

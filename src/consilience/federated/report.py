@@ -20,7 +20,7 @@ from consilience.files.document import check_version, parse_document
 
 _FILE_KEYS = {"format", "format_version", "library_version", "status"}
 """Keys of the document that are no fields of the report."""
-_OPTIONAL = {"then", "request", "carried", "plan"}
+_OPTIONAL = {"then", "request", "carried", "plan", "masked"}
 """Fields that the document has only where there is something in them."""
 _REMEDY = "`consilience serve` writes it"
 FORMAT, VERSION = "consilience-round", 1
@@ -105,6 +105,9 @@ class RoundReport:
     plan : str, optional
         SHA-256 of the plan, by which a server that is started again knows its own round. Default: None, without a
         server.
+    masked : mapping, optional
+        Of a masked sum: digest, threshold and fractional bits of its plan, and what sites had trouble with. Default:
+        None, where every contribution was seen.
     """
 
     name: str
@@ -129,6 +132,7 @@ class RoundReport:
     request: Mapping[str, Any] | None = None
     carried: tuple[Record, ...] = ()
     plan: str | None = None
+    masked: Mapping[str, Any] | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -198,6 +202,9 @@ class RoundReport:
         lines = [f"round {self.number}{asked} closed ({self.closed}): {counts}"]
         lines += [f"{took_part}: {', '.join(names)}"] if names else []
         lines += [f"two sites: {TWO_SITES}"] if len(names) == MIN_SITES - 1 else []
+        if self.masked is not None:
+            lines.append(f"masked: the server saw the sum alone, which {self.quorum} sites had to open")
+            lines += [printable(str(line)) for line in self.masked.get("troubles", ())]
         lines += [f"carried on: {record.site}: {printable('; '.join(record.reasons))}" for record in self.carried]
         lines += [
             f"left out: {record.site}: {printable(reason)}" for record in self.left_out for reason in record.reasons

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import sys
 import threading
@@ -49,6 +50,13 @@ _MAX_HOLE = 2**40
 
 _MAX_CONNECTIONS = 1024
 """Connections that are served at once. Chosen by hand."""
+
+
+_PUBLISHED = re.compile(
+    r"server/(?:plan\.json|[1-9][0-9]{0,5}/"
+    r"(?:masked\.json|expected\.safetensors|fused\.safetensors|round\.json|agreed-[134]|agreed-2/(?P<recipient>[^/]+)))"
+)
+"""Names under which a server of masked sums publishes."""
 
 
 class FlowerLink:
@@ -164,6 +172,13 @@ class FlowerLink:
         if offer.get("answers") is True:
             self._attend_answers(site, node, offer)
             return
+        if offer.get("masked") is True:
+            self._attend_masked(site, node)
+            return
+        if self._is_masked():
+            self.ask(node, {"ask": "refused", "why": "this round is masked; nothing was taken. Send with --masked"})
+            self._wait_until_gone(node)
+            return
         # After the end of the round, only sites that took part may come back, for the fused model.
         if self.report.exists() and offer.get("digest") not in self._took_part():
             self.ask(node, {"ask": "refused", "why": "the round is over; nothing was taken"})
@@ -211,6 +226,45 @@ class FlowerLink:
                 continue
             self.ask(node, {"ask": "taken", "attempt": announcement.attempt, "number": number})
             taken = number
+
+    def _is_masked(self) -> bool:
+        """Return whether the round takes masked numbers only."""
+        path = self.spool / "server" / "plan.json"
+        return path.exists() and json.loads(path.read_bytes()).get("masked") is True
+
+    def _attend_masked(self, site: str, node: int) -> None:
+        """Grant the wishes of a site in a masked round, until it leaves: files of the server's, and messages taken."""
+        (self.waiting / site).touch()
+        while self.online(node) and not self.closing.is_set():
+            wish = self.ask(node, {"ask": "wish"})
+            if wish is None:  # it computes
+                continue
+            if wish.get("done") is True:
+                (self.waiting / site).unlink(missing_ok=True)
+                self._wait_until_gone(node)
+                return
+            name, number = wish.get("read"), wish.get("number")
+            if isinstance(name, str):
+                self._send_published(site, node, name)
+            elif isinstance(number, int):
+                announcement = self._accept(site, node, wish, number)
+                if announcement is not None:
+                    self.ask(node, {"ask": "taken", "attempt": announcement.attempt, "number": number})
+            else:
+                time.sleep(_PAUSE)
+
+    def _send_published(self, site: str, node: int, name: str) -> None:
+        """Send a file of the server's piece by piece, or that there is none; only what this site may read."""
+        path = self.spool / name
+        if not may_read(site, name) or not path.is_file():
+            self.ask(node, {"ask": "published", "name": name, "size": -1, "offset": 0, "data": b""})
+            return
+        data = path.read_bytes()
+        for start in range(0, max(len(data), 1), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            question = {"ask": "published", "name": name, "size": len(data), "offset": start, "data": piece}
+            if self.ask(node, question, _PIECE_SECONDS) is None:
+                return
 
     def _report_of(self, number: int) -> dict[str, Any] | None:
         """Return the report of a round; None while it is open."""
@@ -327,6 +381,18 @@ class FlowerLink:
         while True:
             self.state.acknowledge_task_heartbeat(self.task)
             time.sleep(_BEAT_SECONDS)
+
+
+def may_read(site: str, name: str) -> bool:
+    """Return whether a site of a masked round may read a file of the server's: none of another site's shares.
+
+    Examples
+    --------
+    >>> may_read("a", "server/1/agreed-2/a"), may_read("a", "server/1/agreed-2/b"), may_read("a", "sites/b/x")
+    (True, False, False)
+    """
+    match = _PUBLISHED.fullmatch(name)
+    return match is not None and match["recipient"] in (None, site)
 
 
 def _announcements(site: str, folder: Path, number: int) -> list[Announcement]:

@@ -31,10 +31,14 @@ from consilience.federated.contribution import Announcement, Contribution, selec
 from consilience.federated.convergence import change_between
 from consilience.federated.events import Event
 from consilience.federated.folder.inbox import Inbox, site_folder
+from consilience.federated.folder.masked_server import MaskedSums, forget_failed, remove_copies
 from consilience.federated.folder.request_server import RequestServer
 from consilience.federated.folder.storage import MAX_REPORT_BYTES, LocalStorage, Storage, retry, storage_of
 from consilience.federated.ledger import record as record_group
 from consilience.federated.ledger import too_near
+from consilience.federated.masking.keys import read_public_keys
+from consilience.federated.masking.plan import MaskedPlan
+from consilience.federated.masking.table import Masked
 from consilience.federated.plan import DEADLINE, RoundPlan, is_positive
 from consilience.federated.report import OPEN, Record, RoundError, RoundReport
 from consilience.federated.requests.exchange import request
@@ -76,6 +80,7 @@ def serve_folder(
     then: str | Then | None = None,
     work: str | Path | None = None,
     ledger: str | Path | None = None,
+    masked: Masked | None = None,
     poll: float = 1.0,
     say: Say | None = None,
     **options: Any,
@@ -110,6 +115,11 @@ def serve_folder(
         A file of the server's own in which the sites of every published model are recorded. A model of sites that
         differ from those of an earlier one by one or two is not published: both together tell what these sent. Default:
         none.
+    masked : Masked, optional
+        Sum what sites send under masks, so that the server sees the sum alone. It takes `expect`: a statistics file of
+        the same estimator, the common start of networks, or with `then` the model from which requests start. The
+        quorum is then the threshold, by default more than two thirds of the sites, and the deadline that of each of
+        five steps. Default: none, an open round.
     poll : float
         Seconds between looks into the place. Default: 1.
     say : callable, optional
@@ -155,11 +165,14 @@ def serve_folder(
         if not is_valid:
             raise OptionError(name, f"expected a positive number, found {value!r}")
     requests = Then.parse(then) if isinstance(then, str) else then
+    if masked is not None:
+        plan = _masked_plan(plan, masked, rounds)
     if requests is not None and rounds != 1:
         raise OptionError("then", "requests follow one round of models", "give one of rounds and then")
     if requests is not None:
         requests.refuse_unfit(method, expect)
-    refuse_options(plan)
+    if masked is None:
+        refuse_options(plan)
     target = Path(output)
     refuse_unwritable(target)
     work_folder = Path(work) if work is not None else target.with_name(f"{target.name}.work")
@@ -171,11 +184,46 @@ def serve_folder(
     log = say or (lambda _line: None)
     with closing_signal() as interruption:
         book = None if ledger is None else Path(ledger)
-        server = _Server(storage, plan, work_folder, target, poll, log, requests, rounds, interruption, book)
+        server = _Server(storage, plan, work_folder, target, poll, log, requests, rounds, interruption, book, masked)
         result = server.run(tolerance)
     if work is None:
         shutil.rmtree(work_folder, ignore_errors=True)
     return result
+
+
+def _masked_plan(plan: RoundPlan, masked: Masked, rounds: int) -> RoundPlan:
+    """Return the plan of a masked round, or raise for what a server that sees the sum alone cannot do.
+
+    Raises
+    ------
+    OptionError
+        For `robust` and other options, a method, several rounds, and without an expected file.
+    InputError
+        For sites without a key.
+    """
+    if plan.options.get("robust") not in (None, False):
+        raise OptionError(
+            "robust",
+            "compares what single sites send, and under masks the server sees the sum alone",
+            "give one of robust and masked",
+        )
+    if plan.options or plan.method not in (None, "average"):
+        named = ", ".join(plan.options) or f"method {plan.method!r}"
+        raise OptionError(named, "is for open rounds: masked contributions are added, and there is nothing to choose")
+    if rounds != 1:
+        raise OptionError("rounds", "a masked round is one sum of models, or of the answers that `then` asks for")
+    if plan.expect is None:
+        raise OptionError(
+            "expect",
+            "is needed: a file that says what the numbers under masks are",
+            "give statistics of the same estimator, or the common start of networks",
+        )
+    keys = read_public_keys(masked.signing_keys)
+    if missing := sorted(set(plan.sites) - set(keys)):
+        raise InputError(masked.signing_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there")
+    # Refuses a quorum that is no threshold.
+    threshold = MaskedPlan({site: keys[site] for site in plan.sites}, 1, plan.quorum or 0).threshold
+    return replace(plan, quorum=threshold, method=None)
 
 
 @contextmanager
@@ -215,6 +263,7 @@ class _Server:
     rounds: int
     interruption: threading.Event
     ledger: Path | None
+    masked: Masked | None = None
 
     def run(self, tolerance: float) -> RoundResult:
         """Run the rounds that have not ended."""
@@ -230,8 +279,35 @@ class _Server:
             self._remove_copies(len(result.reports))
         return result
 
+    def _run_masked(self, masked: Masked, reports: list[RoundReport]) -> RoundResult:
+        """Run the masked sums of which there are no reports."""
+        sums = MaskedSums(
+            self.storage,
+            self.plan,
+            self.work,
+            masked,
+            self.then,
+            self.poll,
+            self.say,
+            self.interruption,
+            self.ledger,
+            self._end,
+            report_path(self.output),
+            self.digest,
+        )
+        try:
+            fusion, reports = sums.run(reports)
+        except RoundError as error:
+            self._end(error.report, None)
+            (self.work / "state.json").unlink()
+            forget_failed(self.work)
+            raise
+        return RoundResult(fusion, tuple(reports))
+
     def _run_open(self, tolerance: float, reports: list[RoundReport]) -> RoundResult:
         """Run the rounds of which there are no reports."""
+        if self.masked is not None:
+            return self._run_masked(self.masked, reports)
         if self.then is not None and reports:
             return self._answer_requests(self._fuse_again(reports[0]), reports)
         fusion = None
@@ -313,7 +389,14 @@ class _Server:
     def _fingerprint(self) -> dict[str, Any]:
         """Return all that was fixed before the round, as JSON values."""
         then = None if self.then is None else str(self.then)
-        return {**self.plan.fingerprint(), "rounds": self.rounds, "then": then, "place": self.storage.where}
+        masked: dict[str, Any] = {}
+        if self.masked is not None:
+            keys = {site: key.hex() for site, key in read_public_keys(self.masked.signing_keys).items()}
+            noise = None if self.masked.noise is None else self.masked.noise.to_json()
+            expect = None if self.plan.expect is None else file_digest(self.plan.expect)
+            by_observations = self.masked.by_observations
+            masked = {"masked": {"keys": keys, "noise": noise, "expect": expect, "by_observations": by_observations}}
+        return {**self.plan.fingerprint(), "rounds": self.rounds, "then": then, "place": self.storage.where, **masked}
 
     def _ended_before(self) -> RoundResult | None:
         """Return the reports of a round of this plan that had ended in this place, what was published being repaired.
@@ -360,6 +443,8 @@ class _Server:
 
     def _remove_copies(self, n_rounds: int) -> None:
         """Remove the copies of contributions, and the models made of them again, from the work folder."""
+        if self.masked is not None:
+            remove_copies(self.work, n_rounds)
         for number in range(1, n_rounds + 1):
             for name in ("files", "seen", "late"):
                 shutil.rmtree(self.work / str(number) / name, ignore_errors=True)
@@ -400,6 +485,7 @@ class _Server:
             "rounds": self.rounds,
             "limits": fingerprint["limits"],
             **({} if then is None else {"then": then}),
+            **({} if self.masked is None else {"masked": True}),
         }
         retry(lambda: self.storage.put("server/plan.json", (json.dumps(public_plan, indent=1) + "\n").encode()))
         write_bytes(state, json.dumps(fingerprint).encode())

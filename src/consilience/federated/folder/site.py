@@ -291,7 +291,13 @@ def sendable_files(
 
 
 def server_limits(storage: Storage, site: str) -> Limits:
-    """Return the server's limits; the defaults where it has not been started yet."""
+    """Return the server's limits; the defaults where it has not been started yet.
+
+    Raises
+    ------
+    InputError
+        For a site that is not expected, and for a masked round: what is sent here is not.
+    """
     try:
         text = retry(lambda: storage.read("server/plan.json", MAX_REPORT_BYTES))
     except FileNotFoundError:
@@ -300,6 +306,9 @@ def server_limits(storage: Storage, site: str) -> Limits:
     try:
         if site not in plan["sites"]:
             raise InputError(site, f"is not a site of the round in {storage.where}, which expects others")
+        if plan.get("masked") is True:
+            found = "this round is masked, and what you would send is not; nothing was sent"
+            raise InputError(storage.where, found, "send with --masked and this site's signing key")
         names = {field.name for field in fields(Limits)}  # a later version may have more
         return Limits(**{name: value for name, value in plan["limits"].items() if name in names})
     except (AttributeError, KeyError, TypeError) as error:

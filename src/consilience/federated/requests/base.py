@@ -200,6 +200,8 @@ class RequestKind(ABC):
     """Whether a site needs a module beside its data."""
     module: ClassVar[str] = "the torch module of the fused network"
     """What that is, in words of messages."""
+    counts_withheld: ClassVar[bool] = True
+    """Whether an answer says how many sums the site withheld."""
 
     @abstractmethod
     def start(self, fusion: Fusion | Any) -> Content:
@@ -250,6 +252,14 @@ class RequestKind(ABC):
     @abstractmethod
     def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
         """Return what is wrong with an answer to this request: shapes, signs, sums that contradict each other."""
+
+    def sums(self, request: Request) -> Mapping[str, tuple[tuple[int, ...], int]] | None:
+        """Return shape and unit of every array of an answer, where these add up over sites; None where they do not.
+
+        A unit is the exponent of a power of two, in which fixed-point numbers count.
+        """
+        del request
+        return None
 
     @abstractmethod
     def reduce(

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from consilience.checks import Array, symmetric_part
 from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.federated.masking.fixed_point import unit_exponent
 from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
 from consilience.federated.requests.gaussian_mixture import (
     RIDGE,
@@ -155,13 +156,7 @@ class ExpectationMaximization(RequestKind):
         except ValidationError as error:
             return [Problem("answer", f"is no answer to an em request: {_first_problem(error)}")]
         arrays, state = answer.content.arrays, _state_of(request.content)
-        shapes = {
-            "counts": (state.n_components,),
-            "first": (state.n_components, state.dim),
-            "second": state.components.spread.shape,
-            "entropy": (1,),
-        }
-        problems = _shape_problems("answer", arrays, shapes)
+        problems = _shape_problems("answer", arrays, {name: shape for name, (shape, _) in self.sums(request).items()})
         if problems:
             return problems
         sums, n = _sums_of(answer.content), answer.n_observations
@@ -190,6 +185,18 @@ class ExpectationMaximization(RequestKind):
                 Problem("answer", f"its entropy is {sums.entropy:.6g}, expected 0 to {highest:.6g} of {n} rows")
             )
         return problems + _scatter_problems(sums)
+
+    def sums(self, request: Request) -> Mapping[str, tuple[tuple[int, ...], int]]:
+        """Return the shapes of the sums, in units of the mean deviation of the columns; see `RequestKind.sums`."""
+        state = _state_of(request.content)
+        variances = _total_variance(state.components, state.counts, state.covariance_type)
+        unit = unit_exponent(float(np.sqrt(np.mean(variances))))
+        return {
+            "counts": ((state.n_components,), 0),
+            "first": ((state.n_components, state.dim), unit),
+            "second": (state.components.spread.shape, 2 * unit),
+            "entropy": ((1,), 0),
+        }
 
     def reduce(
         self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]

@@ -171,8 +171,8 @@ class FourthMoments(RequestKind):
         except ValidationError as error:
             location, reason = first_problem(error)
             return [Problem("answer", f"has no fourth moments: {location or 'the whole'}: {reason}")]
-        arrays, published = answer.content.arrays, request.content.arrays
-        shapes = {"fourth": published["fourth"].shape, "rows": published["rows"].shape}
+        arrays = answer.content.arrays
+        shapes = {name: shape for name, (shape, _) in self.sums(request).items()}
         if problems := _array_problems("answer", arrays, shapes):
             return problems
         counts, fourth = arrays["rows"], arrays["fourth"]
@@ -188,6 +188,10 @@ class FourthMoments(RequestKind):
         if np.any(fourth[: len(counts)][counts == 0] > 0.0):
             return [Problem("answer", "has fourth moments of a class without rows")]
         return []
+
+    def sums(self, request: Request) -> Mapping[str, tuple[tuple[int, ...], int]]:
+        """Return the shapes of the sums, which have no units: rows are in frames; see `RequestKind.sums`."""
+        return {name: (request.content.arrays[name].shape, 0) for name in ("fourth", "rows")}
 
     def reduce(
         self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]

@@ -68,6 +68,7 @@ class Refinement(RequestKind):
 
     name: ClassVar[str] = "refine"
     summary: ClassVar[str] = "Newton steps from a product of generalised linear models to the fit on all rows"
+    counts_withheld: ClassVar[bool] = False
     supports: ClassVar[str] = "generalised linear models that are fused by Laplace's approximation"
     models: ClassVar[str] = "estimators"
 
@@ -159,16 +160,8 @@ class Refinement(RequestKind):
         """Return what is wrong with sums; see `RequestKind.answer_problems`."""
         if answer.content.fields:
             return [Problem("answer", f"has fields that no answer has: {', '.join(answer.content.fields)[:80]}")]
-        arrays, q = answer.content.arrays, len(request.content.arrays["base"])
-        classes = request.content.fields.get("classes")
-        shapes = {
-            "log_likelihood": (len(STEP_LENGTHS),),
-            "gradient": (q,),
-            "information": (q, q),
-            "rows": (len(classes) if classes else 1,),
-            "weight": (1,),
-            "pearson": (1,),
-        }
+        arrays, classes = answer.content.arrays, request.content.fields.get("classes")
+        shapes = {name: shape for name, (shape, _) in self.sums(request).items()}
         if set(arrays) != set(shapes):
             return [Problem("answer", f"expected the arrays {', '.join(shapes)}; found {', '.join(arrays)[:200]}")]
         for name, shape in shapes.items():
@@ -200,6 +193,18 @@ class Refinement(RequestKind):
         if classes and np.any(arrays["log_likelihood"] > 0.0):
             problems.append(Problem("answer", "has a log-likelihood above 0, which no probability has"))
         return problems
+
+    def sums(self, request: Request) -> Mapping[str, tuple[tuple[int, ...], int]]:
+        """Return the shapes of the sums; see `RequestKind.sums`."""
+        q, classes = len(request.content.arrays["base"]), request.content.fields.get("classes")
+        return {
+            "log_likelihood": ((len(STEP_LENGTHS),), 0),
+            "gradient": ((q,), 0),
+            "information": ((q, q), 0),
+            "rows": ((len(classes) if classes else 1,), 0),
+            "weight": ((1,), 0),
+            "pearson": ((1,), 0),
+        }
 
     def reduce(
         self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]

@@ -1,0 +1,141 @@
+"""Masked sums against plain ones: bytes and seconds at 10, 100 and 1,000 sites.
+
+    nice python benchmarks/masked_sums.py              all cells; what is in the JSON file is not run again
+    python experiments/write_tables.py                 the table of docs/masked.md
+
+All sites and the server run one after another in one process, without a transport: all messages of all sites are made,
+checked and opened, nothing is extrapolated. *One site* is the mean over all sites of the seconds of its five steps, its
+checks of what the server publishes among them; *server* is all that the server does, the check of every message among
+it. Of the sites 5 % leave after they have dealt their shares, before their numbers, or none. Seconds are of one
+processor. *Plain* is a float64 vector of each site, added up. Every masked sum is compared with the fixed-point sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from consilience.core.provenance import library_versions
+from consilience.federated.masking import fixed_point, keys
+from consilience.federated.masking.messages import ADVERTISE, CONFIRM, DEAL, MASK, REVEAL, Message
+from consilience.federated.masking.plan import MaskedPlan
+from consilience.federated.masking.server import MaskedServer
+from consilience.federated.masking.site import MaskedSite
+from consilience.federated.masking.site_secret import SiteSecret
+
+RESULT = Path(__file__).with_suffix(".json")
+CELLS = ((10, 1_000), (10, 1_000_000), (100, 1_000), (100, 100_000), (1_000, 1_000))
+"""Sites and numbers."""
+
+
+class Clock:
+    """Seconds of a processor by who spends them."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def time(self, name: str, work: Callable[[], Any]) -> Any:
+        """Return what comes of some work, and count its seconds."""
+        start = time.process_time()
+        result = work()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
+        return result
+
+
+def run(n_sites: int, length: int, n_gone: int) -> dict[str, Any]:
+    """Return bytes and seconds of one masked sum."""
+    rng, clock = np.random.default_rng(n_sites), Clock()
+    signing = {f"site-{number:04d}": Ed25519PrivateKey.generate() for number in range(n_sites)}
+    plan = MaskedPlan({site: keys.signing_public(key) for site, key in signing.items()}, length)
+    sites = {site: MaskedSite(plan, site, key, SiteSecret.random()) for site, key in signing.items()}
+    server, gone = MaskedServer(plan), set(sorted(sites)[:n_gone])
+    vectors = {site: rng.normal(size=length) for site in sites}
+    sent, received = dict.fromkeys(sites, 0), dict.fromkeys(sites, 0)
+
+    def collect(step: int, answer: Callable[[str], Message], out: set[str]) -> dict[str, Message]:
+        messages = {}
+        for site in server.expected(step):
+            if site in out:
+                continue
+            messages[site] = clock.time("sites", lambda site=site: answer(site))
+            sent[site] += len(messages[site].data)
+            vars(messages[site]).pop("data")  # its bytes were only to be counted
+            problem = clock.time("server", lambda site=site: server.problem(step, site, messages[site]))
+            if problem is not None:
+                raise RuntimeError(f"{site}: {problem}")
+        return messages
+
+    def publish(message: Message, to: tuple[str, ...]) -> None:
+        size = len(message.data)
+        vars(message).pop("data")
+        for site in to:
+            received[site] += size
+
+    advertised = collect(ADVERTISE, lambda site: sites[site].advertise(), set())
+    agreed_keys = clock.time("server", lambda: server.agree_on_keys(advertised))
+    publish(agreed_keys, server.expected(DEAL))
+    dealt = collect(DEAL, lambda site: sites[site].deal(agreed_keys), set())
+    shares = clock.time("server", lambda: server.agree_on_shares(dealt))
+    for site, message in shares.items():
+        publish(message, (site,))
+
+    def masked_numbers(site: str) -> Message:
+        words = fixed_point.encode(vectors[site], n_sites)
+        return sites[site].mask(agreed_keys, shares[site], words)
+
+    masked = collect(MASK, masked_numbers, gone)
+    agreed_sum = clock.time("server", lambda: server.agree_on_sum(masked))
+    publish(agreed_sum, agreed_sum.sites)
+    confirmed = collect(CONFIRM, lambda site: sites[site].confirm(agreed_keys, shares[site], agreed_sum), gone)
+    confirmations = clock.time("server", lambda: server.agree_on_confirmations(confirmed))
+    publish(confirmations, agreed_sum.sites)
+    opened = collect(
+        REVEAL, lambda site: sites[site].reveal(agreed_keys, shares[site], agreed_sum, confirmations), gone
+    )
+    total, problems = clock.time("server", lambda: server.open(masked, opened))
+    plain = fixed_point.total([fixed_point.encode(vectors[site], n_sites) for site in agreed_sum.sites])
+    if problems or not np.array_equal(total, plain):
+        raise RuntimeError(f"the masked sum is another than the plain one; {problems}")
+    clock.time("plain", lambda: np.sum([vectors[site] for site in agreed_sum.sites], axis=0))
+    stayed = sorted(set(sites) - gone)
+    return {
+        "sites": n_sites,
+        "numbers": length,
+        "gone": n_gone,
+        "threshold": plan.threshold,
+        "bytes_sent": float(np.mean([sent[site] for site in stayed])),
+        "bytes_received": float(np.mean([received[site] for site in stayed])),
+        "bytes_plain": 8 * length,
+        "seconds_site": clock.seconds["sites"] / n_sites,
+        "seconds_server": clock.seconds["server"],
+        "seconds_plain": clock.seconds["plain"],
+    }
+
+
+def main() -> None:
+    """Run the cells that are not in the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sites", type=int, help="Only cells of so many sites.")
+    asked = parser.parse_args().sites
+    stored = json.loads(RESULT.read_text()) if RESULT.exists() else {"cells": []}
+    cells = {(cell["sites"], cell["numbers"], cell["gone"]): cell for cell in stored["cells"]}
+    for n_sites, length in CELLS:
+        for n_gone in (0, max(1, n_sites // 20)):
+            key = n_sites, length, n_gone
+            if key in cells or asked not in (None, n_sites):
+                continue
+            cells[key] = run(*key)
+            print(json.dumps(cells[key]), flush=True)  # noqa: T201  (progress of a long run)
+            text = {"cells": [cells[one] for one in sorted(cells)], "versions": library_versions()}
+            RESULT.write_text(json.dumps(text, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

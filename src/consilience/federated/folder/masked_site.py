@@ -1,0 +1,221 @@
+"""A site's part in a masked round over a shared folder or a bucket: its file, or its rows, leave as masked numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from consilience.errors import InputError, OptionError
+from consilience.federated.folder.inbox import site_folder
+from consilience.federated.folder.site import TIMEOUT, next_announcement, sendable_files
+from consilience.federated.folder.storage import RefusedError, Storage, retry, storage_of
+from consilience.federated.masking.exchange import Mailbox, MaskedPart, TookPart
+from consilience.federated.masking.keys import read_public_keys, read_signing_key
+from consilience.federated.masking.request_sum import SiteRows
+from consilience.federated.plan import NAME_RULE, is_name
+from consilience.files.atomic import refuse_unwritable
+from consilience.files.limits import Limits
+from consilience.posteriors.thin_components import MIN_COUNT
+
+
+@dataclass(frozen=True)
+class FolderMailbox:
+    """A site's end of a folder or bucket.
+
+    Parameters
+    ----------
+    storage : Storage
+        The place.
+    site : str
+        The site.
+    """
+
+    storage: Storage
+    site: str
+
+    @property
+    def where(self) -> str:
+        """What messages call the place."""
+        return self.storage.where
+
+    def read(self, name: str, max_bytes: int) -> bytes | None:
+        """See `Mailbox`."""
+        try:
+            data = self.storage.read(name, max_bytes + 1)
+        except RefusedError as error:
+            raise InputError(f"{self.where}: {name}", str(error)) from error
+        except OSError:  # is not there yet, or may pass; the caller looks again
+            return None
+        if len(data) > max_bytes:
+            raise InputError(f"{self.where}: {name}", f"is longer than the {max_bytes} bytes that a site reads")
+        return data
+
+    def send(self, number: int, data: bytes) -> None:
+        """See `Mailbox`."""
+        digest = hashlib.sha256(data).hexdigest()
+        again, announcement = next_announcement(self.storage, self.site, number, None, [digest])
+        if not again:
+            retry(partial(self.storage.put, f"{site_folder(self.site)}/{digest}", data))
+            # The announcement last: where it is, the file is whole.
+            retry(partial(self.storage.put, f"{site_folder(self.site)}/{announcement.name}", b""))
+
+
+def send_masked(
+    file: str | Path,
+    place: str | Path,
+    site: str,
+    *,
+    signing_key: str | Path,
+    signing_keys: str | Path | None = None,
+    description: str | Path | None = None,
+    min_count: float = MIN_COUNT,
+    receive: str | Path | None = None,
+    timeout: float = TIMEOUT,
+    work: str | Path | None = None,
+    allow_differencing: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> TookPart:
+    """Take part in a masked round with a file: its numbers leave under masks, and the server sees the sum alone.
+
+    The site stays until the sum is over, since the masks of who leaves have to be made up for.
+
+    Parameters
+    ----------
+    file : path
+        What ``consilience.save`` wrote: statistics of an estimator, or a network trained from the common start.
+    place : path or URL
+        The folder or URL of the round.
+    site : str
+        Name of this site, as the server expects it.
+    signing_key : path
+        This site's long-term key of Ed25519 (``ssh-keygen -t ed25519``).
+    signing_keys : path, optional
+        A folder with the public keys ``NAME.pub`` of all sites, known from elsewhere than from this server. Default:
+        the keys that the server says, with a warning.
+    description : path, optional
+        The description of a network, where networks count by their observations.
+    min_count, allow_differencing
+        As for `send_folder`.
+    receive : path, optional
+        File for the fused model. Default: none.
+    timeout : float
+        Seconds to wait for the other sites in each step. Default: 3600.
+    work : path, optional
+        This site's own folder, for its secret while the sum goes on. Default: ``FILE.masked`` beside the file.
+    say : callable, optional
+        Called with each line for people, warnings before anything is sent. Default: no lines.
+
+    Returns
+    -------
+    TookPart
+        The report of the sum, and what was sent.
+
+    Raises
+    ------
+    InputError
+        For a file that does not fit, a plan that cannot be agreed to, a server that departs from the protocol, and a
+        sum that failed. Where time is over, the same call goes on where it was.
+    """
+    with sendable_files(file, description, Limits(), min_count, allow_differencing) as (files, warnings):
+        for warning in warnings:
+            (say or _silent)(str(warning))
+        part = _part(place, site, signing_key, signing_keys, files, file_folder(work, file), timeout, say)
+        return run_part(part, receive)
+
+
+def answer_masked(
+    place: str | Path,
+    site: str,
+    data: Any,
+    *,
+    signing_key: str | Path,
+    signing_keys: str | Path | None = None,
+    min_count: float = MIN_COUNT,
+    receive: str | Path | None = None,
+    timeout: float = TIMEOUT,
+    work: str | Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> TookPart:
+    """Answer all requests of a masked round from this site's own data: its sums leave under masks.
+
+    Parameters
+    ----------
+    place, site, signing_key, signing_keys, receive, timeout, say
+        As for `send_masked`.
+    data : array_like, DataFrame, str or Path
+        The rows of the site, as for `answer_folder`.
+    min_count : float
+        A sum over fewer observations does not leave the site. Default: 5.
+    work : path, optional
+        This site's own folder. Default: ``SITE.masked`` in the working directory.
+
+    Raises
+    ------
+    InputError
+        As `send_masked`, and for data that do not fit.
+    """
+    part = _part(
+        place, site, signing_key, signing_keys, SiteRows(data, min_count), rows_folder(work, site), timeout, say
+    )
+    return run_part(part, receive)
+
+
+def _part(
+    place: str | Path,
+    site: str,
+    signing_key: str | Path,
+    signing_keys: str | Path | None,
+    source: Any,
+    work: Path,
+    timeout: float,
+    say: Callable[[str], None] | None,
+) -> MaskedPart:
+    """Return this site in the masked sums of a place."""
+    if not is_name(site):
+        raise OptionError("site", f"expected a name of {NAME_RULE}; found {site!r}")
+    mailbox: Mailbox = FolderMailbox(storage_of(place), site)
+    return masked_part(mailbox, site, signing_key, signing_keys, source, work, timeout, say)
+
+
+def masked_part(
+    mailbox: Mailbox,
+    site: str | None,
+    signing_key: str | Path,
+    signing_keys: str | Path | None,
+    source: Any,
+    work: Path,
+    timeout: float,
+    say: Callable[[str], None] | None,
+) -> MaskedPart:
+    """Return a site in the masked sums that a mailbox leads to; the folder must be out of the others' reach."""
+    if isinstance(mailbox, FolderMailbox):
+        root = getattr(mailbox.storage, "root", None)
+        if isinstance(root, Path) and work.resolve().is_relative_to(root.resolve()):
+            raise InputError(work, f"lies in {mailbox.where}, where others read", "give a folder of this site's own")
+    keys = None if signing_keys is None else read_public_keys(signing_keys)
+    return MaskedPart(mailbox, site, read_signing_key(signing_key), source, work, timeout, keys, say or _silent)
+
+
+def file_folder(work: str | Path | None, file: str | Path) -> Path:
+    """Return the folder of a site that sends a file: by default beside it."""
+    return Path(work) if work is not None else Path(file).with_name(f"{Path(file).name}.masked")
+
+
+def rows_folder(work: str | Path | None, site: str) -> Path:
+    """Return the folder of a site that answers from its rows: by default in the working directory."""
+    return Path(work) if work is not None else Path(f"{site}.masked")
+
+
+def run_part(part: MaskedPart, receive: str | Path | None) -> TookPart:
+    """Take part, and write the model where it is asked for."""
+    if receive is not None:
+        refuse_unwritable(Path(receive))
+    return part.run(None if receive is None else Path(receive))
+
+
+def _silent(_line: str) -> None:
+    """Say nothing."""

@@ -1,0 +1,183 @@
+"""Updates of networks of one start as a vector of sums: sum w d and sum w, with d = theta - theta_start.
+
+The average of networks of one start is theta_start + sum w d / sum w (McMahan and others, 2017). Updates of single
+precision with weights 1 are exact in fixed point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience.checks import AnyArray, Array, is_number
+from consilience.core.provenance import make_provenance
+from consilience.errors import InputError, OptionError
+from consilience.federated.masking.fixed_point import Words, decode, encode
+from consilience.federated.masking.noise import SumNoise
+from consilience.federated.masking.plan import MaskedPlan
+from consilience.federated.masking.summands import Summand, SumResult
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
+from consilience.networks.descriptions.files import read_description_header
+from consilience.networks.files import read_network, write_network
+from consilience.networks.network import to_numpy
+
+EQUAL, BY_OBSERVATIONS = "equal", "n_observations"
+"""How networks are weighted: all alike, or by the numbers of observations in their descriptions, which stay masked."""
+
+
+MAX_SHARE = 0.5
+"""Share of all weight above which sites are told that one of them is nearly the sum: then the others weigh less."""
+
+
+class NetworkSum(Summand):
+    """Weighted averages of networks of one start.
+
+    Parameters
+    ----------
+    file : SafetensorsFile
+        The start.
+    weights : {"equal", "n_observations"} or mapping of str to float
+        How much each site counts. Stated weights are public. Default: "equal".
+    noise : SumNoise, optional
+        Noise on the sum of equally weighted updates. Default: none.
+    site : str, optional
+        The site whose words are asked for, of which stated weights have one. Default: none, at the server.
+    threshold : int
+        Of the plan, by which noise is shared out.
+
+    Raises
+    ------
+    OptionError
+        For other weights than positive ones, and for noise with weights: updates of unequal weight have no common
+        bound.
+    """
+
+    name: ClassVar[str] = "network"
+
+    def __init__(
+        self,
+        file: SafetensorsFile,
+        weights: str | Mapping[str, float] = EQUAL,
+        noise: SumNoise | None = None,
+        site: str | None = None,
+        threshold: int = 1,
+    ) -> None:
+        if isinstance(weights, str) and weights not in (EQUAL, BY_OBSERVATIONS):
+            raise OptionError(
+                "weights", f"expected {EQUAL!r}, {BY_OBSERVATIONS!r} or numbers by site, found {weights!r}"
+            )
+        if not isinstance(weights, str) and not all(is_number(one) and 0.0 < one < np.inf for one in weights.values()):
+            raise OptionError("weights", f"expected positive numbers by site, found {dict(weights)!r:.200}")
+        if noise is not None and weights != EQUAL:
+            raise OptionError("weights", "with noise all sites count alike: only then are contributions bounded")
+        network = read_network(file)
+        self.file, self.symmetry = file, network.symmetry
+        self.start: Mapping[str, AnyArray] = {name: network.arrays[name] for name in sorted(network.arrays)}
+        self.weights, self.noise, self.site, self.threshold = weights, noise, site, threshold
+        if not self.start:
+            raise InputError(file, "has no arrays")
+
+    @property
+    def length(self) -> int:
+        """Number L of numbers: all updates, and the weight."""
+        return sum(prod(values.shape) for values in self.start.values()) + 1
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """What the plan says of weights and noise."""
+        weights = self.weights if isinstance(self.weights, str) else dict(sorted(self.weights.items()))
+        return {"weights": weights, **({} if self.noise is None else {"noise": self.noise.to_json()})}
+
+    def warnings(self, plan: MaskedPlan) -> list[str]:
+        """Return whether one site outweighs the others, and what noise there is; see `Summand.warnings`."""
+        lines = []
+        if not isinstance(self.weights, str):
+            share, site = max((weight, name) for name, weight in self.weights.items())
+            share /= sum(self.weights.values())
+            if share > MAX_SHARE:
+                lines.append(f"{site} has {share:.0%} of the weight: the sum is nearly what it sends")
+        if self.noise is None:
+            return lines
+        noise = self.noise
+        lines += [
+            f"updates are cut to norm {noise.clip:g} and get noise: (epsilon {noise.epsilon:g}, delta {noise.delta:g}) "
+            "differential privacy of what each site sends; a site that leaves out its part takes "
+            f"1 / {plan.threshold} of the variance"
+        ]
+        warning = self.noise.warning(self.length - 1, len(plan.sites), plan.threshold)
+        return lines if warning is None else [*lines, warning]
+
+    def words(self, source: Any, n_sites: int, fractional_bits: int) -> Words:
+        """Return w d and w of a site's network in fixed point; see `Summand.words`."""
+        file, *others = source
+        arrays = read_network(file).arrays
+        if set(arrays) != set(self.start):
+            odd = sorted(set(arrays) ^ set(self.start))
+            raise InputError(file, f"and the expected start do not have the same arrays: {', '.join(odd)[:200]}")
+        for name, values in self.start.items():
+            if tuple(arrays[name].shape) != tuple(values.shape):
+                shapes = tuple(arrays[name].shape), tuple(values.shape)
+                raise InputError(file, f"array {name} has shape {shapes[0]}, and that of the start {shapes[1]}")
+        update = np.concatenate([(to_numpy(arrays[name]) - to_numpy(self.start[name])).ravel() for name in self.start])
+        if not np.all(np.isfinite(update)):
+            raise InputError(file, "has values that are NaN or infinite")
+        weight = self._weight(file, others)
+        if self.noise is not None:
+            update = self.noise.clipped(update) + self.noise.part(len(update), self.threshold)
+        try:
+            return encode(np.append(weight * update, weight), n_sites, fractional_bits)
+        except InputError as error:
+            raise InputError(problem.about(file) for problem in error.problems) from error
+
+    def _weight(self, file: SafetensorsFile, companions: Sequence[SafetensorsFile]) -> float:
+        """Return how much this site counts."""
+        if companions and self.weights != BY_OBSERVATIONS:
+            raise InputError(companions[0], "is not used: the server's plan has other weights", "leave it out")
+        if not isinstance(self.weights, str):
+            if self.site is None or self.site not in self.weights:
+                raise InputError("weights", f"has none of {self.site}")
+            return float(self.weights[self.site])
+        if self.weights == EQUAL:
+            return 1.0
+        if not companions or companions[0].format != DESCRIPTION_FORMAT:
+            text = "has no description, and networks of this sum count by the observations that it states"
+            raise InputError(file, text, "send it with --description, which `consilience describe` writes")
+        return float(read_description_header(companions[0]).n_observations)
+
+    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Any], fractional_bits: int) -> SumResult:
+        """Return the average of the networks; see `Summand.result`."""
+        sums = decode(words, fractional_bits)
+        if not sums[-1] > 0.0:
+            raise InputError("the sum of all sites", "has no positive weight")
+        update, arrays, offset = sums[:-1] / sums[-1], {}, 0
+        for name, values in self.start.items():
+            size = prod(values.shape)
+            fused = to_numpy(values) + update[offset : offset + size].reshape(tuple(values.shape))
+            arrays[name], offset = _like(fused, values), offset + size
+        details = {"n_sites": len(sites), "masked": dict(plan)}
+        records = [{"name": site, "components": 0} for site in sites]
+        provenance = make_provenance("average", {"masked": True, **self.content}, None, records, details)
+        told = {"weight": float(sums[-1])}
+        return SumResult((arrays, self.symmetry, provenance), told if self.weights == BY_OBSERVATIONS else {})
+
+    def save(self, result: SumResult, path: Path) -> None:
+        """Write the averaged network, with the symmetry of the start."""
+        arrays, symmetry, provenance = result.model
+        write_network(path, arrays, symmetry, provenance if symmetry is not None else None)
+
+
+def _like(values: Array, original: AnyArray) -> AnyArray:
+    """Return numbers in the type and library of an array; whole numbers are rounded."""
+    if hasattr(original, "detach"):
+        import torch
+
+        is_real = original.dtype.is_floating_point
+        rounded = values if is_real else np.rint(values)
+        return torch.from_numpy(np.array(rounded)).to(original.dtype)
+    is_real = np.issubdtype(original.dtype, np.floating)
+    return (values if is_real else np.rint(values)).astype(original.dtype)

@@ -1,0 +1,109 @@
+"""Answers to a request as a vector of sums: federated expectation maximisation, refinement and fourth moments.
+
+The reduction of the masked sum is that of one site that has the rows of all: kinds whose answers are sums state the
+shapes and units of these (`RequestKind.sums`), and need no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from consilience import api
+from consilience.errors import InputError, UnsupportedError
+from consilience.federated.masking.fixed_point import Words, decode, encode
+from consilience.federated.masking.summands import Summand, SumResult
+from consilience.federated.requests.base import Answer, Content, Request
+from consilience.federated.requests.exchange import answer, reduce
+from consilience.federated.requests.table import request_kind
+
+ALL_SITES = "all sites"
+"""What reductions call the one answer that the sum is."""
+
+
+@dataclass(frozen=True, eq=False)
+class SiteRows:
+    """What a site answers requests from.
+
+    Parameters
+    ----------
+    data : array_like, DataFrame, str or Path
+        Its rows.
+    min_count : float
+        A sum over fewer observations does not leave the site.
+    """
+
+    data: Any
+    min_count: float
+
+
+class RequestSum(Summand):
+    """Sums that answer a request.
+
+    Parameters
+    ----------
+    request : Request
+        The request.
+
+    Raises
+    ------
+    UnsupportedError
+        For a kind whose answers are no sums.
+    """
+
+    name: ClassVar[str] = "request"
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        sums = request_kind(request.kind).sums(request)
+        if sums is None:
+            raise UnsupportedError(
+                request.kind,
+                "answers to it are not plain sums, so that they cannot be masked",
+                "let sites answer openly, without --masked",
+            )
+        self.sums = dict(sorted(sums.items()))
+
+    @property
+    def length(self) -> int:
+        """Number L of numbers: sums, rows, and how many sums were withheld."""
+        return sum(prod(shape) for shape, _ in self.sums.values()) + 2
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """Which request it is."""
+        return {"request": self.request.digest, "number": self.request.number, "rounds": self.request.rounds}
+
+    def words(self, source: Any, n_sites: int, fractional_bits: int) -> Words:
+        """Return a site's sums in fixed point; see `Summand.words`."""
+        answered = answer(self.request, source.data, min_count=source.min_count)
+        parts = [
+            np.ldexp(answered.content.arrays[name].ravel(), -exponent) for name, (_, exponent) in self.sums.items()
+        ]
+        withheld = float(answered.content.fields.get("withheld", 0))
+        return encode(np.concatenate([*parts, [answered.n_observations, withheld]]), n_sites, fractional_bits)
+
+    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Any], fractional_bits: int) -> SumResult:
+        """Return what the request comes to; see `Summand.result`."""
+        del plan
+        values, offset, arrays = decode(words, fractional_bits), 0, {}
+        for name, (shape, exponent) in self.sums.items():
+            size = prod(shape)
+            arrays[name] = np.ldexp(values[offset : offset + size].reshape(shape), exponent)
+            offset += size
+        n, withheld = round(values[-2]), round(values[-1])
+        if n < 1:
+            raise InputError("the sum of all sites", "has no rows")
+        kind = request_kind(self.request.kind)
+        fields = {"withheld": withheld} if kind.counts_withheld else {}
+        whole = Answer(kind.name, self.request.number, self.request.digest, n, 0.0, Content(fields, arrays))
+        return SumResult(reduce(self.request, {ALL_SITES: whole}), {"n_observations": n})
+
+    def save(self, result: SumResult, path: Path) -> None:
+        """Write the finished model; see `finish`, which makes it."""
+        api.save(result.model, path)

@@ -1,0 +1,291 @@
+"""A site of a masked sum: five answers, without a transport.
+
+With z_i the numbers of site i in fixed point, b_i its seed and s_ij the secret that i and j have in common,
+
+    y_i = z_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij)      modulo 2^128
+
+leaves the site. The masks of pairs cancel in the sum. Who leaves after step 2 is made up for: T others rebuild its key
+from their shares. Of each site either the key or the seed is opened, never both: with both its numbers would be bare
+(Bonawitz and others, Practical secure aggregation, CCS 2017, with the consistency check for a server that lies).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.errors import InputError
+from consilience.federated.masking import fixed_point, keys, shamir
+from consilience.federated.masking.fixed_point import Words
+from consilience.federated.masking.messages import (
+    ADVERTISE,
+    CONFIRM,
+    DEAL,
+    DIGEST_BYTES,
+    MASK,
+    REVEAL,
+    SEALED_BYTES,
+    Message,
+    as_bytes,
+    payload_of,
+    shape_problem,
+)
+from consilience.federated.masking.plan import MaskedPlan
+from consilience.federated.masking.site_secret import SiteSecret, commitment
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+NOTHING, OF_SEED, OF_KEY = 0, 1, 2
+"""What a site opens of another one."""
+
+_SERVER = "the server"
+
+
+class MaskedSite:
+    """A site's side of one masked sum.
+
+    Every method is a function of the secret and of what the server agreed on: called again, it gives the same message.
+
+    Parameters
+    ----------
+    plan : MaskedPlan
+        The plan.
+    name : str
+        This site.
+    signing_key : Ed25519PrivateKey
+        Its long-term key, whose public half the plan has.
+    secret : SiteSecret
+        Its secret of this sum. Whoever keeps it saves it after each method, before the message leaves.
+
+    Raises
+    ------
+    InputError
+        Where the plan has another key of this site, or does not expect it.
+    """
+
+    def __init__(self, plan: MaskedPlan, name: str, signing_key: Ed25519PrivateKey, secret: SiteSecret) -> None:
+        if name not in plan.keys:
+            raise InputError(name, "is not a site of this masked sum, which expects others")
+        if plan.keys[name] != keys.signing_public(signing_key):
+            raise InputError(name, "has another signing key than the plan says", "give the server the public key again")
+        self.plan, self.name, self.signing_key, self.secret = plan, name, signing_key, secret
+        self.round_id = plan.round_id
+        self._verified: tuple[bytes, dict[str, tuple[bytes, bytes]]] | None = None
+
+    def advertise(self) -> Message:
+        """Return public keys, and the commitment to the seed."""
+        rows = [*self.secret.public_keys, commitment(self.round_id, self.secret.seed)]
+        return self._signed(ADVERTISE, {"keys": as_bytes(rows, keys.KEY_BYTES)})
+
+    def deal(self, agreed_keys: Message) -> Message:
+        """Return the shares of the seed and of the masking key, sealed for each of the sites whose keys came.
+
+        Raises
+        ------
+        InputError
+            For keys that are not signed by their sites, and fewer than the threshold.
+        """
+        public = self._public_keys(agreed_keys)
+        parties = [self.plan.party(site) for site in public]
+        shares = [
+            shamir.share(
+                int.from_bytes(secret, "little"), self.secret.coefficients(name, self.plan.threshold - 1), parties
+            )
+            for name, secret in ((b"seed", self.secret.seed), (b"key", self.secret.masking_key))
+        ]
+        boxes, digests = [], []
+        for site, of_seed, of_key in zip(public, *shares, strict=True):
+            plain = shamir.element_bytes(of_seed) + shamir.element_bytes(of_key)
+            key = None if site == self.name else self._box_key(public[site][0], self.name, site)
+            box = keys.seal(key, plain, self._box_context(self.name, site)) if key else bytes(SEALED_BYTES)
+            boxes.append(box)
+            digests += [share_digest(plain[: shamir.ELEMENT_BYTES]), share_digest(plain[shamir.ELEMENT_BYTES :])]
+        return self._signed(
+            DEAL,
+            {
+                "boxes": as_bytes(boxes, SEALED_BYTES),
+                "digests": as_bytes(digests, DIGEST_BYTES).reshape(-1, 2, DIGEST_BYTES),
+            },
+        )
+
+    def mask(self, agreed_keys: Message, agreed_shares: Message, words: Words) -> Message:
+        """Return the site's numbers under masks.
+
+        Parameters
+        ----------
+        agreed_keys, agreed_shares : Message
+            What the server agreed on after steps 1 and 2.
+        words : ndarray of shape (L, 2)
+            The site's numbers in fixed point.
+
+        Raises
+        ------
+        InputError
+            Where masks under the same secret had left for other sites or other numbers.
+        """
+        public, dealers = self._public_keys(agreed_keys), self._dealers(agreed_keys, agreed_shares)
+        if words.shape != (self.plan.length, 2):
+            raise InputError(self.name, f"has {len(words)} numbers, expected {self.plan.length}")
+        numbers = sha256(fixed_point.to_bytes(words)).digest()
+        self.secret.bind("masked", sha256(agreed_keys.payload + _names(dealers) + numbers).digest())
+        masked = fixed_point.add(words, keys.mask(self._own_seed(), len(words)))
+        for site in dealers:
+            if site != self.name:
+                seed = pair_seed(self.round_id, self.secret.masking_key, public[site][1])
+                one = keys.mask(seed, len(words))
+                masked = fixed_point.add(masked, one if self.name < site else fixed_point.negated(one))
+        return self._signed(MASK, {"words": masked})
+
+    def confirm(self, agreed_keys: Message, agreed_shares: Message, agreed_sum: Message) -> Message:
+        """Return that this site has seen whose numbers are summed.
+
+        Raises
+        ------
+        InputError
+            Where it is not among them, where they are fewer than the threshold, and where it has confirmed others.
+        """
+        transcript = self._transcript(agreed_keys, agreed_shares, agreed_sum)
+        self.secret.bind("confirmed", transcript)
+        return self._signed(CONFIRM, {"seen": as_bytes([transcript], len(transcript))[0]})
+
+    def reveal(
+        self, agreed_keys: Message, agreed_shares: Message, agreed_sum: Message, agreed_confirmations: Message
+    ) -> Message:
+        """Return shares: of the seeds of sites whose numbers are summed, and of the keys of those that left.
+
+        Raises
+        ------
+        InputError
+            Where fewer sites than the threshold have confirmed the same, and where this site has confirmed others.
+        """
+        transcript = self._transcript(agreed_keys, agreed_shares, agreed_sum)
+        self._check_confirmations(transcript, agreed_sum, agreed_confirmations)
+        self.secret.bind("confirmed", transcript)
+        public, summed = self._public_keys(agreed_keys), set(agreed_sum.sites)
+        kinds, shares = [], []
+        for row, site in enumerate(agreed_shares.sites):
+            plain = self._open_box(site, public[site][0], agreed_shares.arrays["boxes"][row].tobytes())
+            kind = NOTHING if plain is None else OF_SEED if site in summed else OF_KEY
+            part = bytes(shamir.ELEMENT_BYTES) if plain is None else _part(plain, kind)
+            kinds.append(kind)
+            shares.append(part)
+        return self._signed(
+            REVEAL, {"kinds": np.array(kinds, np.uint8), "shares": as_bytes(shares, shamir.ELEMENT_BYTES)}
+        )
+
+    def _own_seed(self) -> bytes:
+        return own_seed(self.round_id, self.secret.seed)
+
+    def _signed(self, step: int, arrays: Mapping[str, Any]) -> Message:
+        text = keys.signed_text(self.round_id, step, self.name, payload_of(arrays))
+        return Message(self.round_id, step, (self.name,), arrays, self.signing_key.sign(text))
+
+    def _public_keys(self, agreed: Message) -> dict[str, tuple[bytes, bytes]]:
+        """Return the public keys of the sites whose keys came, each with its site's signature under it."""
+        if self._verified is not None and self._verified[0] == agreed.payload + _names(agreed.sites):
+            return self._verified[1]
+        self._check_agreed(agreed, ADVERTISE, {"keys": (3, keys.KEY_BYTES), "signatures": (keys.SIGNATURE_BYTES,)})
+        for site, rows, signature in zip(agreed.sites, agreed.arrays["keys"], agreed.arrays["signatures"], strict=True):
+            text = keys.signed_text(self.round_id, ADVERTISE, site, payload_of({"keys": rows}))
+            if not keys.verify(self.plan.keys[site], signature.tobytes(), text):
+                raise InputError(_SERVER, f"sent keys of {site} that {site} has not signed")
+        public = {
+            site: (rows[0].tobytes(), rows[1].tobytes())
+            for site, rows in zip(agreed.sites, agreed.arrays["keys"], strict=True)
+        }
+        if public.get(self.name) != self.secret.public_keys:
+            raise InputError(_SERVER, f"has other keys of {self.name} than this site's, or none: it came too late")
+        self._verified = agreed.payload + _names(agreed.sites), public
+        return public
+
+    def _dealers(self, agreed_keys: Message, agreed: Message) -> tuple[str, ...]:
+        """Return the sites whose shares came."""
+        self._check_agreed(agreed, DEAL, {"boxes": (SEALED_BYTES,)})
+        if not set(agreed.sites) <= set(agreed_keys.sites) or self.name not in agreed.sites:
+            raise InputError(_SERVER, f"has no shares of {self.name}, or of sites without keys: it came too late")
+        return agreed.sites
+
+    def _check_agreed(self, agreed: Message, step: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise for a message of another round or step, of sites that are not in the plan, or of fewer than T."""
+        if agreed.round_id != self.round_id or agreed.step != step:
+            raise InputError(_SERVER, "sent a message of another round or step")
+        count = len(agreed.sites)
+        if list(agreed.sites) != sorted(set(agreed.sites) & set(self.plan.sites)):
+            raise InputError(_SERVER, "names sites that are not in the plan, or not in order")
+        if count < self.plan.threshold:
+            raise InputError(_SERVER, f"goes on with {count} sites, and this sum takes {self.plan.threshold}")
+        if problem := shape_problem(agreed, {name: ((count, *shape), "uint8") for name, shape in shapes.items()}):
+            raise InputError(_SERVER, f"sent a message that is none: {problem}")
+
+    def _transcript(self, agreed_keys: Message, agreed_shares: Message, agreed_sum: Message) -> bytes:
+        """Return the digest of what a site confirms, everything checked."""
+        self._public_keys(agreed_keys)
+        dealers = self._dealers(agreed_keys, agreed_shares)
+        self._check_agreed(agreed_sum, MASK, {})
+        if not set(agreed_sum.sites) <= set(dealers):
+            raise InputError(_SERVER, "sums numbers of sites without shares")
+        if self.name not in agreed_sum.sites:
+            raise InputError(_SERVER, f"sums without {self.name}, whose numbers came too late")
+        return transcript_of(agreed_keys, dealers, agreed_sum.sites)
+
+    def _check_confirmations(self, transcript: bytes, agreed_sum: Message, agreed: Message) -> None:
+        """Raise where fewer than T of the sites that are summed have signed that they have seen the same."""
+        self._check_agreed(agreed, CONFIRM, {"signatures": (keys.SIGNATURE_BYTES,)})
+        payload = payload_of({"seen": np.frombuffer(transcript, np.uint8)})
+        for site, signature in zip(agreed.sites, agreed.arrays["signatures"], strict=True):
+            text = keys.signed_text(self.round_id, CONFIRM, site, payload)
+            if site not in agreed_sum.sites or not keys.verify(self.plan.keys[site], signature.tobytes(), text):
+                raise InputError(_SERVER, f"has no signature of {site} for what this site has seen")
+
+    def _box_key(self, public: bytes, dealer: str, recipient: str) -> bytes:
+        """Return the key of a box: another one for each direction, so that each seals once."""
+        shared = keys.agree(self.secret.sealing_key, public)
+        return keys.derive(shared, self.round_id, b"share", dealer.encode(), recipient.encode())
+
+    def _box_context(self, dealer: str, recipient: str) -> bytes:
+        return self.round_id + dealer.encode() + b"\0" + recipient.encode()
+
+    def _open_box(self, dealer: str, public: bytes, box: bytes) -> bytes | None:
+        """Return the two shares that a site dealt to this one; None where the box does not open."""
+        if dealer == self.name:
+            party = [self.plan.party(self.name)]
+            of_both = [
+                shamir.share(
+                    int.from_bytes(secret, "little"), self.secret.coefficients(name, self.plan.threshold - 1), party
+                )[0]
+                for name, secret in ((b"seed", self.secret.seed), (b"key", self.secret.masking_key))
+            ]
+            return b"".join(map(shamir.element_bytes, of_both))
+        return keys.unseal(self._box_key(public, dealer, self.name), box, self._box_context(dealer, self.name))
+
+
+def share_digest(share: bytes) -> bytes:
+    """Return the digest by which a share is known."""
+    return sha256(b"consilience share" + share).digest()[:DIGEST_BYTES]
+
+
+def own_seed(round_id: bytes, seed: bytes) -> bytes:
+    """Return the key of the stream of a site's own mask."""
+    return keys.derive(seed, round_id, b"own")
+
+
+def pair_seed(round_id: bytes, private: bytes, public: bytes) -> bytes:
+    """Return the key of the stream that two sites have in common."""
+    return keys.derive(keys.agree(private, public), round_id, b"pair")
+
+
+def transcript_of(agreed_keys: Message, dealers: tuple[str, ...], summed: tuple[str, ...]) -> bytes:
+    """Return the digest of the keys, of the sites whose shares came, and of those whose numbers are summed."""
+    return sha256(agreed_keys.payload + _names(agreed_keys.sites) + _names(dealers) + _names(summed)).digest()
+
+
+def _names(sites: tuple[str, ...]) -> bytes:
+    return sha256("\0".join(sites).encode()).digest()
+
+
+def _part(plain: bytes, kind: int) -> bytes:
+    return plain[: shamir.ELEMENT_BYTES] if kind == OF_SEED else plain[shamir.ELEMENT_BYTES :]
