@@ -58,7 +58,8 @@ class FusedLaplace:
     @property
     def posterior_covariance(self) -> Array:
         """The covariance (q, q)."""
-        return symmetric_part(np.linalg.inv(self.posterior_precision))
+        covariance: Array = np.linalg.inv(self.posterior_precision).astype(np.float64, copy=False)
+        return symmetric_part(covariance)
 
     def arrays(self) -> dict[str, Array]:
         """Return the means of the weights by name, in their shapes."""

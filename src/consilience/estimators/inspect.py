@@ -46,10 +46,12 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
     if header.provenance is not None:
         rows += provenance_rows(header.provenance.model_dump())
     made = header.provenance is not None
-    steps = f"a Pipeline that ends in a {header.last_step}" if header.last_step is not None else f"a {header.estimator}"
+    fitted = (
+        f"a Pipeline that ends in a {header.last_step}" if header.last_step is not None else f"a {header.estimator}"
+    )
     whose = "a file with the fused sums of all sites" if made else "a file with the sums of a site"
     plain = plain_words(
-        f"{whose}, from which {steps} is fitted as from all rows",
+        f"{whose}, from which {fitted} is fitted as from all rows",
         None,
         f"sums of the same estimator, its hyper-parameters and the same {header.n_columns} columns, of other rows",
         made,

@@ -98,7 +98,7 @@ def layer_kinds(module: nn.Module) -> dict[str, str]:
     """
     kinds = {}
     for path, submodule in module.named_modules():
-        base = _torch_base(type(submodule))
+        base = _torch_base(type(submodule))  # type: ignore[arg-type]  # classes are hashable, which mypy does not see
         if base is None or next(submodule.children(), None) is not None:
             continue
         if base.__module__.endswith(".activation"):

@@ -139,7 +139,7 @@ class Features(Displayed):
     scaling: Mapping[str, tuple[float, ...]] | None = None
     classes: tuple[str, ...] | None = None
     from_columns: bool = False
-    categories: Mapping[str, tuple[str, ...]] | None = None
+    categories: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         for name in ("names", "units", "classes"):
@@ -258,8 +258,9 @@ def as_features(features: Any) -> Features | None:
 
 
 def _is_unit_or_categories(stated: object) -> bool:
-    is_list = isinstance(stated, Sequence) and not isinstance(stated, bytes)
-    return isinstance(stated, str) or (is_list and len(stated) > 0 and all(isinstance(one, str) for one in stated))
+    if isinstance(stated, bytes) or not isinstance(stated, Sequence):
+        return False
+    return isinstance(stated, str) or (len(stated) > 0 and all(isinstance(one, str) for one in stated))
 
 
 def _first(names: Sequence[str], count: int = 5) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.errors import InputError, Problem, UnsupportedError, unreadable
+from consilience.catalogue import unreadable
+from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.federated.masking.fixed_point import WORD_BYTES, Words, as_words
 from consilience.federated.plan import NAME_RULE, is_name
 

@@ -165,7 +165,8 @@ class Adapter(ABC):
     @final
     def accepts(self, model: object) -> bool:
         """Return whether `model` is of this class or a subclass."""
-        return (self.library, self.class_name) in _library_classes(type(model))
+        known = _library_classes(type(model))  # type: ignore[arg-type]  # classes are hashable, which mypy does not see
+        return (self.library, self.class_name) in known
 
     @final
     def require_fitted(self, model: Any, attribute: str) -> None:

@@ -325,7 +325,7 @@ def judge(
 
     def leave_out_colluding() -> None:
         chosen = np.flatnonzero(kept)
-        n_left = limit - np.count_nonzero(~kept)
+        n_left = limit - int(np.count_nonzero(~kept))
         colluding[chosen] = colluding_sites(distances[np.ix_(chosen, chosen)] ** 2, n_left)
         kept[colluding] = False
 
