@@ -178,6 +178,7 @@ def refit_fusion(
     inputs: Any,
     rng: np.random.Generator,
     partner_inputs: Any = None,
+    is_joined: bool = False,
 ) -> NetworkFusion:
     """Return the fusion with every layer fitted to the outputs of the models' layers.
 
@@ -199,6 +200,9 @@ def refit_fusion(
     partner_inputs : Tensor or iterable of batches, optional
         Inputs by which units without a partner are found, which then keep one model's answers
         (``repair.partners``). Default: none, all units have the mean of the models'.
+    is_joined : bool, optional
+        Whether units of one model may be joined, so that layers are fitted to the outputs of the models as they are
+        (``repair.joined_units``). Default: False.
     """
     # Nothing was averaged where no fused unit has two members: the network is the models side by side.
     if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
@@ -210,15 +214,23 @@ def refit_fusion(
     # Sums of floating-point numbers depend on their order: models are taken in the canonical one.
     fused, models = fusion.model, fusion.aligned_models
     aligned = [models[i] for i in order]
+    if is_joined and fusion._rebuild is not None:
+        aligned = [fusion._rebuild(fusion.inputs[i].network) for i in order]
     weights = np.array([fusion.inputs[i].weight for i in order])
     try:
         fit_inputs = _made_up_inputs(aligned, weights, example, rng) if inputs is None else inputs
-        shares = None
+        shares, maps = None, None
+        if is_joined:
+            from consilience.networks.repair.joined_units import joined_layers  # here, as below
+
+            units = [fusion.inputs[i].network.units for i in order]
+            transports = [fusion.transports[i] for i in order]
+            maps, shares = joined_layers(fusion.network.symmetry, transports, units, weights)
         if partner_inputs is not None:
             from consilience.networks.repair.partners import layer_shares  # here, since it needs torch
 
             shares = layer_shares(aligned, weights, fusion.network.symmetry, partner_inputs)
-        refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng, shares=shares)
+        refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng, shares=shares, maps=maps)
     except (InputError, UnsupportedError) as error:
         return replace(fusion, details={**fusion.details, "refit": f"not done: {reason_of(error)}"})
     description = "layers fitted on inputs" if inputs is not None else "layers fitted on made-up inputs"

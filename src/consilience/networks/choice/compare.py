@@ -30,6 +30,7 @@ from consilience.networks.classes.logits import OneOutput, TwoClasses
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.distillation import Distilled, distill, has_batch_norm
 from consilience.networks.method import NetworkMethod
+from consilience.networks.methods.activation_joins import ActivationJoins
 from consilience.networks.methods.activation_slots import ActivationSlots
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.methods.optimal_transport import OTFusion
@@ -39,9 +40,11 @@ from consilience.networks.synthetic.draws import draw_inputs
 
 MAX_AVERAGES = 3
 """The base, that with rows of its head by class, and that by Fisher information."""
-MAX_REFITTED = 6
-"""The base refitted, and those of units matched by activations, with one width and by slots, each also with its head
-fitted."""
+MAX_REFITTED = 8
+"""The base refitted, and those of units matched by activations, with one width, by slots and joined, each also with its
+head fitted."""
+MIN_MODELS_OF_JOINS = 4
+"""Networks from which on units are joined within models too: the fewest that were tried."""
 MIN_MODELS_OF_WIDER = 4
 """Networks from which on wider ones are compared: of two the network of twice the width is their ensemble."""
 WIDER_FACTORS = (1.5, 2.0)
@@ -62,7 +65,7 @@ MIN_REAL_INPUTS = 128
 """Given inputs from which batch normalisation may learn its statistics in a distillation: two batches, by hand."""
 MATCHING_INPUTS = 512
 """Inputs at most by whose activations units are matched. Chosen by hand, for memory."""
-_BY_ACTIVATIONS, _IN_SLOTS = OTFusion(cost="activations"), ActivationSlots()
+_BY_ACTIVATIONS, _IN_SLOTS, _JOINED = OTFusion(cost="activations"), ActivationSlots(), ActivationJoins()
 
 
 @dataclass(eq=False)
@@ -290,6 +293,9 @@ class Comparison:
             # In one width it gained nothing on four ResNet-8 (73.1 where `refit_activations` had 76.0), its score did.
             if self._has_slots and (self._is_depthwise or not workshop.has_equal_widths):
                 by_activations["refit_partial"] = _IN_SLOTS
+            # A depthwise layer cannot undo a mean of unlike units, and reads no other.
+            if len(workshop.order) >= MIN_MODELS_OF_JOINS and self._has_slots and not self._is_depthwise:
+                by_activations["refit_joined"] = _JOINED
             for name, method in by_activations.items():
                 with self._or_noted(name):
                     bases[name] = workshop.averaged(method, inputs[:MATCHING_INPUTS])
@@ -302,7 +308,8 @@ class Comparison:
                 continue
             keeps_apart = name == "refit_partial" and self._is_depthwise
             partner_inputs = inputs[:MATCHING_INPUTS] if keeps_apart else None
-            fusion = refit_fusion(base, workshop.order, None, inputs, rng, partner_inputs)
+            is_joined = name == "refit_joined"
+            fusion = refit_fusion(base, workshop.order, None, inputs, rng, partner_inputs, is_joined)
             if fusion.repaired is None:
                 self.notes.append(f"{name} was left out: {fusion.details['refit']}")
                 continue

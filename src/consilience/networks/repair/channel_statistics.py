@@ -169,6 +169,12 @@ def target_statistics(statistics: Sequence[ChannelStatistics], weights: Array) -
     return ChannelStatistics((a * means).sum(dim=0), (a * stds).sum(dim=0))
 
 
+def moved_statistics(statistics: ChannelStatistics, by: Array) -> ChannelStatistics:
+    """Return means over channels, by a matrix (channels, k), of a model's means and standard deviations (k,)."""
+    matrix = torch.as_tensor(by).to(statistics.mean)
+    return ChannelStatistics(matrix @ statistics.mean, matrix @ statistics.std, statistics.count)
+
+
 def running_statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     """Return the running mean and variance of a batch normalisation that keeps them, float64."""
     if norm.running_mean is None or norm.running_var is None:

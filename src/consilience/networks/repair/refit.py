@@ -28,12 +28,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from consilience.checks import Array, is_count
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.repair.anchor import anchor_norms
 from consilience.networks.repair.channel_statistics import (
     channel_rows,
     gain_and_bias,
     measure_channels,
+    moved_statistics,
     rescale_channels,
     set_running_statistics,
     target_statistics,
@@ -72,6 +73,7 @@ def refit(
     batch_size: int = 256,
     rng: np.random.Generator | int = 0,
     shares: Mapping[str, Array] | None = None,
+    maps: Mapping[str, Sequence[Array]] | None = None,
 ) -> Repaired[_Module]:
     """Return a copy of a fused network whose layers are fitted to the outputs of the aligned models' layers.
 
@@ -104,6 +106,11 @@ def refit(
     shares : mapping of str to array of shape (n_models, channels), optional
         By the name of a linear or convolutional layer, the weight of each model in each of its outputs, where that is
         not `weights`: units that have no partner keep one model's answers (``partners``). Default: none.
+    maps : mapping of str to sequence of arrays of shape (channels, k_i), of length n_models, optional
+        For models that are not aligned, as their units are joined: by the name of a layer or normalisation, for every
+        model the means of its outputs that belong to the fused network's; rows of zeros where it has none
+        (``joined_units``). A model whose units were joined on both sides of its layers would no longer answer as it
+        does. Default: none, the models are aligned.
 
     Returns
     -------
@@ -116,6 +123,8 @@ def refit(
         When there are no inputs, or values are not finite.
     OptionError
         When an option has a value that it does not take.
+    UnsupportedError
+        For maps of networks with recurrent layers.
 
     Examples
     --------
@@ -134,6 +143,9 @@ def refit(
     batches, rng = _split_into_batches(inputs, batch_size), np.random.default_rng(rng)
     network: Any = deepcopy(fused)
     order = layer_order(network, batches[0])
+    if maps is not None and order.recurrent:
+        raise UnsupportedError("recurrent layers are not fitted to models whose units are joined")
+    maps = {} if maps is None else maps
     notes, factors = dict(order.skipped), {}
     rescaled_names = repaired_layers(order, output=False)
     # Every batch gives a share of the patches by its number of samples.
@@ -154,10 +166,10 @@ def refit(
             elif norm is not None and _has_gain(network.get_submodule(norm)):
                 # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
                 _remeasure_batch_norm(passes[0], norm)
-                moments = _regression_moments(passes, name, norm, of_channels, patches_per_sample, rng)
+                moments = _regression_moments(passes, name, norm, of_channels, patches_per_sample, rng, maps.get(name))
                 _fit_with_batch_norm(part, network.get_submodule(norm), moments, ridge)
             else:
-                moments = _regression_moments(passes, name, name, of_channels, patches_per_sample, rng)
+                moments = _regression_moments(passes, name, name, of_channels, patches_per_sample, rng, maps.get(name))
                 blocks, bias = moments.solve(weight_blocks(part), part.bias is not None, ridge)
                 write_weight_blocks(part, blocks)
                 if part.bias is not None:
@@ -165,10 +177,12 @@ def refit(
             # Least squares shrinks deviations: they are restored before the next layer reads these outputs.
             if rescaled and name in rescaled_names and part.weight is not None:
                 current, *of_models = (measure_channels(forward, name) for forward in passes)
+                if name in maps:
+                    of_models = [moved_statistics(one, by) for one, by in zip(of_models, maps[name], strict=True)]
                 factors[name] = rescale_channels(part, current, target_statistics(of_models, of_channels))
         if rescaled:
             # In the units of the models, not of the inputs: else training mode would scale every channel twice.
-            notes.update(anchor_norms(network, aligned, a)[1])
+            notes.update(anchor_norms(network, aligned, a, maps)[1])
     return Repaired(network, factors, notes)
 
 
@@ -232,6 +246,7 @@ def _regression_moments(
     weights: Array,
     patches_per_sample: float,
     rng: np.random.Generator,
+    maps: Sequence[Array] | None,
 ) -> RegressionMoments:
     """Return the joint moments of the inputs of the fused network's layer and the mean outputs of the models.
 
@@ -249,9 +264,11 @@ def _regression_moments(
         Patches that are drawn, for each input.
     rng : numpy.random.Generator
         For the draws.
+    maps : sequence of arrays of shape (k, k_i) or None
+        From the models' outputs to those of the fused network, where models are not aligned.
     """
     layer: Any = passes[0].module.get_submodule(name)
-    channel_weights = _channel_weights(passes[1:], name, weights)  # (models, k)
+    channel_weights = _channel_weights(passes[1:], name, weights, maps)  # (models, k)
     total: RunningMoments | None = None
     model_calls = [forward.inputs_and_outputs(target_name) for forward in passes[1:]]
     for (inputs, own_outputs), *calls in zip(passes[0].inputs_and_outputs(name), *model_calls, strict=True):
@@ -260,7 +277,12 @@ def _regression_moments(
         # The same patches of all networks, by their numbers in the order of the layer's outputs.
         rows = np.arange(n_patches) if n_patches <= n_drawn else np.sort(rng.choice(n_patches, n_drawn, replace=False))
         drawn = torch.as_tensor(rows, device=inputs.device)
-        outputs = torch.stack([channel_rows(layer, output)[drawn].to(inputs) for _, output in calls])  # (models, m, k)
+        rows_by_model = [channel_rows(layer, output)[drawn].to(inputs) for _, output in calls]  # (m, k_i) each
+        if maps is not None:
+            rows_by_model = [
+                of_one @ torch.as_tensor(by).to(of_one).T for of_one, by in zip(rows_by_model, maps, strict=True)
+            ]
+        outputs = torch.stack(rows_by_model)  # (models, m, k)
         # The mean over models has the same minimiser as the sum of their squared distances.
         targets = torch.einsum("ik,ink->nk", channel_weights.to(inputs), outputs)
         patches = patch_blocks(layer, inputs, drawn, positions)  # ((groups,) m, d)
@@ -273,13 +295,20 @@ def _regression_moments(
     return RegressionMoments(mean[..., :d], mean[..., d:], covariance[..., :d, :d], covariance[..., d:, :d])
 
 
-def _channel_weights(passes: Sequence[PartialForward], name: str, weights: Array) -> Tensor:
+def _channel_weights(
+    passes: Sequence[PartialForward], name: str, weights: Array, maps: Sequence[Array] | None
+) -> Tensor:
     """Return the weight of each model in each channel (models, k): zero where it has no such unit."""
     layers: list[Any] = [forward.module.get_submodule(name) for forward in passes]
     has_unit = [
         weight_blocks(layer).ne(0).any(dim=-1).flatten() | (False if layer.bias is None else layer.bias.ne(0))
         for layer in layers
     ]
+    if maps is not None:
+        has_unit = [
+            (torch.as_tensor(by).to(of_model.device) * of_model).ne(0).any(dim=1)
+            for of_model, by in zip(has_unit, maps, strict=True)
+        ]
     by_model = torch.as_tensor(weights).to(layers[0].weight.device).reshape(len(layers), -1)  # (models, 1 or k)
     a = by_model * torch.stack(has_unit)
     return a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
