@@ -7,8 +7,8 @@
 4. **Candidates** (``compare``): every site's own network; the average, for networks of one start, or the matched
    network; that with the rows of its head by class; that by Fisher information, where it came along, and by Kronecker
    factors of layers at several dampings, where sites say them (``kronecker``); the same refitted layer by layer; that
-   of networks matched by their activations on the inputs to fit on, refitted; both with the head in closed form; and
-   the best of these distilled from the teacher.
+   of networks matched by their activations on the inputs to fit on, refitted; of four and more networks, that of units
+   joined within models too; all of these with the head in closed form; and the best of them distilled from the teacher.
 5. **Choice** by ``choose``, verdict by ``verdict``.
 """
 
