@@ -294,7 +294,8 @@ class Comparison:
             if self._has_slots and (self._is_depthwise or not workshop.has_equal_widths):
                 by_activations["refit_partial"] = _IN_SLOTS
             # A depthwise layer cannot undo a mean of unlike units, and reads no other.
-            if len(workshop.order) >= MIN_MODELS_OF_JOINS and self._has_slots and not self._is_depthwise:
+            is_several = len(workshop.order) >= MIN_MODELS_OF_JOINS and workshop.has_equal_widths
+            if is_several and self._has_slots and not self._is_depthwise:
                 by_activations["refit_joined"] = _JOINED
             for name, method in by_activations.items():
                 with self._or_noted(name):
