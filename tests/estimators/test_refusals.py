@@ -55,6 +55,40 @@ def refused_by_name():
     }
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda solver=solver: LinearDiscriminantAnalysis(solver=solver) for solver in ("svd", "lsqr")),
+        RidgeClassifier,
+    ],
+)
+def test_classifiers_of_one_class_in_all_are_refused_and_its_sites_are_not(make):
+    X, y = two_class_rows(0)
+    of_one = y == 3
+    first, second = (X[of_one][j::2] for j in (0, 1))
+    alone = [
+        cs.describe(make().fit(rows, np.full(len(rows), 3)), (rows, np.full(len(rows), 3))) for rows in (first, second)
+    ]
+    with pytest.raises(cs.InputError, match="the sums of all sites: has one class in all, expected two or more"):
+        cs.fuse(alone)
+    with pytest.raises(cs.InputError, match="has one class in all"):
+        cs.rebuild(alone[0])
+    other = cs.describe(make().fit(X[~of_one], y[~of_one]), (X[~of_one], y[~of_one]))
+    assert cs.fuse([*alone, other]).n_components == 2
+
+
+def test_one_object_given_twice_is_said_to_be_one():
+    X, y = two_class_rows(0)
+    model = GaussianNB().fit(X, y)
+    for one in (model, cs.describe(model), cs.fuse([GaussianNB().fit(X[j::2], y[j::2]) for j in (0, 1)])):
+        with pytest.raises(
+            cs.InputError, match="model 1: is the same object as model 0: the same rows would count twice"
+        ):
+            cs.fuse([one, one])
+    with pytest.raises(cs.InputError, match="has the same sums as"):
+        cs.fuse([model, GaussianNB().fit(X, y)])
+
+
 OF_LAPLACE_TORCH = (
     "KronLaplace",
     "KronLLLaplace",
