@@ -89,6 +89,29 @@ def test_one_object_given_twice_is_said_to_be_one():
         cs.fuse([model, GaussianNB().fit(X, y)])
 
 
+def test_a_fusion_beside_one_of_its_sites_is_refused():
+    X, y = two_class_rows(0)
+    sites = {f"site {j}": cs.describe(GaussianNB().fit(X[j::3], y[j::3])) for j in range(3)}
+    fusion = cs.fuse({name: sites[name] for name in ("site 0", "site 1")})
+    with pytest.raises(cs.InputError, match="all: was fused from site 0, which is given too: it would count twice"):
+        cs.fuse({"all": fusion, "site 0": sites["site 0"]})
+    whole = cs.fuse({"all": fusion, "site 2": sites["site 2"]})
+    np.testing.assert_allclose(whole.model.theta_, GaussianNB().fit(X, y).theta_, rtol=1e-12)
+
+
+def test_weights_that_are_none_are_named_with_what_was_found():
+    X, y = regression_rows(0)
+    weights = np.ones(len(X))
+    weights[7] = -2.0
+    for odd, message in (
+        (weights, "found -2 for row 7"),
+        (weights[:3], r"found shape \(3,\)"),
+        (0 * weights, "0 for all"),
+    ):
+        with pytest.raises(cs.OptionError, match=message):
+            cs.describe(Ridge().fit(X, y), (X, y), sample_weight=odd)
+
+
 OF_LAPLACE_TORCH = (
     "KronLaplace",
     "KronLLLaplace",

@@ -102,6 +102,7 @@ def describe_inputs(
                 raise InputError("", f"is no statistics file but {_called(one)}", "fuse files of one kind")
             else:
                 statistics, digest = statistics_of(one.model), None
+                ancestors = ancestors_of(one.model.record if isinstance(one.model, EstimatorFusion) else None)
             left, withheld = withhold(statistics, min_count)
             described.append(
                 DescribedEstimator(
