@@ -72,9 +72,10 @@ def estimators_table() -> str:
     ]
     for row in _results("estimators"):
         library, _, name = row["estimator"].partition(".")
-        called = f"`{name}`" + (" of statsmodels" if library == "statsmodels" else "")
+        called = f"`{name}`" + {"statsmodels": " of statsmodels", "laplace": " of laplace-torch"}.get(library, "")
         if row["mark"] == "approximate":
-            cells = ["", _error(row["product"]), f"{row['refined']:.0e} ({row['rounds']})"]
+            refined = "–" if row["refined"] is None else f"{row['refined']:.0e} ({row['rounds']})"
+            cells = ["", _error(row["product"]), refined]
         else:
             cells = [f"{row['difference']:.0e}" if row["difference"] else "0", "", ""]
         lines.append(f"| {called} | {row['mark']} | {' | '.join(cells)} | {row['bytes']:,} |")

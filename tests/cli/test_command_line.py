@@ -167,6 +167,9 @@ def test_json_of_merges_methods_and_completion(folder, command):
     meaning = "Position between the first model (0) and the second (1). Default: 0.5."
     assert method["options"] == [{"name": "t", "default": 0.5, "type": "float", "meaning": meaning}]
     assert printed(command, "methods")["estimators"]
+    (estimator,) = printed(command, "methods", "GaussianNB")["estimators"]
+    assert estimator["fusion"] == "exact"
+    assert command("methods", "FullLaplace").out.count("FullLaplace of laplace") == 1
     assert printed(command, "completion", "fish")["shell"] == "fish"
     assert printed(command, "doctor")["versions"]["consilience"] == cs.__version__
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click import UsageError
 from click.testing import CliRunner
+from sklearn.linear_model import LogisticRegression
 
 import consilience as cs
 from consilience.cli.commands import cli
@@ -135,6 +136,55 @@ def test_sites_answer_over_flower(room, expected):
     report = json.loads((room / "fused.round.json").read_text())
     assert [one["site"] for one in report["took_part"]] == list(SITES)
     assert report["request"]["number"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_refinement_over_flower_is_that_in_memory(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(240, 3))
+    y = (X @ [1.0, -2.0, 0.5] + rng.logistic(size=240) > 0).astype(int)
+    data = {site: (X[number::2], y[number::2]) for number, site in enumerate(SITES[:2])}
+    (tmp_path / "keys").mkdir()
+    write_certificates(tmp_path)
+    for site, (own, labels) in data.items():
+        model = LogisticRegression(C=20.0, tol=1e-10, max_iter=10_000).fit(own, labels)
+        cs.save(model, tmp_path / f"{site}.safetensors", data=(own, labels))
+        np.savez(tmp_path / f"{site}.npz", x=own, y=labels)
+        write_key(tmp_path, f"{site}.key", tmp_path / "keys")
+        (tmp_path / "keys" / f"{site}.key.pub").rename(tmp_path / "keys" / f"{site}.pub")
+    sent = {site: cs.load(tmp_path / f"{site}.safetensors") for site in data}
+    expected = cs.federated.exchange("refine", cs.fuse(sent), data, rounds=6)
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    serve = ["serve", "--flower", "--address", address, "--certificates", tmp_path, "--site-keys", tmp_path / "keys"]
+    serve += ["-o", "fused.safetensors", "--deadline", "120", "--poll", "0.1", "--then", "refine:6"]
+    known = ["--flower", address, "--root-certificates", "ca.crt", "--timeout", "240"]
+    with ExitStack() as stack:
+        server = stack.enter_context(running(*serve, cwd=tmp_path))
+        listening(port)
+        for site in data:
+            send = stack.enter_context(
+                running("send", f"{site}.safetensors", *known, "--key", f"{site}.key", cwd=tmp_path)
+            )
+            assert send.wait(240) == 0, send.stderr.read()
+        follow = [
+            stack.enter_context(
+                running("answer", *known, "--key", f"{site}.key", "--data", f"{site}.npz", "--follow", cwd=tmp_path)
+            )
+            for site in data
+        ]
+        out, err = server.communicate(timeout=240)
+        assert server.returncode == 0, err
+        for process in follow:
+            text, trouble = process.communicate(timeout=120)
+            assert process.returncode == 0, trouble
+            assert "answered request refine 1 of 6" in text
+    assert "of 6) closed (all sites in): 2 of 2 sites answered" in out
+    model = cs.rebuild(cs.load(tmp_path / "fused.safetensors"))
+    np.testing.assert_array_equal(model.coef_, expected.model.coef_)
+    pooled = LogisticRegression(C=20.0, tol=1e-12, max_iter=10_000).fit(X, y)
+    np.testing.assert_allclose(model.coef_, pooled.coef_, rtol=1e-6)
 
 
 def test_the_command_says_what_was_withheld_and_is_quiet_when_told(room, tmp_path):

@@ -55,6 +55,63 @@ def refused_by_name():
     }
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda solver=solver: LinearDiscriminantAnalysis(solver=solver) for solver in ("svd", "lsqr")),
+        RidgeClassifier,
+    ],
+)
+def test_classifiers_of_one_class_in_all_are_refused_and_its_sites_are_not(make):
+    X, y = two_class_rows(0)
+    of_one = y == 3
+    first, second = (X[of_one][j::2] for j in (0, 1))
+    alone = [
+        cs.describe(make().fit(rows, np.full(len(rows), 3)), (rows, np.full(len(rows), 3))) for rows in (first, second)
+    ]
+    with pytest.raises(cs.InputError, match="the sums of all sites: has one class in all, expected two or more"):
+        cs.fuse(alone)
+    with pytest.raises(cs.InputError, match="has one class in all"):
+        cs.rebuild(alone[0])
+    other = cs.describe(make().fit(X[~of_one], y[~of_one]), (X[~of_one], y[~of_one]))
+    assert cs.fuse([*alone, other]).n_components == 2
+
+
+def test_one_object_given_twice_is_said_to_be_one():
+    X, y = two_class_rows(0)
+    model = GaussianNB().fit(X, y)
+    for one in (model, cs.describe(model), cs.fuse([GaussianNB().fit(X[j::2], y[j::2]) for j in (0, 1)])):
+        with pytest.raises(
+            cs.InputError, match="model 1: is the same object as model 0: the same rows would count twice"
+        ):
+            cs.fuse([one, one])
+    with pytest.raises(cs.InputError, match="has the same sums as"):
+        cs.fuse([model, GaussianNB().fit(X, y)])
+
+
+def test_a_fusion_beside_one_of_its_sites_is_refused():
+    X, y = two_class_rows(0)
+    sites = {f"site {j}": cs.describe(GaussianNB().fit(X[j::3], y[j::3])) for j in range(3)}
+    fusion = cs.fuse({name: sites[name] for name in ("site 0", "site 1")})
+    with pytest.raises(cs.InputError, match="all: was fused from site 0, which is given too: it would count twice"):
+        cs.fuse({"all": fusion, "site 0": sites["site 0"]})
+    whole = cs.fuse({"all": fusion, "site 2": sites["site 2"]})
+    np.testing.assert_allclose(whole.model.theta_, GaussianNB().fit(X, y).theta_, rtol=1e-12)
+
+
+def test_weights_that_are_none_are_named_with_what_was_found():
+    X, y = regression_rows(0)
+    weights = np.ones(len(X))
+    weights[7] = -2.0
+    for odd, message in (
+        (weights, "found -2 for row 7"),
+        (weights[:3], r"found shape \(3,\)"),
+        (0 * weights, "0 for all"),
+    ):
+        with pytest.raises(cs.OptionError, match=message):
+            cs.describe(Ridge().fit(X, y), (X, y), sample_weight=odd)
+
+
 OF_LAPLACE_TORCH = (
     "KronLaplace",
     "KronLLLaplace",

@@ -61,7 +61,7 @@ def test_codes_that_only_a_withheld_class_has_do_not_leave():
     for described in (lambda: cs.describe(model), lambda: cs.describe(model, (X, y))):
         with pytest.warns(cs.WithheldWarning, match="class 9"):
             sent = described()
-        assert sent.counts["features"].shape == (2, 4, 5)
+        assert sent.counts["features"].shape == (2, 4 * 5)
         assert sent.maxima["categories"].tolist() == [5.0] * 4
         expected = CategoricalNB().fit(X[:-2], y[:-2])
         assert differences(cs.rebuild(sent), expected, 1e-12) == []

@@ -76,15 +76,16 @@ def method_options() -> frozenset[str]:
 def methods(name: str | None, as_json: bool) -> None:
     """Say what every method does, or explain the methods called NAME, with what their options mean.
 
-    Without a NAME, estimators that need no method are listed too.
+    Without a NAME, estimators that need no method are listed too; the name of one shows it alone.
     """
     names = method_names()
-    if name is not None and name not in names:
+    adapters = [adapter for adapter in ESTIMATORS if name in (None, adapter.class_name)]
+    if name is not None and name not in names and not adapters:
         text = f"there is no method {name}{suggestion(name, names)}; there are {', '.join(names)} [E-METHOD]"
         raise click.BadParameter(text, param_hint="NAME")
     shown = {title: [method for method in table if name in (None, method.name)] for title, table in TABLES.items()}
     if as_json:
-        estimators = [_estimator_json(adapter) for adapter in ESTIMATORS] if name is None else []
+        estimators = [_estimator_json(adapter) for adapter in adapters]
         listed = [_method_json(title, method) for title, table in shown.items() for method in table]
         kinds = [adapter.kind for adapter in known_adapters()] if name is None else []
         echo_json({"methods": listed, "estimators": estimators, "statistical_models": kinds})
@@ -94,10 +95,11 @@ def methods(name: str | None, as_json: bool) -> None:
             click.echo(f"{title}\n")
         for method in table:
             _print_method(method, explain=name is not None)
-    if name is None:
+    if adapters:
         click.echo("Estimators, fused by their sums, which takes no method\n")
-        for adapter in ESTIMATORS:
-            _print_estimator(adapter)
+    for adapter in adapters:
+        _print_estimator(adapter)
+    if name is None:
         click.echo(f"\n  Statistical models that have posteriors: {', '.join(one.kind for one in known_adapters())}.")
         click.echo("  `consilience methods NAME` explains the options of a method.")
 

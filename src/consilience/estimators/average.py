@@ -15,6 +15,8 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.estimators.class_labels import ClassLabels, union
 from consilience.estimators.statistics import (
+    CATEGORIES,
+    FEATURE_COUNTS,
     INFORMATION,
     OF_ALL,
     ROWS,
@@ -40,6 +42,8 @@ def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Sta
     sites = [site.without_fourth_moments() for site in sites]  # which are of each alone, in its own frame
     if any(WITHOUT_UNWEIGHTED in site.approximations for site in sites):  # then they are not known of all rows
         sites = [site.without_unweighted() for site in sites]
+    maxima = {name: np.max([site.maxima[name] for site in sites], axis=0) for name in first.maxima}
+    sites = [in_categories(site, maxima.get(CATEGORIES)) for site in sites]
     classes = None if first.classes is None else union([site.classes for site in sites if site.classes is not None])
     positions = [_positions(site, classes) for site in sites]
     names = sorted({name for site in sites for name in site.moments})
@@ -51,7 +55,7 @@ def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Sta
         for name in names
     }
     counts = {
-        name: _padded_sum(
+        name: sum_in_order(
             [
                 site.counts[name]
                 if places is None or classes is None or name in OF_ALL
@@ -62,7 +66,6 @@ def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Sta
         )
         for name in sorted({name for site in sites for name in site.counts})
     }
-    maxima = {name: np.max([site.maxima[name] for site in sites], axis=0) for name in first.maxima}
     approximations = tuple(dict.fromkeys(text for site in sites for text in site.approximations))
     return replace(
         first,
@@ -106,12 +109,32 @@ def placed_counts(name: str, values: Array, positions: Labels, n_classes: int) -
     return wide
 
 
-def _padded_sum(arrays: Sequence[Array]) -> Array:
-    """Return the sum of arrays, the shorter ones padded with zeros at the end: categories that a site never saw."""
-    shape = tuple(np.max([values.shape for values in arrays], axis=0)) if arrays[0].ndim else ()
-    total = np.zeros(shape)
+def in_categories(site: Statistics, categories: Array | None) -> Statistics:
+    """Return statistics whose counts by category are among as many categories of each column, or more.
+
+    Parameters
+    ----------
+    site : Statistics
+        Its counts are (C, sum K_j), column after column.
+    categories : ndarray of shape (d,) or None
+        Numbers of categories of the columns; None where there are none.
+    """
+    if categories is None or np.array_equal(site.maxima[CATEGORIES], categories):
+        return site
+    own, wider = site.maxima[CATEGORIES].astype(np.int64), categories.astype(np.int64)
+    shifts = (np.cumsum(wider) - wider) - (np.cumsum(own) - own)  # (d,), of the first category of each column
+    values = site.counts[FEATURE_COUNTS]
+    wide = np.zeros((len(values), int(wider.sum())))
+    wide[:, np.arange(values.shape[1]) + np.repeat(shifts, own)] = values
+    counts = {**site.counts, FEATURE_COUNTS: wide}
+    return replace(site, counts=counts, maxima={**site.maxima, CATEGORIES: categories})
+
+
+def sum_in_order(arrays: Sequence[Array]) -> Array:
+    """Return the sum of arrays of one shape, in their order."""
+    total = np.zeros(arrays[0].shape)
     for values in arrays:
-        total[tuple(slice(0, length) for length in values.shape)] += values
+        total += values
     return total
 
 

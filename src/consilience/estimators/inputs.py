@@ -45,6 +45,8 @@ class DescribedEstimator:
         Digest of the statistics as they were handed in.
     withheld : tuple of Problem, optional
         Classes of too few rows, which were left out.
+    source : object, optional
+        The object in memory that was handed in; None for a file.
     ancestors : mapping of str to str, optional
         Names of what a fused file was fused from, by their digests.
     """
@@ -55,6 +57,7 @@ class DescribedEstimator:
     digest: str | None
     content_digest: str
     withheld: tuple[Problem, ...] = ()
+    source: object = None
     ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
 
     def site_digests(self) -> dict[str, str]:
@@ -99,9 +102,12 @@ def describe_inputs(
                 raise InputError("", f"is no statistics file but {_called(one)}", "fuse files of one kind")
             else:
                 statistics, digest = statistics_of(one.model), None
+                ancestors = ancestors_of(one.model.record if isinstance(one.model, EstimatorFusion) else None)
             left, withheld = withhold(statistics, min_count)
             described.append(
-                DescribedEstimator(one.name, one.label, left, digest, statistics.digest, tuple(withheld), ancestors)
+                DescribedEstimator(
+                    one.name, one.label, left, digest, statistics.digest, tuple(withheld), one.model, ancestors
+                )
             )
         except (InputError, UnsupportedError) as error:
             problems += [problem.about(one.label) if is_read else problem for problem in error.problems]
@@ -122,7 +128,12 @@ def _given_twice(described: Sequence[DescribedEstimator]) -> list[Problem]:
     for site in described:
         other = first.setdefault(site.content_digest, site)
         if other is not site and (site.digest is None or site.digest != other.digest):  # files are compared before
-            text = f"has the same sums as {other.label}: the same rows would count twice"
+            what = (
+                "is the same object as"
+                if site.source is not None and site.source is other.source
+                else "has the same sums as"
+            )
+            text = f"{what} {other.label}: the same rows would count twice"
             problems.append(Problem(site.label, text, "give every site once"))
     return problems
 

@@ -44,7 +44,7 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> dict[str, 
         return {}
     information, _, summed, prior = adapter.natural(fused)
     hessian = adapter.determined(information + np.diag(summed), fused)
-    details: dict[str, Any] = {"prior_share": _share(summed - prior, hessian)}
+    details: dict[str, Any] = {"prior_share": _share(summed - prior, hessian)} if adapter.has_prior_share else {}
     squares, total, shift, n_sites = 0.0, np.zeros_like(information), np.zeros(len(information)), 0
     for site in sites:
         if site.classes is not None and fused.classes is not None and site.classes.values != fused.classes.values:

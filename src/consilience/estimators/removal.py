@@ -18,14 +18,22 @@ from consilience.core.inputs import name_inputs
 from consilience.core.provenance import make_provenance
 from consilience.errors import ConsilienceError, InputError, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
-from consilience.estimators.average import average, placed_counts
+from consilience.estimators.average import average, in_categories, placed_counts
 from consilience.estimators.describe import withhold
 from consilience.estimators.files import FORMAT, read_statistics
 from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.inputs import disagreements, statistics_of
 from consilience.estimators.rebuild import rebuild
-from consilience.estimators.statistics import OF_ALL, ROWS, SIGNED, UNWEIGHTED, WITHOUT_UNWEIGHTED, Statistics
+from consilience.estimators.statistics import (
+    CATEGORIES,
+    OF_ALL,
+    ROWS,
+    SIGNED,
+    UNWEIGHTED,
+    WITHOUT_UNWEIGHTED,
+    Statistics,
+)
 from consilience.estimators.verdict import judge
 from consilience.families.centred_moments import MAX_REMOVAL_ERROR
 from consilience.posteriors.thin_components import MIN_COUNT
@@ -119,7 +127,7 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
             "was refined, so that its information is no sum of what sites had sent",
             "fuse the others, and refine that",
         )
-    if {name for name in whole.maxima if name != "categories"}:
+    if set(whole.maxima) - {CATEGORIES}:
         raise UnsupportedError(f"a {whole.kind}", "is made of extremes, which cannot be taken out", "fuse the others")
     left = _difference(whole, withhold(part, _min_count(provenance))[0])
     gone = known.get(part.digest, "")
@@ -147,6 +155,10 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
                 for name, values in part.counts.items()
             },
         )
+    if CATEGORIES in whole.maxima:
+        if np.any(part.maxima[CATEGORIES] > whole.maxima[CATEGORIES]):
+            raise InputError("the model", "has categories that the fusion does not know: it is no part of the fusion")
+        part = in_categories(part, whole.maxima[CATEGORIES])
     if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):
         whole = whole.without_unweighted()
     moments = {
@@ -169,9 +181,8 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
 
 
 def _less(name: str, values: Array, part: Array) -> Array:
-    """Return counts without those of a part, which may know fewer categories."""
-    left = values.copy()
-    left[tuple(slice(0, length) for length in part.shape)] -= part
+    """Return counts without those of a part."""
+    left = values - part
     if name in SIGNED:
         if np.finfo(np.float64).eps * np.abs(values).max() > MAX_REMOVAL_ERROR * np.abs(left).max():
             raise InputError(

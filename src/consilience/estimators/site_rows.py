@@ -224,11 +224,14 @@ def _weights(sample_weight: Any, n: int) -> Array | None:
         raise OptionError("sample_weight", f"expected {n} numbers, found {sample_weight!r:.80}") from None
     if weights.ndim == 0:
         weights = np.full(n, float(weights))
-    if weights.shape != (n,) or not np.all(np.isfinite(weights) & (weights >= 0)) or not np.any(weights > 0):
-        raise OptionError(
-            "sample_weight",
-            f"expected one finite number that is not negative for each of the {n} rows, found shape {weights.shape}",
-        )
+    expected = f"expected one finite number that is not negative for each of the {n} rows, found"
+    if weights.shape != (n,):
+        raise OptionError("sample_weight", f"{expected} shape {weights.shape}")
+    odd = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(odd):
+        raise OptionError("sample_weight", f"{expected} {weights[odd[0]]:g} for row {odd[0]}, counted from 0")
+    if not np.any(weights > 0):
+        raise OptionError("sample_weight", f"{expected} 0 for all", "leave it out to count rows alike")
     if np.any(weights == 0):
         row = int(np.flatnonzero(weights == 0)[0])
         raise OptionError(

@@ -49,6 +49,10 @@ TOTAL = "total"
 """Name of the moments of the rows of all classes together, which have no axis of classes."""
 NOISE = "noise"
 """Name of the variance of what was added to each sum for privacy, a single number."""
+FEATURE_COUNTS = "features"
+"""Name of the sums of columns by class that naive Bayes counts: (C, d), or flat over the categories of all columns."""
+CATEGORIES = "categories"
+"""Name of the numbers of categories K_j of columns (d,), by which counts `FEATURE_COUNTS` (C, sum K_j) are flat."""
 FOURTH, FOURTH_TOTAL = "fourth", "fourth_total"
 """Names of the mean squared squares of norms of all rows, or of each class, and of the rows of all classes together, in
 the frame of the fused moments; 0 where no site told them. They come with a second message and are of these rows

@@ -123,7 +123,7 @@ def _judge_product(
     share = details.get("prior_share", 0.0)
     if share > MAX_PRIOR_SHARE:
         against.append(f"the sites' penalties make up {100 * share:.0f} % of what is known of some coefficient")
-        remedies.append(laplace.prior_remedy)
+        remedies.append("fit with weaker penalties at the sites: C times the number of sites, alpha alike")
     against += statistics.approximations
     if laplace.no_refinement(statistics) is None:
         remedies.append(

@@ -186,8 +186,9 @@ def unsupported_model(model: Any) -> Problem:
         )
     return Problem(
         "",
-        f"no adapter for {name}: statistical models, estimators whose sums add up, and torch modules can be fused "
-        "(`consilience methods` lists them)",
+        f"no adapter for {name}; there are some for mixtures, topics and hidden Markov models; linear, ridge and"
+        " Bayesian regressions, logistic and other generalised linear models; naive Bayes, discriminant and ridge"
+        " classifiers; PCA, covariances and scalers; posterior draws; torch modules (`consilience methods` lists them)",
         "hand in a consilience.Posterior of its components, the last step of a pipeline, or a torch module",
         "E-MODEL",
     )

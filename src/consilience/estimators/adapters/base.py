@@ -293,6 +293,18 @@ def whole_moments(statistics: Statistics, name: str = ROWS) -> CentredMoments:
     return record if statistics.classes is None else record.total()
 
 
+def require_two_classes(statistics: Statistics) -> None:
+    """Raise where all rows are of one class, which no classifier tells from another.
+
+    Raises
+    ------
+    InputError
+        Saying so.
+    """
+    if len(statistics.classes or ()) < 2:
+        raise InputError("", "has one class in all, expected two or more", "fuse sites that know others too")
+
+
 def class_priors(statistics: Statistics, parameter: str = "priors") -> Array:
     """Return the probabilities of the classes (C,): as given, or their shares of rows."""
     given = statistics.parameters.get(parameter)

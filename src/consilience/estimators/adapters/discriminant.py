@@ -16,6 +16,7 @@ from consilience.estimators.adapters.base import (
     Sums,
     class_priors,
     moments_of_classes,
+    require_two_classes,
 )
 from consilience.estimators.adapters.covariance_of_moments import covariance_of
 from consilience.estimators.site_rows import Needs, SiteRows
@@ -61,6 +62,7 @@ class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
         """Set means, scalings, coefficients and intercepts."""
         record = statistics.rows
         n, n_classes, d = float(record.n.sum()), len(record.n), record.n_columns
+        require_two_classes(statistics)
         if n <= n_classes:
             raise InputError("", f"has {n:g} rows of {n_classes} classes; a covariance takes more rows than classes")
         priors = class_priors(statistics)
@@ -185,8 +187,7 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
         d = record.n_columns
         shrinkage, estimator = getattr(model, "shrinkage", None), getattr(model, "covariance_estimator", None)
         is_eigen = getattr(model, "solver", "svd") == "eigen"
-        if len(record.n) < 2:
-            raise InputError("", "has one class in all, expected two or more")
+        require_two_classes(statistics)
         model.priors_ = class_priors(statistics)
         model.means_ = record.mean.copy()
         model.rotations_, model.scalings_, covariances = [], [], []

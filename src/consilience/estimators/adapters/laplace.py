@@ -50,8 +50,8 @@ class LaplaceProductAdapter(EstimatorAdapter):
     mark: ClassVar[Mark] = "approximate"
     unrefined: ClassVar[str | None] = None
     """Why no refinement can be asked of sites, of any such model; None where one can."""
-    prior_remedy: ClassVar[str] = "fit with weaker penalties at the sites: C times the number of sites, alpha alike"
-    """What to do where sites' priors make up much of what is known."""
+    has_prior_share: ClassVar[bool] = True
+    """Whether it is said what part of the precision is divided out with sites' priors, where that is most."""
 
     @abstractmethod
     def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:

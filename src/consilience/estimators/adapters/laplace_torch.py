@@ -52,7 +52,8 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
     follows_units: ClassVar[bool] = False
     has_score: ClassVar[bool] = False
     unrefined: ClassVar[str] = "has no likelihood here without its network"
-    prior_remedy: ClassVar[str] = "fit with weaker priors at the sites: prior_precision divided by the number of sites"
+    has_prior_share: ClassVar[bool] = False
+    """Rows say nothing of some direction of a network's weights, so that the largest share is always that of priors."""
 
     def accepts(self, model: object) -> bool:
         """Return whether an object is of this class of laplace-torch, or one that was fused of such."""

@@ -14,7 +14,7 @@ from consilience.errors import InputError
 from consilience.estimators.adapters.base import RefittedAdapter, Sums, class_priors, moments_of_classes
 from consilience.estimators.hyper_parameters import decode, encode
 from consilience.estimators.site_rows import Needs, SiteRows
-from consilience.estimators.statistics import ROWS, UNWEIGHTED, Statistics
+from consilience.estimators.statistics import CATEGORIES, FEATURE_COUNTS, ROWS, UNWEIGHTED, Statistics
 from consilience.families.centred_moments import CentredMoments
 
 _SAME_EPSILON = 1e-6
@@ -96,7 +96,7 @@ class CountAdapter(RefittedAdapter):
         return {
             f"counts {ROWS!r}": (n_classes,),
             "counts 'weight'": (n_classes,),
-            "counts 'features'": (n_classes, statistics.n_columns),
+            f"counts {FEATURE_COUNTS!r}": (n_classes, statistics.n_columns),
         }
 
     def features(self, X: Any, parameters: Mapping[str, Any]) -> Any:
@@ -114,18 +114,18 @@ class CountAdapter(RefittedAdapter):
         members = _members(rows, numbers, n_classes)  # (C, n)
         counted = members @ self.features(rows.X, parameters)
         features = np.asarray(counted.toarray() if sparse.issparse(counted) else counted, dtype=np.float64)
-        return Sums(counts={**_row_counts(rows, numbers, n_classes), "features": features})
+        return Sums(counts={**_row_counts(rows, numbers, n_classes), FEATURE_COUNTS: features})
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
         """Return the counts that the object keeps."""
         del n_observations
         weight = np.array(model.class_count_, dtype=np.float64)
-        return Sums(counts={ROWS: weight, "weight": weight, "features": np.array(model.feature_count_, np.float64)})
+        return Sums(counts={ROWS: weight, "weight": weight, FEATURE_COUNTS: np.array(model.feature_count_, np.float64)})
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set counts, and probabilities by scikit-learn's own smoothing."""
         model.class_count_ = statistics.counts["weight"].copy()
-        model.feature_count_ = statistics.counts["features"].copy()
+        model.feature_count_ = statistics.counts[FEATURE_COUNTS].copy()
         _set_probabilities(model)
 
 
@@ -142,7 +142,7 @@ class ComplementNBAdapter(CountAdapter):
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set counts, those of all classes together, and weights."""
-        model.feature_all_ = statistics.counts["features"].sum(axis=0)
+        model.feature_all_ = statistics.counts[FEATURE_COUNTS].sum(axis=0)
         super().fit_sums(model, statistics)
 
 
@@ -162,77 +162,85 @@ class BernoulliNBAdapter(CountAdapter):
         return (threshold < X).astype(np.float64)
 
 
-def _numbers_of_categories(counted: Array, least: Any) -> Any:
-    """Return how many categories each column has (d,), of counts (C, d, K): up to the last that a row has."""
-    is_seen = counted.sum(axis=0) > 0  # (d, K)
-    last = np.where(is_seen.any(axis=1), is_seen.shape[1] - is_seen[:, ::-1].argmax(axis=1), 1)
-    return np.maximum(last, 1 if least is None else np.asarray(decode(least), dtype=np.int64))
-
-
 class CategoricalNBAdapter(CountAdapter):
-    """Categorical naive Bayes: codes of categories from one encoder, padded to the most categories of any site.
+    """Categorical naive Bayes: counts of codes of one encoder, flat over the categories of all columns.
 
-    How many categories a column has is read off the counts, so that classes and sites that are left out or taken out
-    leave nothing behind.
+    A column j has K_j categories, up to the last that a row has, and its counts are K_j columns of (C, sum K_j). How
+    many there are is read off the counts, so that classes and sites that are left out or taken out leave nothing.
     """
 
     kind: ClassVar[str] = "sklearn.CategoricalNB"
     may_be_sparse: ClassVar[bool] = False
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of counts of classes, columns and categories."""
-        categories = statistics.maxima.get("categories", np.ones(1))
+        """Return the shapes of counts by class and category."""
+        categories = statistics.maxima.get(CATEGORIES, np.ones(statistics.n_columns))
+        if not np.all((categories >= 1.0) & (categories == np.rint(categories))):
+            raise InputError(CATEGORIES, "expected whole numbers of one category or more for each column")
         shapes = super().array_shapes(statistics)
-        shapes["counts 'features'"] += (int(max(categories.max(), 1)),)
-        return {**shapes, "maxima 'categories'": (statistics.n_columns,)}
+        shapes[f"counts {FEATURE_COUNTS!r}"] = (len(statistics.classes or ()), int(categories.sum()))
+        return {**shapes, f"maxima {CATEGORIES!r}": (statistics.n_columns,)}
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
     ) -> Sums:
-        """Return weighted counts of every class, column and category (C, d, K)."""
+        """Return weighted counts of every class and category (C, sum K_j)."""
         del products
         codes = rows.X.astype(np.int64)
         if codes.min(initial=0) < 0:
             raise InputError("X", "has negative values, expected codes of categories from 0")
-        d, most = codes.shape[1], int(codes.max()) + 1
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
-        counted = np.zeros((n_classes, d, most))
-        for column in range(d):
-            np.add.at(counted, (numbers, column, codes[:, column]), weights)
+        counted = []
+        for column in codes.T:
+            values = np.zeros((n_classes, int(column.max()) + 1))
+            np.add.at(values, (numbers, column), weights)
+            counted.append(values)
         return _of_categories(_row_counts(rows, numbers, n_classes), counted, parameters["min_categories"])
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
         """Return the counts that the object keeps."""
         del n_observations
         weight = np.array(model.class_count_, dtype=np.float64)
-        counts = [np.asarray(one, dtype=np.float64) for one in model.category_count_]
-        most = max(one.shape[1] for one in counts)
-        padded = np.stack([np.pad(one, ((0, 0), (0, most - one.shape[1]))) for one in counts], axis=1)
-        return _of_categories({ROWS: weight, "weight": weight}, padded, encode("min_categories", model.min_categories))
+        counted = [np.asarray(values, dtype=np.float64) for values in model.category_count_]
+        return _of_categories({ROWS: weight, "weight": weight}, counted, encode("min_categories", model.min_categories))
 
     def trimmed(self, statistics: Statistics) -> Statistics:
         """Return counts without the categories that no row has."""
         least = statistics.parameters["min_categories"]
-        sums = _of_categories(dict(statistics.counts), statistics.counts["features"], least)
+        sums = _of_categories(dict(statistics.counts), _by_column(statistics), least)
         return replace(statistics, counts=sums.counts, maxima=sums.maxima)
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set counts by column, each with its own number of categories."""
         model.class_count_ = statistics.counts["weight"].copy()
-        counted = statistics.counts["features"]
-        model.n_categories_ = _numbers_of_categories(counted, statistics.parameters["min_categories"])
-        missing = max(int(model.n_categories_.max()) - counted.shape[2], 0)
-        counted = np.pad(counted, ((0, 0), (0, 0), (0, missing)))
-        model.category_count_ = [counted[:, column, :most].copy() for column, most in enumerate(model.n_categories_)]
+        counted = _with_categories(_by_column(statistics), statistics.parameters["min_categories"])
+        model.n_categories_ = np.array([values.shape[1] for values in counted], dtype=np.int64)
+        model.category_count_ = counted
         _set_probabilities(model)
 
 
-def _of_categories(counts: dict[str, Array], counted: Array, least: Any) -> Sums:
-    """Return counts of every class, column and category (C, d, K), K the most categories of a column."""
-    categories = _numbers_of_categories(counted, least)
-    most = int(categories.max())
-    padded = np.pad(counted, ((0, 0), (0, 0), (0, max(most - counted.shape[2], 0))))[:, :, :most]
-    return Sums(counts={**counts, "features": padded}, maxima={"categories": categories.astype(np.float64)})
+def _by_column(statistics: Statistics) -> list[Array]:
+    """Return flat counts as those of each column (C, K_j)."""
+    ends = np.cumsum(statistics.maxima[CATEGORIES].astype(np.int64))[:-1]
+    return np.split(statistics.counts[FEATURE_COUNTS], ends, axis=1)
+
+
+def _with_categories(counted: list[Array], least: Any) -> list[Array]:
+    """Return counts of columns (C, K_j), each up to the last category that a row has, and of `least` or more."""
+    floor = np.broadcast_to(np.asarray(1 if least is None else decode(least), dtype=np.int64), len(counted))
+    trimmed = []
+    for values, fewest in zip(counted, floor.tolist(), strict=True):
+        seen = np.flatnonzero(values.sum(axis=0) > 0)
+        most = max(int(seen[-1]) + 1 if len(seen) else 1, fewest)
+        trimmed.append(np.pad(values, ((0, 0), (0, max(most - values.shape[1], 0))))[:, :most])
+    return trimmed
+
+
+def _of_categories(counts: dict[str, Array], counted: list[Array], least: Any) -> Sums:
+    """Return counts of columns (C, K_j) as flat ones, with the number of categories of each."""
+    counted = _with_categories(counted, least)
+    categories = np.array([float(values.shape[1]) for values in counted])
+    return Sums(counts={**counts, FEATURE_COUNTS: np.hstack(counted)}, maxima={CATEGORIES: categories})
 
 
 def _members(rows: SiteRows, numbers: Any, n_classes: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.errors import InputError, Problem
+from consilience.estimators.adapters.base import require_two_classes
 from consilience.estimators.adapters.discriminant import ClassMomentsAdapter
 from consilience.estimators.statistics import Statistics
 
@@ -32,8 +33,7 @@ class NearestCentroidAdapter(ClassMomentsAdapter):
         """Set centroids, and what shrinking them takes."""
         record, total = statistics.rows, statistics.rows.total()
         n, n_classes = float(total.n), len(record.n)
-        if n_classes < 2:
-            raise InputError("", "has one class in all, expected two or more")
+        require_two_classes(statistics)
         if not np.any(total.variances > 0):
             raise InputError("", "all columns are constant over all rows", "leave them out")
         priors = statistics.parameters.get("priors", "uniform")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.errors import Problem
+from consilience.estimators.adapters.base import require_two_classes
 from consilience.estimators.adapters.discriminant import ClassMomentsAdapter
 from consilience.estimators.adapters.linear_regression import RIDGE_SOLVERS, ridge_coefficients, ridge_ravels_one_target
 from consilience.estimators.statistics import Statistics
@@ -31,6 +32,7 @@ class RidgeClassifierAdapter(ClassMomentsAdapter):
         """Set coefficients and intercepts of one target for each class, of one for two classes."""
         from sklearn.preprocessing import LabelBinarizer
 
+        require_two_classes(statistics)
         record, labels = statistics.rows, statistics.classes
         classes = np.array([]) if labels is None else labels.array()
         if isinstance(model.class_weight, str):  # "balanced", n / (C n_c)
