@@ -55,7 +55,7 @@ MAX_AGGLOMERATED_ROWS = 2000
 The gains of all pairs of so many take 32 MB.
 """
 
-MIN_GAIN_SHARE = 0.5
+MIN_GAIN_SHARE = 0.2
 """Gain of a pair, in that of the best one, from which on it is merged in the same round. From one pair at a time to all
 pairs that gain, no end of an ascent changed on the half for tuning of experiments/battery."""
 N_NEAREST = 16
@@ -257,7 +257,7 @@ class EvidenceSearch:
         return agglomerate(
             objective,
             start,
-            min_gain_share=MIN_GAIN_SHARE if while_gaining else 1.0,
+            min_gain_share=MIN_GAIN_SHARE if while_gaining else 1.0,  # rounds ended below in 1 of 87 cells
             are_neighbours=neighbours,
             while_gaining=while_gaining,
         )
@@ -272,7 +272,7 @@ class EvidenceSearch:
         family, natural = self._stack.family, self._stack.natural
         if not MIN_NEIGHBOUR_RATIO * N_NEAREST < len(natural) <= MAX_AGGLOMERATED_ROWS:
             return None
-        undiscounted = self.problem.discounts.pieces(np.zeros(len(family.part_names))) + family.flat  # centred
+        undiscounted = self.problem.undiscounted + family.flat  # centred
         information = family.information(undiscounted)  # (L, B)
         eta = family.reweighted(undiscounted, np.median(information, axis=0) / information)
         mean = family.mean_parameters(eta)
