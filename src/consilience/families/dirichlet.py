@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betaincinv, digamma, gammaln, polygamma
+from scipy.special import betaincinv, digamma, gammaln
 
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
@@ -33,6 +33,7 @@ from consilience.families.special import (
     inverse_digamma,
     itakura_saito,
     sum_of_log_gammas,
+    trigamma,
 )
 
 _MIN_CONCENTRATION = 1e-8
@@ -87,7 +88,7 @@ class _SimplexFamily(RandomEffectsFamily):
             """Return log sum_v alpha_v(t) - log t and its derivative by log t, at z = log t."""
             total = np.exp(z)
             alpha = inverse_digamma(mean + digamma(total)[:, None])  # (n, V)
-            slope = polygamma(1, total) * (1.0 / polygamma(1, alpha)).sum(axis=1)
+            slope = trigamma(total) * (1.0 / trigamma(alpha)).sum(axis=1)
             implied_total = alpha.sum(axis=1)
             return np.log(implied_total) - z, total * slope / implied_total - 1.0
 

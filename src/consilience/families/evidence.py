@@ -47,14 +47,21 @@ MAX_KEPT_ROWS = 6000
 as take part in a search; of more its evidence is asked for a few times only."""
 
 
-class Discounts(Protocol):
-    """Some rows under any discount: what does not depend on the heterogeneity is computed once."""
+class DiscountedRows(Protocol):
+    """Rows under any discount."""
 
     def pieces(self, heterogeneity: Array) -> Array:
         """Return what each row says when discounted, less the flat limit (L, P)."""
 
     def observed(self, heterogeneity: Array) -> Array:
         """Return what normalises each row, discounted, as a likelihood (L,); see ``EvidenceFamily.observed``."""
+
+
+class Discounts(DiscountedRows, Protocol):
+    """All rows under any discount: what does not depend on the heterogeneity is computed once."""
+
+    def part(self, rows: slice | Labels) -> DiscountedRows:
+        """Return some of the rows; of very many, chunks are asked for, so that not all pieces are there at once."""
 
     def law(self, heterogeneity: Array) -> Array:
         """Return the law (P,) that the discounted rows are drawn from; see ``EvidenceFamily.law_of``."""

@@ -20,12 +20,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import digamma, gammaln, polygamma, stdtrit
+from scipy.special import digamma, gammaln, stdtrit
 
-from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric_part
+from consilience.checks import Array, Labels, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.errors import InputError
 from consilience.families.base import Draws, Parameters
-from consilience.families.evidence import Discounts
+from consilience.families.chunks import map_rows, row_chunks
+from consilience.families.evidence import MAX_KEPT_ROWS, Discounts
 from consilience.families.gaussian import Gaussian
 from consilience.families.linalg import (
     cholesky,
@@ -51,6 +52,7 @@ from consilience.families.special import (
     log_minus_digamma,
     shifted_gamma_bregman,
     subtract_quotients,
+    trigamma,
 )
 
 _CANCELLING_RATIO = 100.0
@@ -220,7 +222,7 @@ class NormalWishart(RandomEffectsFamily):
                 shifts[-1] - shifts
             )  # x - d / 2, (n, D), without cancellation at the edge of the domain
             value = (log_minus_digamma(shifted) - np.log1p(-shifts / x)).sum(axis=1) - gap
-            return value, ((1.0 / x - polygamma(1, shifted)) * excess).sum(axis=1)
+            return value, ((1.0 / x - trigamma(shifted)) * excess).sum(axis=1)
 
         # For large nu the sum is about D (D + 1) / (2 nu).
         if near is None:
@@ -280,18 +282,13 @@ class NormalWishart(RandomEffectsFamily):
 
     def discounts(self, eta: Array) -> Discounts:
         """Return these rows under any discount, which changes kappa, nu and the scale of W^-1 alone."""
-        return _NormalWishartDiscounts(self, np.asarray(eta))
+        return _NormalWishartDiscounts(self, eta)
 
     def log_normalizer_of_sums(self, eta: Array) -> Array:
-        """Return A(eta) as ``log_normalizer`` does, for very many rows with means near the origin.
-
-        log Gamma_D(x) takes two log gammas, of x and x - 1/2: the others follow from Gamma(x + 1) = x Gamma(x).
-        """
+        """Return A(eta) as ``log_normalizer`` does, for very many rows with means near the origin."""
         dim, linear, kappa = self.dim, eta[:, : self.dim], -2.0 * eta[:, self.dim]
         half = eta[:, -1] + 0.5 * dim  # nu / 2
-        firsts, n_firsts, steps, n_steps = _gamma_chains(dim)
-        log_gamma = 0.25 * dim * (dim - 1) * np.log(np.pi) + gammaln(half[:, None] - firsts) @ n_firsts
-        log_gamma -= np.log(half[:, None] - steps) @ n_steps
+        log_gamma = _log_multigamma(half, dim)
         # log|W^-1| of W^-1 = -2 (M + x x^T / (2 kappa)), M the third block and x the first one.
         log_det = _log_determinants_of_minus(eta[:, dim + 1 : -1], linear, 2.0 * kappa) + dim * np.log(2.0)
         result: Array = 0.5 * dim * np.log(2.0 * np.pi / kappa) + log_gamma
@@ -436,6 +433,21 @@ def _gamma_chains(dim: int) -> tuple[Array, Array, Array, Array]:
     return 0.5 * np.arange(len(lengths), dtype=np.float64), np.array(lengths, dtype=np.float64), shifts, counts
 
 
+def _log_multigamma(x: Array, dim: int) -> Array:
+    """Return log Gamma_D(x) (n,) of two log gammas, see ``_gamma_chains``."""
+    firsts, n_firsts, steps, n_steps = _gamma_chains(dim)
+    log_gamma: Array = 0.25 * dim * (dim - 1) * np.log(np.pi) + gammaln(x[:, None] - firsts) @ n_firsts
+    log_gamma -= np.log(x[:, None] - steps) @ n_steps
+    return log_gamma
+
+
+def _multidigamma(x: Array, dim: int) -> Array:
+    """Return sum_d psi(x - d / 2) (n,), the slope of log Gamma_D(x), of two digammas."""
+    firsts, n_firsts, steps, n_steps = _gamma_chains(dim)
+    slope: Array = digamma(x[:, None] - firsts) @ n_firsts - (1.0 / (x[:, None] - steps)) @ n_steps
+    return slope
+
+
 def _log_determinants_of_minus(matrices: Array, linear: Array, divisors: Array) -> Array:
     """Return log|-M - x x^T / k| (n,) for rows of M (n, D^2), x (n, D) and k (n,)."""
     n, dim = linear.shape
@@ -491,42 +503,58 @@ class _NormalWishartDiscounts:
     """
 
     def __init__(self, family: NormalWishart, eta: Array) -> None:
-        self._family, dim = family, family.dim
-        mean, self._kappa, inverse_scale, self._dof = family.standard(eta)
-        self._mean = mean - mean.mean(axis=0)
-        factor = cholesky(inverse_scale / self._dof[:, None, None], "scale matrix")
-        root = np.linalg.inv(factor)
-        precision = np.swapaxes(root, 1, 2) @ root  # nu W, the same at every discount
-        self._log_det = log_determinant(factor) + dim * np.log(self._dof)  # log|W^-1|
-        self._squares = np.sum(np.einsum("nij,nj->ni", root, self._mean) ** 2, axis=1)  # nu m^T W m
-        linear = np.einsum("nij,nj->ni", precision, self._mean)
+        self._family, self._eta, dim, n = family, eta, family.dim, len(eta)
+        is_kept = n <= MAX_KEPT_ROWS
+        chunks = [slice(0, n)] if is_kept else list(row_chunks(n, family.size))
+        self._mean, self._kappa, self._dof = np.empty((n, dim)), np.empty(n), np.empty(n)
+        for rows in chunks:
+            self._kappa[rows] = -2.0 * eta[rows][:, dim]
+            self._mean[rows] = eta[rows][:, :dim] / self._kappa[rows, None]
+        self._mean -= self._mean.mean(axis=0)
+        self._log_det, self._squares = np.empty(n), np.empty(n)
+        linear, law_precision = np.zeros(dim), np.zeros((1, dim, dim))
+        for rows in chunks:
+            mean, inverse_scale, dof = self._mean[rows], *family.standard(eta[rows])[2:]
+            factor = cholesky(inverse_scale / dof[:, None, None], "scale matrix")
+            root = np.linalg.inv(factor)
+            precision = np.swapaxes(root, 1, 2) @ root  # nu W, the same at every discount
+            self._dof[rows] = dof
+            self._log_det[rows] = log_determinant(factor) + dim * np.log(dof)  # log|W^-1|
+            self._squares[rows] = np.sum(np.einsum("nij,nj->ni", root, mean) ** 2, axis=1)  # nu m^T W m
+            linear += np.einsum("nij,nj->ni", precision, mean).sum(axis=0)
+            law_precision += precision.sum(axis=0)
         # What of the law no discount changes: its mean, and nu W with its log determinant and inverse.
-        law_precision = precision.mean(axis=0)[None]
-        self._law_mean = np.linalg.solve(law_precision, linear.mean(axis=0)[None, :, None])[:, :, 0]  # (1, D)
-        self._law_square = float(np.sum(self._law_mean * linear.mean(axis=0)))
+        linear /= n
+        law_precision /= n
+        self._law_mean = np.linalg.solve(law_precision, linear[None, :, None])[:, :, 0]  # (1, D)
+        self._law_square = float(np.sum(self._law_mean * linear))
         self._law_log_det = log_determinant(cholesky(law_precision, "mean precision"))
         self._law_inverse = inverse(law_precision, "mean precision")
         self._law_at: tuple[Array, Array] | None = None
-        self._scale_at = lru_cache(maxsize=_KEPT_SCALES)(self._compute_scale)
-        outer = self._mean[:, :, None] * self._mean[:, None, :]
-        self._location = np.concatenate([self._mean, np.full((len(eta), 1), -0.5), -0.5 * flatten(outer)], axis=1)
-        self._scale = -0.5 * flatten(inverse_scale)
+        self._scale_at = lru_cache(maxsize=_KEPT_SCALES if is_kept else 1)(self._compute_scale)
+        self._kept = self._directions(mean, inverse_scale) if is_kept else None
 
-    def _kappa_at(self, heterogeneity: Array) -> Array:
-        """Return kappa' (L,)."""
-        return self._kappa / (1.0 + heterogeneity[0] * self._kappa)
+    @staticmethod
+    def _directions(mean: Array, inverse_scale: Array) -> tuple[Array, Array]:
+        """Return what kappa' multiplies in the pieces (n, P - 1), and what nu' / nu does (n, D^2)."""
+        outer = mean[:, :, None] * mean[:, None, :]
+        location = np.concatenate([mean, np.full((len(mean), 1), -0.5), -0.5 * flatten(outer)], axis=1)
+        return location, -0.5 * flatten(inverse_scale)
+
+    def _kappa_at(self, heterogeneity: Array, rows: slice | Labels = slice(None)) -> Array:
+        """Return kappa' of some rows (n,)."""
+        kappa = self._kappa[rows]
+        return kappa / (1.0 + heterogeneity[0] * kappa)
 
     def _compute_scale(self, heterogeneity: float) -> _ScaleAt:
         """Return what depends on the heterogeneity of the scale alone: a search moves one of the two at a time."""
         dim = self._family.dim
         dof = np.maximum(self._dof / (1.0 + heterogeneity * self._dof), dim)
         half = 0.5 * dof
-        shifted = half[:, None] - 0.5 * np.arange(dim)
-        log_gamma = gammaln(shifted).sum(axis=1) + 0.25 * dim * (dim - 1) * np.log(np.pi)
         log_det = self._log_det + dim * np.log(dof / self._dof)  # log|W'^-1|
-        observed = half * (dim * np.log(2.0) - log_det) + log_gamma
+        observed = half * (dim * np.log(2.0) - log_det) + _log_multigamma(half, dim)
         # E log|Lambda| = log|nu W| + sum_d psi((nu' - d) / 2) - log(nu' / 2)
-        expected = dim * np.log(self._dof) - self._log_det + (digamma(shifted) - np.log(half)[:, None]).sum(axis=1)
+        expected = dim * np.log(self._dof) - self._log_det + _multidigamma(half, dim) - dim * np.log(half)
         # As ``from_mean`` does, from the dof of the last call, which is near.
         gap = self._law_log_det - expected.mean()  # (1,)
         self._law_at = self._family._dof_of(gap, self._law_at), gap
@@ -534,18 +562,36 @@ class _NormalWishartDiscounts:
 
     def pieces(self, heterogeneity: Array) -> Array:
         """Return what each row says when discounted, less the flat limit (L, P)."""
+        if self._kept is not None:
+            return self.pieces_of(slice(None), heterogeneity)
+        return map_rows(len(self._kappa), self._family.size, lambda rows: self.pieces_of(rows, heterogeneity))
+
+    def pieces_of(self, rows: slice | Labels, heterogeneity: Array) -> Array:
+        """Return the pieces of some rows (n, P)."""
         dim = self._family.dim
-        kappa, dof = self._kappa_at(heterogeneity), self._scale_at(float(heterogeneity[1])).dof
+        kappa, dof = self._kappa_at(heterogeneity, rows), self._scale_at(float(heterogeneity[1])).dof[rows]
+        if self._kept is not None:
+            location, scale = (directions[rows] for directions in self._kept)
+        else:
+            location, scale = self._directions(self._mean[rows], self._family.standard(self._eta[rows])[2])
         pieces = np.empty((len(kappa), self._family.size))
-        np.multiply(self._location, kappa[:, None], out=pieces[:, :-1])
-        pieces[:, dim + 1 : -1] += self._scale * (dof / self._dof)[:, None]
+        np.multiply(location, kappa[:, None], out=pieces[:, :-1])
+        pieces[:, dim + 1 : -1] += scale * (dof / self._dof[rows])[:, None]
         pieces[:, -1] = 0.5 * dof
         return pieces
 
+    def part(self, rows: slice | Labels) -> _NormalWishartRows:
+        """Return some of the rows."""
+        return _NormalWishartRows(self, rows)
+
     def observed(self, heterogeneity: Array) -> Array:
         """Return A of each discounted row (L,)."""
-        location = 0.5 * self._family.dim * np.log(2.0 * np.pi / self._kappa_at(heterogeneity))
-        result: Array = location + self._scale_at(float(heterogeneity[1])).observed
+        return self.observed_of(slice(None), heterogeneity)
+
+    def observed_of(self, rows: slice | Labels, heterogeneity: Array) -> Array:
+        """Return A of some rows, discounted (n,)."""
+        location = 0.5 * self._family.dim * np.log(2.0 * np.pi / self._kappa_at(heterogeneity, rows))
+        result: Array = location + self._scale_at(float(heterogeneity[1])).observed[rows]
         return result
 
     def law(self, heterogeneity: Array) -> Array:
@@ -557,3 +603,27 @@ class _NormalWishartDiscounts:
         linear = kappa * self._law_mean[0]
         second = dof * self._law_inverse[0] + linear[:, None] * self._law_mean[0]
         return np.concatenate([linear, -0.5 * kappa, -0.5 * second.ravel(), 0.5 * (dof - self._family.dim)])
+
+
+@dataclass(frozen=True, eq=False)
+class _NormalWishartRows:
+    """Some of the rows of discounted Normal-Wisharts.
+
+    Parameters
+    ----------
+    discounts : _NormalWishartDiscounts
+        All rows.
+    rows : slice or Labels
+        Which.
+    """
+
+    discounts: _NormalWishartDiscounts
+    rows: slice | Labels
+
+    def pieces(self, heterogeneity: Array) -> Array:
+        """Return what each row says when discounted, less the flat limit (n, P)."""
+        return self.discounts.pieces_of(self.rows, heterogeneity)
+
+    def observed(self, heterogeneity: Array) -> Array:
+        """Return A of each discounted row (n,)."""
+        return self.discounts.observed_of(self.rows, heterogeneity)

@@ -7,16 +7,16 @@ Gaussians, is one component in this way. Every method here asks its blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family, Parameters
-from consilience.families.evidence import Discounts, EvidenceFamily
+from consilience.families.evidence import DiscountedRows, Discounts, EvidenceFamily
 
 
 @dataclass(frozen=True, init=False)
@@ -163,10 +163,9 @@ class Product(EvidenceFamily):
 
     def discounts(self, eta: Array) -> Discounts:
         """Return the blocks' rows under any discount, side by side."""
-        blocks = [
-            (family.discounts(columns), len(family.part_names)) for _, family, columns in self._iterate_blocks(eta)
-        ]
-        return _ProductDiscounts(blocks)
+        blocks = list(self._iterate_blocks(np.asarray(eta)))
+        discounts = [family.discounts(columns) for _, family, columns in blocks]
+        return _ProductDiscounts(discounts, [len(family.part_names) for _, family, _ in blocks])
 
     def heterogeneity_unit(self, eta: Array) -> Array:
         """Return the blocks' units side by side (B,)."""
@@ -200,27 +199,40 @@ class Product(EvidenceFamily):
         return np.sum([family.entropy(columns) for _, family, columns in self._iterate_blocks(eta)], axis=0)
 
 
-class _ProductDiscounts:
-    """Products under any discount: that of every block, each with its own part of the heterogeneity (B,)."""
+class _ProductRows:
+    """Rows of products under any discount: that of every block, each with its own part of the heterogeneity (B,)."""
 
-    def __init__(self, blocks: list[tuple[Discounts, int]]) -> None:
-        self._blocks = blocks
+    def __init__(self, blocks: Sequence[DiscountedRows], n_parts: Sequence[int]) -> None:
+        self._rows_of_blocks, self._n_parts = blocks, n_parts
 
-    def _iterate(self, heterogeneity: Array) -> Iterator[tuple[Discounts, Array]]:
-        start = 0
-        for discounts, n_parts in self._blocks:
-            yield discounts, heterogeneity[start : start + n_parts]
-            start += n_parts
+    def _parts(self, heterogeneity: Array) -> list[Array]:
+        """Return the heterogeneity of every block."""
+        return np.split(heterogeneity, np.cumsum(self._n_parts)[:-1])
 
     def pieces(self, heterogeneity: Array) -> Array:
         """Return the blocks' pieces side by side (L, P)."""
-        return np.concatenate([block.pieces(part) for block, part in self._iterate(heterogeneity)], axis=1)
+        parts = zip(self._rows_of_blocks, self._parts(heterogeneity), strict=True)
+        return np.concatenate([block.pieces(part) for block, part in parts], axis=1)
 
     def observed(self, heterogeneity: Array) -> Array:
         """Return the sum over blocks (L,)."""
-        total: Array = np.sum([block.observed(part) for block, part in self._iterate(heterogeneity)], axis=0)
+        parts = zip(self._rows_of_blocks, self._parts(heterogeneity), strict=True)
+        total: Array = np.sum([block.observed(part) for block, part in parts], axis=0)
         return total
+
+
+class _ProductDiscounts(_ProductRows):
+    """Products under any discount."""
+
+    def __init__(self, blocks: Sequence[Discounts], n_parts: Sequence[int]) -> None:
+        super().__init__(blocks, n_parts)
+        self._blocks = blocks
+
+    def part(self, rows: slice | Labels) -> _ProductRows:
+        """Return some of the rows."""
+        return _ProductRows([block.part(rows) for block in self._blocks], self._n_parts)
 
     def law(self, heterogeneity: Array) -> Array:
         """Return the blocks' laws side by side (P,)."""
-        return np.concatenate([block.law(part) for block, part in self._iterate(heterogeneity)])
+        parts = zip(self._blocks, self._parts(heterogeneity), strict=True)
+        return np.concatenate([block.law(part) for block, part in parts])

@@ -217,7 +217,8 @@ class CovarianceDispersion:
         usable = self.is_known.reshape(-1, *[1] * (self.covariance.ndim - 1))
         if is_full:
             size = self.covariance.shape[1]
-            ratio = np.linalg.solve(np.where(usable, centre, np.eye(size))[groups.labels], self.covariance)
+            # One inverse for each group: to solve for every copy takes five times as long.
+            ratio = np.linalg.inv(np.where(usable, centre, np.eye(size)))[groups.labels] @ self.covariance
             deviation = ratio - np.eye(size)  # similar to S*^-1/2 S_l S*^-1/2 - I
             squares = np.einsum("nij,nji->n", deviation, deviation)
         else:

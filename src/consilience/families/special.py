@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-from scipy.special import digamma, gammaln, polygamma
+from scipy.special import digamma, gammaln, zeta
 
 from consilience.checks import Array
 
@@ -69,6 +69,9 @@ _MAX_ROOT_STEPS: Final = 120
 
 _ROOT_ROUNDING: Final = 4e-16
 """Relative change at which a root stands still: two units in the last place."""
+
+_LAST_NEWTON_STEP: Final = 1e-8
+"""Relative change after which a step of Newton's method was the last one: its error is of the size of the square."""
 
 _SPLITTER: Final = 2.0**27 + 1.0
 """Veltkamp's constant: it cuts a float64 of 53 bits into two halves whose products are exact."""
@@ -217,16 +220,19 @@ def _binet(x: Array) -> Array:
 
 def _binet_slope(x: Array) -> Array:
     """First derivative of Binet's function, psi(x) - log x + 1 / (2 x)."""
+    is_small = x < _STIRLING_FROM
+    if not is_small.any():  # the other form is not needed
+        return -_stirling(x, _BINET_SLOPE) / x
     z = np.minimum(x, _STIRLING_FROM)
     direct = digamma(z) - np.log(z) + 0.5 / z
     y = np.maximum(x, _STIRLING_FROM)
-    return np.where(x < _STIRLING_FROM, direct, -_stirling(x, _BINET_SLOPE) / y)
+    return np.where(is_small, direct, -_stirling(x, _BINET_SLOPE) / y)
 
 
 def _binet_curvature(x: Array) -> Array:
     """Second derivative of Binet's function, psi'(x) - 1 / x - 1 / (2 x^2)."""
     z = np.minimum(x, _STIRLING_FROM)
-    direct = polygamma(1, z) - 1.0 / z - 0.5 / (z * z)
+    direct = trigamma(z) - 1.0 / z - 0.5 / (z * z)
     y = np.maximum(x, _STIRLING_FROM)
     return np.where(x < _STIRLING_FROM, direct, _stirling(x, _BERNOULLI) / y / y)
 
@@ -275,6 +281,11 @@ def sum_of_log_gammas(x: Array) -> Array:
     return sums + x.shape[1] * _HALF_LOG_TWO_PI
 
 
+def trigamma(x: Array) -> Array:
+    """Return psi'(x) = zeta(2, x), as ``scipy.special.polygamma(1, x)`` does, which computes psi(x) beside it."""
+    return np.asarray(zeta(2.0, x), dtype=np.float64)
+
+
 def log_minus_digamma(x: Array) -> Array:
     """Return ``log x - psi(x)`` for positive `x`, without cancellation for large `x`."""
     return 0.5 / x - _binet_slope(x)
@@ -299,18 +310,18 @@ def decreasing_root(function: Callable[[Array], tuple[Array, Array]], start: Arr
     """
     low, high = np.full_like(start, -_LOG_RANGE), np.full_like(start, _LOG_RANGE)
     point = np.clip(start, low, high)
-    for _ in range(_MAX_ROOT_STEPS):
-        with np.errstate(all="ignore"):  # a bracket may be wide enough to overflow
+    with np.errstate(all="ignore"):  # a bracket may be wide enough to overflow
+        for _ in range(_MAX_ROOT_STEPS):
             value, slope = function(point)
-        low, high = np.where(value >= 0, point, low), np.where(value <= 0, point, high)
-        with np.errstate(all="ignore"):
+            low, high = np.where(value >= 0, point, low), np.where(value <= 0, point, high)
             newton = point - value / slope
-        is_inside = np.isfinite(newton) & (newton > low) & (newton < high)
-        step = np.where(is_inside, newton, (low + high) / 2.0)
-        has_moved = np.abs(step - point) > _ROOT_ROUNDING * np.maximum(1.0, np.abs(point))
-        point = np.where(value == 0, point, step)
-        if not np.any(has_moved & (value != 0)):
-            break
+            is_inside = (newton > low) & (newton < high)  # both are finite, NaN is not inside
+            step = np.where(is_inside, newton, (low + high) / 2.0)
+            rounding = np.where(is_inside, _LAST_NEWTON_STEP, _ROOT_ROUNDING)
+            has_moved = np.abs(step - point) > rounding * np.maximum(1.0, np.abs(point))
+            point = np.where(value == 0, point, step)
+            if not (has_moved & (value != 0)).any():
+                break
     return point
 
 
@@ -319,7 +330,7 @@ def gamma_shape(gap: Array) -> Array:
 
     def equation(z: Array) -> tuple[Array, Array]:
         a = np.exp(z)  # the logarithm of the shape is sought, so that it stays positive
-        return log_minus_digamma(a) - gap, 1.0 - a * polygamma(1, a)
+        return log_minus_digamma(a) - gap, 1.0 - a * trigamma(a)
 
     # Minka's closed-form approximation of the root (2002), good to 1.5 %.
     start = np.log((3.0 - gap + np.sqrt((gap - 3.0) ** 2 + 24.0 * gap)) / (12.0 * gap))
@@ -336,5 +347,5 @@ def inverse_digamma(y: Array) -> Array:
     # The bound -1e-3 only keeps the branch that is not taken from dividing by zero.
     x = np.where(y >= -2.22, np.exp(upper) + 0.5, -1.0 / np.minimum(y + np.euler_gamma, -1e-3))
     for _ in range(5):
-        x = x - (digamma(x) - y) / polygamma(1, x)
+        x = x - (digamma(x) - y) / trigamma(x)
     return np.asarray(x, dtype=np.float64)

@@ -79,6 +79,7 @@ def pair_gains(
     groups: GroupSums,
     sites: NDArray[np.uint64],
     are_neighbours: NDArray[np.bool_] | None = None,
+    values: Array | None = None,
 ) -> Array:
     """Return what every two groups would gain as one (G, G), symmetric; -inf where a site has a part in both.
 
@@ -92,9 +93,11 @@ def pair_gains(
         Sites with a part in each group, from ``site_bits``.
     are_neighbours : ndarray of bool of shape (G, G), optional
         The pairs that are looked at, symmetric; -inf for all others. Default: all.
+    values : Array of shape (G,), optional
+        What the groups are worth, where that is known.
     """
     n_groups = len(groups.mass)
-    values = objective.value(groups)
+    values = objective.value(groups) if values is None else values
     gains = np.full((n_groups, n_groups), -np.inf)
     chunk_rows = max(1, CHUNK_BYTES // (8 * groups.sums.shape[1]))
     for a, b in _pairs(n_groups, are_neighbours, chunk_rows):
@@ -227,7 +230,7 @@ class _Agglomeration:
         groups = group_sums(objective.pieces, start, np.ones(len(start)), n_groups)
         sites = site_bits(owner, start)
         values, is_left = objective.value(groups), np.ones(n_groups, dtype=np.bool_)
-        gains = pair_gains(objective, groups, sites, are_neighbours)
+        gains = pair_gains(objective, groups, sites, are_neighbours, values)
         best_partner = gains.argmax(axis=1) if n_groups else np.zeros(0, dtype=np.int64)
         best_gain = gains[np.arange(n_groups), best_partner]
         known = None if are_neighbours is None else are_neighbours.copy()

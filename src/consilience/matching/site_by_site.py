@@ -13,6 +13,7 @@ for any f whatever: one assignment problem, solved exactly. No step can lower F.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -427,13 +428,25 @@ class _Screen:
         self._labels = labels.copy()
         return used, self._gains[:, used]
 
+    @cached_property
+    def openings(self) -> Array:
+        """What each row is worth as a group of its own (L,)."""
+        return self._groups.objective.opening(np.arange(len(self._groups.labels)))
+
+    def gains_of_choices(self, rows: Labels, used: Labels, gains: Array) -> tuple[Labels, Array, Array]:
+        """Return from all gains what ``MatchedGroups.gains_of_choices`` does for rows (k,) of a site taken out."""
+        old_groups = self._groups.labels[rows]
+        # Groups of the site alone are not there without it.
+        is_left = ~np.isin(used, old_groups[self._groups.members(old_groups) == 1])
+        return used[is_left], gains[rows][:, is_left], self.openings[rows]
+
 
 def _would_move(groups: MatchedGroups, screen: _Screen, openings: Openings) -> NDArray[np.bool_]:
     """Return which sites (J,) would move as things stand."""
     used, gains = screen.gains()
     offsets, labels = groups.objective.offsets, groups.labels
     matched = np.flatnonzero(labels >= 0)
-    every_opening = groups.objective.opening(np.arange(len(labels)))
+    every_opening = screen.openings
     current = np.full(len(labels), np.inf)
     current[matched] = gains[matched, np.searchsorted(used, labels[matched])]
     is_alone = np.zeros(len(labels), dtype=np.bool_)
@@ -448,9 +461,8 @@ def _would_move(groups: MatchedGroups, screen: _Screen, openings: Openings) -> N
         rows = groups.rows(site)
         if rows.size:
             old_groups = labels[rows]
-            is_left = ~np.isin(used, old_groups[is_alone[rows]])  # groups of the site alone are not there without it
-            site_gains, opening = gains[rows][:, is_left], every_opening[rows]
-            old_choices = choices_of_groups(used[is_left], old_groups)
+            left, site_gains, opening = screen.gains_of_choices(rows, used, gains)
+            old_choices = choices_of_groups(left, old_groups)
             new_choices = openings.assign(site_gains, opening)
             if not np.array_equal(new_choices, old_choices):
                 before = openings.assigned_gain(site_gains, opening, old_choices)
@@ -467,23 +479,42 @@ def choices_of_groups(used: Labels, groups: Labels) -> Labels:
     return np.where(is_used, positions, len(used) + np.arange(len(groups)))
 
 
-def match_log_odds(objective: GroupObjective, labels: Labels) -> Array:
+def match_log_odds(
+    objective: GroupObjective, labels: Labels, value: Callable[[GroupSums], Array] | None = None
+) -> Array:
     """Return the log odds of each match (L,), given what all other sites say; `objective` is a log probability.
 
     For each component its site's best matching without this match is compared with the one it has: the difference in
     the objective. Other sites are taken as they are matched, so a fit that went wrong before any matching is not
     foreseen. Components labelled -1 have none (NaN).
+
+    Parameters
+    ----------
+    objective : GroupObjective
+        The log probability.
+    labels : Labels of shape (L,)
+        The matching.
+    value : callable, optional
+        Values (n,) of n groups under the objective, with which the gains of all sites are computed at once, unless
+        they are too many. Default: one site after another.
     """
     groups = MatchedGroups(objective, labels)
     log_odds = np.full(len(labels), np.nan)
+    screen = None
+    if value is not None and groups.n_choices * objective.pieces.shape[1] <= MAX_SCREENED_NUMBERS:
+        screen = _Screen(groups, value)
+        all_used, all_gains = screen.gains()
     for site in range(len(objective.offsets) - 1):
         rows = groups.rows(site)
         if not rows.size:
             continue
         old_groups, row_range = groups.labels[rows], np.arange(len(rows))
-        groups.remove(rows)
-        used, gains, opening = groups.gains_of_choices(rows)
-        groups.restore(rows, old_groups)
+        if screen is not None:
+            used, gains, opening = screen.gains_of_choices(rows, all_used, all_gains)
+        else:
+            groups.remove(rows)
+            used, gains, opening = groups.gains_of_choices(rows)
+            groups.restore(rows, old_groups)
         old_choices = choices_of_groups(used, old_groups)
         # (k, G + k): groups in use, then a new group for each row, which no other row may choose.
         choice_gains = np.concatenate([gains, np.full((len(rows), len(rows)), FORBIDDEN_GAIN)], axis=1)
@@ -499,13 +530,15 @@ def match_log_odds(objective: GroupObjective, labels: Labels) -> Array:
     return log_odds
 
 
-def match_confidence(objective: GroupObjective, labels: Labels) -> Array:
+def match_confidence(
+    objective: GroupObjective, labels: Labels, value: Callable[[GroupSums], Array] | None = None
+) -> Array:
     """Return the confidence of each match (L,), sigma(min(lambda, 30) / 5) with lambda its log odds; NaN for label -1.
 
     The log odds themselves are far too sure, since local fits go wrong before any matching: at odds of a thousand to
     one, two matches of three were right. Slope and bound are fitted to simulated mixtures (docs/number.md); on real
     classes they remain optimistic.
     """
-    log_odds = np.maximum(match_log_odds(objective, labels), -MAX_TRUSTED_LOG_ODDS)
+    log_odds = np.maximum(match_log_odds(objective, labels, value), -MAX_TRUSTED_LOG_ODDS)
     confidence: Array = 1.0 / (1.0 + np.exp(-np.minimum(log_odds, MAX_TRUSTED_LOG_ODDS) / LOG_ODDS_SCALE))
     return confidence

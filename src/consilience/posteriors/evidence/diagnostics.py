@@ -342,4 +342,5 @@ def _diagnostics(
         diagnostics["outliers"] = outliers
     if len(labels) > MAX_DIAGNOSED_ROWS:
         return None, diagnostics
-    return match_confidence(RandomEffects(stack).groups(matching.heterogeneity, matching.prior), labels), diagnostics
+    objective = RandomEffects(stack).groups(matching.heterogeneity, matching.prior)
+    return match_confidence(objective, labels, objective.value), diagnostics

@@ -23,7 +23,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families.chunks import LazyRows, as_lazy_array, row_chunks
-from consilience.families.evidence import MAX_KEPT_ROWS, Discounts, PlainDiscounts
+from consilience.families.evidence import MAX_KEPT_ROWS, Discounts
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import GroupSums, carried_sums, membership_matrix
 from consilience.posteriors.ensemble import Stack
@@ -67,10 +67,18 @@ class RandomEffects:
         """The heterogeneity (B,) that says as much as the within-cluster variance: the scale of h."""
         return self.stack.family.heterogeneity_unit(self.stack.natural)
 
+    @cached_property
+    def undiscounted(self) -> Array:
+        """What each component says (L, P), at no heterogeneity; of very many rows, it is made when asked for."""
+        none = np.zeros(len(self.stack.family.part_names))
+        if len(self.stack.natural) <= MAX_KEPT_ROWS:
+            return self.discounts.pieces(none)
+        return as_lazy_array(LazyRows(self.stack.natural.shape, lambda rows: self.discounts.part(rows).pieces(none)))
+
     def _discounted(self, heterogeneity: Array) -> tuple[Array, Array, Array]:
         """Return weighted pieces (L, P), the base law (P,) and weighted normalisers (L,).
 
-        Those of the last h are kept, but for very many rows.
+        Those of the last h are kept. Very many rows come in chunks instead.
         """
         key = heterogeneity.tobytes()
         if self._at is None or self._at[0] != key:
@@ -78,8 +86,6 @@ class RandomEffects:
             pieces, observed = self.discounts.pieces(heterogeneity), self.discounts.observed(heterogeneity)
             if self._are_weighted:
                 pieces, observed = pieces * self.stack.row_weights[:, None], observed * self.stack.row_weights
-            if len(pieces) > MAX_KEPT_ROWS:
-                return pieces, law, observed
             self._at = (key, pieces, law, observed)
         return self._at[1:]
 
@@ -91,7 +97,7 @@ class RandomEffects:
     def _pieces_and_law(self, heterogeneity: Array) -> tuple[Array, Array]:
         """Return weighted pieces (L, P) and the base law (P,); pieces of very many rows are made when asked for."""
         discounts, weights = self.discounts, self.stack.row_weights
-        if len(self.stack.natural) <= MAX_KEPT_ROWS or not isinstance(discounts, PlainDiscounts):
+        if len(self.stack.natural) <= MAX_KEPT_ROWS:
             return self._discounted(heterogeneity)[:2]
 
         def pieces(rows: slice | Labels) -> Array:
@@ -129,7 +135,7 @@ class RandomEffects:
     def _sums_of_groups(self, labels: Labels, n_groups: int) -> Callable[[Array], tuple[Array, Array, Array]]:
         """Return, as a function of h, the pieces' sums over groups (G, P), the base law and the normalisers (L,)."""
         discounts, weights = self.discounts, self.stack.row_weights
-        if len(labels) <= MAX_KEPT_ROWS or not isinstance(discounts, PlainDiscounts):
+        if len(labels) <= MAX_KEPT_ROWS:
             membership = membership_matrix(labels, np.ones(len(labels)), n_groups)
 
             def sums_at_once(heterogeneity: Array) -> tuple[Array, Array, Array]:

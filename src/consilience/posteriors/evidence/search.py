@@ -35,7 +35,12 @@ from consilience.posteriors.evidence.matching_prior import (
     lenient_prior,
     strict_prior,
 )
-from consilience.posteriors.evidence.random_effects import LOG_REFIT_STEP, LOG_STEP, RandomEffects
+from consilience.posteriors.evidence.random_effects import (
+    LOG_REFIT_STEP,
+    LOG_STEP,
+    MIN_LOG_HETEROGENEITY,
+    RandomEffects,
+)
 
 FIRST_HETEROGENEITIES = (0.05, 0.5)
 """Heterogeneities, in units of the family, that searches start from."""
@@ -55,7 +60,7 @@ MAX_AGGLOMERATED_ROWS = 2000
 The gains of all pairs of so many take 32 MB.
 """
 
-MIN_GAIN_SHARE = 0.5
+MIN_GAIN_SHARE = 0.2
 """Gain of a pair, in that of the best one, from which on it is merged in the same round. From one pair at a time to all
 pairs that gain, no end of an ascent changed on the half for tuning of experiments/battery."""
 N_NEAREST = 16
@@ -140,6 +145,20 @@ class EvidenceSearch:
         n_holding = max(1, int(np.count_nonzero(self._stack.sizes)))
         first = lenient_prior(n_sites, len(self._stack.natural) / n_holding, 1.0)
         return self._best(first, lambda sizes: fit_lenient_prior(sizes, n_sites))
+
+    def separate(self) -> SearchedMatching | None:
+        """Return the matching in which nothing is shared, without heterogeneity, under the lenient prior.
+
+        None where it has more groups than are allowed. Nothing is then known of how much copies differ.
+        """
+        n_rows = len(self._stack.natural)
+        if self.max_groups is not None and n_rows > self.max_groups:
+            return None
+        labels = np.arange(n_rows)
+        prior = fit_lenient_prior(np.ones(n_rows, dtype=np.int64), self._stack.n_sites)
+        heterogeneity = np.exp(MIN_LOG_HETEROGENEITY) * self.problem.unit
+        evidence = self.problem.evidence(labels, heterogeneity, prior)
+        return SearchedMatching(labels, heterogeneity, prior, evidence, True)
 
     def _best(self, first: MatchingPrior, refit: Callable[[Labels], MatchingPrior]) -> SearchedMatching:
         """Return the best matching over all starts."""
@@ -257,7 +276,7 @@ class EvidenceSearch:
         return agglomerate(
             objective,
             start,
-            min_gain_share=MIN_GAIN_SHARE if while_gaining else 1.0,
+            min_gain_share=MIN_GAIN_SHARE if while_gaining else 1.0,  # rounds ended below in 1 of 87 cells
             are_neighbours=neighbours,
             while_gaining=while_gaining,
         )
@@ -272,7 +291,7 @@ class EvidenceSearch:
         family, natural = self._stack.family, self._stack.natural
         if not MIN_NEIGHBOUR_RATIO * N_NEAREST < len(natural) <= MAX_AGGLOMERATED_ROWS:
             return None
-        undiscounted = self.problem.discounts.pieces(np.zeros(len(family.part_names))) + family.flat  # centred
+        undiscounted = self.problem.undiscounted + family.flat  # centred
         information = family.information(undiscounted)  # (L, B)
         eta = family.reweighted(undiscounted, np.median(information, axis=0) / information)
         mean = family.mean_parameters(eta)

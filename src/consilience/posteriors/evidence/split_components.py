@@ -16,6 +16,7 @@ which other sites have too, are worth their price once for all sites.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ from scipy.special import logsumexp
 
 from consilience.checks import Array, Labels
 from consilience.families.densities import log_gaussians
-from consilience.families.evidence import EvidenceFamily
+from consilience.families.evidence import MAX_KEPT_ROWS, EvidenceFamily
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.evidence.search import SearchedMatching
@@ -63,12 +64,52 @@ def merge_split_components(stack: Stack) -> MergedComponents | None:
     """
     if not stack.family.describes_data:
         return None
-    family = stack.family
-    no_heterogeneity = np.zeros(len(family.part_names))
-    discounts = family.discounts(stack.natural)
-    base, pieces = discounts.law(no_heterogeneity), discounts.pieces(no_heterogeneity)
-    units = np.arange(len(pieces))
-    natural, alive = stack.natural.copy(), np.ones(len(pieces), dtype=np.bool_)
+    problem = RandomEffects(stack)
+    base, pieces = problem.discounts.law(np.zeros(len(stack.family.part_names))), problem.undiscounted
+    units, merged_rows, merged_natural = np.arange(len(stack.natural)), [], []
+    for sites in _site_chunks(stack.offsets):
+        start, end = int(stack.offsets[sites.start]), int(stack.offsets[sites.stop])
+        offsets = stack.offsets[sites.start : sites.stop + 1] - start
+        part = Stack(stack.family, stack.natural[start:end], offsets, stack.row_weights[start:end])
+        units_of_part, natural = _merged_within(part, pieces[start:end].copy(), base)
+        units[start:end] = start + units_of_part
+        into = np.unique(units_of_part[units_of_part != np.arange(end - start)])
+        merged_rows.append(start + into)
+        merged_natural.append(natural[into])
+    changed, changed_natural = np.concatenate(merged_rows), np.concatenate(merged_natural)
+    if not len(changed):
+        return None
+    rows = np.flatnonzero(units == np.arange(len(units)))
+    sizes = np.bincount(stack.owner[rows], minlength=stack.n_sites)
+    kept_offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    natural = stack.natural[rows]
+    natural[np.searchsorted(rows, changed)] = changed_natural
+    merged = Stack(stack.family, natural, kept_offsets, stack.row_weights[rows])
+    return MergedComponents(merged, np.searchsorted(rows, units))
+
+
+def _site_chunks(offsets: Labels) -> Iterator[slice]:
+    """Yield slices of sites, in order, of at most so many rows as are kept at once; of one site at least."""
+    first, n_sites = 0, len(offsets) - 1
+    while first < n_sites:
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + MAX_KEPT_ROWS, side="right")) - 1)
+        yield slice(first, min(last, n_sites))
+        first = last
+
+
+def _merged_within(stack: Stack, pieces: Array, base: Array) -> tuple[Labels, Array]:
+    """Return which row each of a stack is part of (L,), and the rows (L, P) with what became part of them.
+
+    Parameters
+    ----------
+    stack : Stack
+        What the data of some sites say.
+    pieces : Array of shape (L, P)
+        The same less the flat limit; it is overwritten.
+    base : Array of shape (P,)
+        The law that the components of all sites come from.
+    """
+    units, natural, alive = np.arange(len(pieces)), stack.natural.copy(), np.ones(len(pieces), dtype=np.bool_)
     first, second = _pairs_of_sites(stack.offsets)
     while len(first):
         gains = _merge_gains(stack, natural, pieces, base, first, second)
@@ -81,18 +122,13 @@ def merge_split_components(stack: Stack) -> MergedComponents | None:
             merged_into[int(stack.owner[into])] = into
             units[other] = into
             pieces[into] += pieces[other]
-            natural[into] += natural[other] - family.flat
+            natural[into] += natural[other] - stack.family.flat
             alive[other] = False
         again = np.isin(stack.owner[first], list(merged_into)) & alive[first] & alive[second]
         first, second = first[again], second[again]
-    if alive.all():
-        return None
     while not np.array_equal(units, units[units]):  # what a component became may have become part of another one
         units = units[units]
-    rows = np.flatnonzero(alive)
-    kept = stack.take(rows)
-    merged = Stack(family, natural[rows], kept.offsets, kept.row_weights)
-    return MergedComponents(merged, np.searchsorted(rows, units))
+    return units, natural
 
 
 def full_evidence(stack: Stack, matching: SearchedMatching) -> float:
@@ -146,14 +182,17 @@ def _densities(family: EvidenceFamily, natural: Array) -> tuple[Array, Array]:
 
 def _site_information(stack: Stack) -> float:
     """Return the sum over sites of n I, what knowing the components of all observations is worth in nats."""
-    counts = stack.family.information(stack.natural)[:, 0]
-    means, covariances = _densities(stack.family, stack.natural)
     total = 0.0
-    for start, end in zip(stack.offsets[:-1].tolist(), stack.offsets[1:].tolist(), strict=True):
-        if end - start > 1:
-            rows = slice(start, end)
-            information = mutual_information(means[rows], covariances[rows], counts[rows])
-            total += float((counts[rows] * stack.row_weights[rows]).sum()) * information
+    for sites in _site_chunks(stack.offsets):
+        offsets = stack.offsets[sites.start : sites.stop + 1]
+        natural, weights = (array[offsets[0] : offsets[-1]] for array in (stack.natural, stack.row_weights))
+        counts = stack.family.information(natural)[:, 0]
+        means, covariances = _densities(stack.family, natural)
+        for start, end in zip((offsets[:-1] - offsets[0]).tolist(), (offsets[1:] - offsets[0]).tolist(), strict=True):
+            if end - start > 1:
+                rows = slice(start, end)
+                information = mutual_information(means[rows], covariances[rows], counts[rows])
+                total += float((counts[rows] * weights[rows]).sum()) * information
     return total
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from scipy.special import betaln, gammaln
 
 from consilience.checks import Array, Labels
+from consilience.families.chunks import map_rows
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import consecutive, group_sums
 from consilience.posteriors.evidence.search import EvidenceSearch, SearchedMatching
@@ -186,11 +187,12 @@ class _Explanations:
         """Return the explanations that a matching offers."""
         problem, labels = search.problem, matching.labels
         groups = problem.groups(matching.heterogeneity, matching.prior)
-        undiscounted = problem.discounts.pieces(np.zeros(len(matching.heterogeneity)))
+        undiscounted = problem.undiscounted
         statistics = group_sums(undiscounted, labels, np.ones(len(labels)), matching.n_groups).means()
         alone = np.bincount(labels[labels >= 0], weights=groups.alone[labels >= 0], minlength=matching.n_groups)
         worth = groups.value(groups.sums(labels)) - alone
-        information = problem.stack.family.information(np.asarray(problem.stack.natural))
+        natural, family = problem.stack.natural, problem.stack.family
+        information = map_rows(*natural.shape, lambda rows: family.information(natural[rows]))
         return cls(search, groups, matching.heterogeneity, undiscounted, statistics, information, worth)
 
     def log_odds(self, row: int, partners: Labels) -> float:
@@ -213,7 +215,7 @@ class _Explanations:
             # A third one, and then shares between those tried: what is given up is that they are equally likely.
             value = max(value, self._best_blend(row, blend, copies)[0])
             best = max(best, value)
-        if best < MIN_EXPLAINED_SHARE * float(self._log_evidence(row, self.own[row, None])[0]) - EXPLAINED_SLACK:
+        if best < MIN_EXPLAINED_SHARE * float(self._log_evidence(row, self.own[np.array([row])])[0]) - EXPLAINED_SLACK:
             return -np.inf
         return best - float(np.log(n_copies + len(BLEND_SHARES) * n_copies * (n_copies - 1) / 2))
 
@@ -232,6 +234,6 @@ class _Explanations:
         # Two copies of one component differ by the heterogeneity of both.
         discounted = information / (1.0 + 2.0 * self.heterogeneity * information)
         prior = family.reweighted(template, discounted / family.information(template))
-        both = family.log_normalizer_of_sums(np.concatenate([prior + groups.pieces[row], prior]))
+        both = family.log_normalizer_of_sums(np.concatenate([prior + groups.pieces[np.array([row])], prior]))
         result: Array = both[: len(prior)] - both[len(prior) :] - groups.alone[row]
         return result

@@ -176,23 +176,44 @@ def _without_group(costs: Array, group: int, offsets: Labels, strength: float, r
     return labels
 
 
-def fit_clusters(problem: KLProblem, centres: Array, max_iterations: int) -> KLFit:
+def fit_clusters(problem: KLProblem, centres: Array, max_iterations: int, passed: set[bytes]) -> KLFit | None:
     """Cluster from `centres` without the constraint of one per site: nearest centres and barycenters in turn.
 
     Bregman hard clustering, algorithm 1 of Banerjee et al. 2005.
+
+    Parameters
+    ----------
+    problem : KLProblem
+        The objective's data.
+    centres : Array of shape (G, P)
+        Where to start.
+    max_iterations : int
+        Steps at most.
+    passed : set of bytes
+        Partitions that other starts have passed, each without an empty group. From them on all is as it was there, so
+        that None is returned; those of this start are added.
     """
     history: list[float] = []
     labels, converged = np.full(len(problem.ensemble.natural), -1), False
     costs = problem.costs(centres)  # (L, G)
+    partitions: set[bytes] = set()
     for _ in range(max_iterations):
         nearest = costs.argmin(axis=1)  # (L,)
         if np.array_equal(nearest, labels):
             converged = True
             break
+        first_rows, groups = np.unique(nearest, return_index=True, return_inverse=True)[1:]
+        if len(first_rows) == len(centres):  # an empty group would stay where it was
+            partition = np.argsort(np.argsort(first_rows))[groups].tobytes()  # groups by their first rows
+            if partition in passed:
+                return None
+            partitions.add(partition)
         labels = nearest
         centres = problem.barycenters(labels, len(centres), centres)
         costs = problem.costs(centres)
         history.append(matched_cost(costs, labels))
+    if converged:
+        passed |= partitions
     consecutive, barycenters = compact(problem, labels)
     return KLFit(consecutive, barycenters, history[-1], tuple(history), converged)
 
@@ -206,6 +227,8 @@ def best_clusters(
     progress: Progress = silent,
 ) -> KLFit:
     """Return the clustering of the lowest objective of several starts, from seeds by k-means++.
+
+    A start that comes upon a partition that another one has passed ends there.
 
     Parameters
     ----------
@@ -223,9 +246,12 @@ def best_clusters(
         Is told of every start.
     """
     best: KLFit | None = None
+    passed: set[bytes] = set()
     for start, generator in enumerate(rng.spawn(restarts)):
         progress(start, restarts)
-        fit = fit_clusters(problem, problem.seeds(n_clusters, generator), max_iterations)
+        fit = fit_clusters(problem, problem.seeds(n_clusters, generator), max_iterations, passed)
+        if fit is None:
+            continue
         if best is None or fit.objective < best.objective - START_ROUNDING * abs(best.objective):
             best = fit
     assert best is not None  # noqa: S101  (there is at least one start)
