@@ -166,7 +166,7 @@ class LogDensities(RequestKind):
             raise InputError(
                 "data",
                 f"has {n} rows, and log densities of fewer than {least:g} do not leave a site",
-                "answer with more rows, or take a lower --min-count",
+                "answer with more rows, or take a lower min_count=",
             )
         values = _log_densities(module, _variables_of(request), rows, len(request.content.arrays["points"]))
         return n, Content({}, {"log_density": np.maximum(values, -_LARGEST)})
