@@ -364,8 +364,8 @@ def test_what_few_observations_tell_of_does_not_leave_the_site(place, tmp_path, 
     between = (least + float(np.sort(model.counts)[1])) / 2.0
     before = files["a"].read_bytes()
     sent = send(files["a"], place, "a", min_count=between)
-    assert f"1 of {model.n_components} components have fewer than" in sent.warnings[0]
-    assert "were withheld" in sent.warnings[0]
+    assert f"1 of {model.n_components} components has fewer than" in sent.warnings[0]
+    assert "was withheld" in sent.warnings[0]
     (there,) = list(place.rglob(sent.announcement.digest))
     assert_array_equal(np.sort(cs.load(there).counts), np.sort(model.counts)[1:])
     assert files["a"].read_bytes() == before

@@ -24,6 +24,16 @@ REWORDED = {
     "save, an ensemble of networks": "'concatenate' is a method for posteriors, and ensembles are kept in folders",
     "command on networks, report one.safetensors -o page.html": "a plain checkpoint is a network that nobody fused",
     "command on networks, report one.safetensors --data data.npz -o page.html": "data are shown of no network",
+    "describe, features that are none": "a mapping of a name to a list states categories, of as many columns",
+    "evaluate networks, a posterior": "Python is told Python's option alone",
+    "evaluate networks, no module": "Python is told Python's option alone",
+    "evaluate Bayesian networks, no module": "Python is told Python's option alone",
+    "merge, output: full": "Python is told Python's option alone",
+    "merge, output: file.safetensors": "Python is told Python's option alone",
+    "command, '--set min_count=.inf'": "the command calls the option as it takes it",
+    "command on networks, '--target-width 0=0'": "the command calls the option as it takes it",
+    "command on networks, '--target-width fc1=9'": "the command calls the option as it takes it",
+    "command on checkpoints, '--fisher a'": "the command calls the option as it takes it",
 }
 """Cases whose new refusal says something truer than the old one: why."""
 RECORDED = json.loads(RECORD.read_text()) if RECORD.exists() else {}

@@ -21,7 +21,7 @@ _UNPROVED_SYMMETRY = (
 
 @contextmanager
 def short_warnings() -> Iterator[None]:
-    """Print warnings of unproved symmetries and of harm as one line each on stderr."""
+    """Print warnings of this library as one line each on stderr, those of unproved symmetries and of harm always."""
     with warnings.catch_warnings():
         for category in (UnprovedSymmetryWarning, HarmWarning):
             warnings.simplefilter("always", category)
@@ -30,7 +30,7 @@ def short_warnings() -> Iterator[None]:
         def show(message: Any, category: Any, *location: Any, **keywords: Any) -> None:
             if issubclass(category, UnprovedSymmetryWarning):
                 echo_marked("consilience: warning:", _UNPROVED_SYMMETRY, "yellow")
-            elif issubclass(category, HarmWarning):
+            elif hasattr(category, "code"):  # of this library
                 echo_marked("consilience: warning:", printable(said(str(message))), "yellow")
             else:
                 show_others(message, category, *location, **keywords)

@@ -30,8 +30,8 @@ def _network_in_plain_words(summary: NetworkSummary) -> tuple[str, ...]:
     if summary.symmetry is None:
         following = (
             "write it with `consilience describe FILE --module PKG.MOD:CALLABLE --data DATA -o NEW`, which adds what is"
-            " known of its units, or give --module and --example to `consilience fuse`; checkpoints of one base need no"
-            " units: `consilience merge FILE... -o merged`"
+            " known of its units, or trace it in `consilience fuse FILE... --module PKG.MOD:CALLABLE --example SHAPE -o"
+            " FUSED`; checkpoints of one base need no units: `consilience merge FILE... -o merged`"
         )
         what = f"a plain checkpoint of {parameters}, which does not say which of its units may be permuted"
         return plain_words(what, None, "networks of the same architecture", following=None if made else following)

@@ -95,6 +95,7 @@ class LogDensities(RequestKind):
     """Fused draws made exact up to Monte Carlo error, from the sites' log densities at common points."""
 
     name: ClassVar[str] = "density"
+    models: ClassVar[str] = "draws"
     summary: ClassVar[str] = "fused draws weighted by the sites' log densities at common points"
     supports: ClassVar[str] = "fused posterior draws, and of each site the function of its log density"
     needs_module: ClassVar[bool] = True
@@ -165,7 +166,7 @@ class LogDensities(RequestKind):
             raise InputError(
                 "data",
                 f"has {n} rows, and log densities of fewer than {least:g} do not leave a site",
-                "answer with more rows, or take a lower --min-count",
+                "answer with more rows, or take a lower min_count=",
             )
         values = _log_densities(module, _variables_of(request), rows, len(request.content.arrays["points"]))
         return n, Content({}, {"log_density": np.maximum(values, -_LARGEST)})

@@ -102,7 +102,7 @@ def few_rows(n: int, least: float) -> InputError:
     return InputError(
         "data",
         f"has {n} rows, and moments of layers over fewer than {least:g} do not leave a site",
-        "answer with more rows, or take --min-count 0",
+        "answer with more rows, or take min_count=0",
     )
 
 
