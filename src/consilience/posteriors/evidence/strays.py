@@ -192,7 +192,7 @@ class _Explanations:
         alone = np.bincount(labels[labels >= 0], weights=groups.alone[labels >= 0], minlength=matching.n_groups)
         worth = groups.value(groups.sums(labels)) - alone
         natural, family = problem.stack.natural, problem.stack.family
-        information = map_rows(*natural.shape, lambda rows: family.information(natural[rows]))
+        information = map_rows(len(natural), natural.shape[1], lambda rows: family.information(natural[rows]))
         return cls(search, groups, matching.heterogeneity, undiscounted, statistics, information, worth)
 
     def log_odds(self, row: int, partners: Labels) -> float:
