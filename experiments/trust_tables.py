@@ -1,4 +1,4 @@
-"""Tables of the benchmarks: merges of checkpoints, hostile sites, membership, masked sums and mutated files."""
+"""Tables of checkpoints, hostile sites, membership, rounds under load, masked sums and mutated files."""
 
 from __future__ import annotations
 
@@ -102,6 +102,23 @@ def membership_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def load_table() -> str:
+    """Return what rounds of a hundred sites cost a server."""
+    kinds: dict[str, dict[str, Any]] = _found("round_load")["kinds"]
+    lines = [
+        "| a hundred sites send | each | processor seconds | rounds an hour | peak memory |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, found in kinds.items():
+        seconds = [one["processor_seconds"] for one in found["rounds"]]
+        peak = max(one["peak_bytes"] for one in found["rounds"]) / 2**20
+        middle = sorted(seconds)[len(seconds) // 2]
+        size = f"{found['bytes'] / 2**20:.2f} MiB" if found["sites"] else ""
+        per_hour = f"{3600 / middle:,.0f}" if found["sites"] else ""
+        lines.append(f"| {name} | {size} | {middle:.1f} | {per_hour} | {peak:,.0f} MiB |")
+    return "\n".join(lines) + "\n"
+
+
 def fuzzing_table() -> str:
     """Return what came of mutated files."""
     found = _found("fuzzing")
@@ -139,6 +156,7 @@ TRUST: dict[str, Callable[[], str]] = {
     "merges": merges_table,
     "hostile": hostile_table,
     "membership": membership_table,
+    "load": load_table,
     "fuzzing": fuzzing_table,
     "masked-sums": masked_sums_table,
 }

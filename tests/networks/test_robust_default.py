@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import consilience as cs
+from consilience.errors import InputError
 
 
 def network(seed, change=0.0, noise=0.05):
@@ -55,3 +56,21 @@ def test_equal_networks_are_a_fixed_point():
     fusion = fuse(modules)
     assert fusion.details["robust"]["left_out"] == []
     np.testing.assert_allclose(flat(fusion.model), flat(modules[0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("robust", [True, "trim", "median"])
+def test_fisher_merging_is_refused_by_a_sentence(robust):
+    """Whoever claims more information counts more, and no average of weights bounds that."""
+    modules = [network(seed) for seed in range(4)]
+    batches = [(torch.randn(120, 4, generator=torch.Generator().manual_seed(0)), torch.arange(120) % 3)]
+    information = [cs.fisher(module, batches, kind="diagonal", likelihood="categorical") for module in modules]
+    with pytest.raises(InputError, match="is for methods that average aligned weights"):
+        cs.fuse(modules, method="fisher", fishers=information, robust=robust)
+
+
+def test_colluding_networks_with_noise_of_their_own_are_left_out():
+    modules = [network(seed) for seed in range(7)] + [network(20 + seed, -0.06, 0.04) for seed in range(3)]
+    fusion = fuse(modules)
+    assert {(one["model"], one["step"]) for one in fusion.details["robust"]["left_out"]} == {
+        (f"model {number}", "collusion") for number in (7, 8, 9)
+    }

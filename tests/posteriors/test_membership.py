@@ -4,6 +4,7 @@
 """
 
 import numpy as np
+import pytest
 import torch
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
@@ -54,6 +55,7 @@ def attack_on_mixtures(seed):
     return results
 
 
+@pytest.mark.filterwarnings("ignore::consilience.errors.WithheldWarning")  # to withhold is what is tested
 def test_the_attack_finds_members_of_a_site_and_disclosure_control_and_fusion_take_that_away():
     own, fused, own_controlled, fused_controlled = np.mean([attack_on_mixtures(seed) for seed in SEEDS], axis=0)
     assert own[0] > 0.78, "the attack must be one, or the bounds below say nothing"

@@ -103,7 +103,8 @@ def run_round(
     check = check or (lambda contribution: check_alone(contribution, plan.limits))
     by_announcement = {contribution.announcement: contribution for contribution in contributions}
     expected = set(plan.sites)
-    selection = select_announcements(announcement for announcement in by_announcement if announcement.site in expected)
+    announced = [announcement for announcement in by_announcement if announcement.site in expected]
+    selection = select_announcements(announcement for announcement in announced if announcement.number == number)
     strangers = {announcement.site for announcement in by_announcement} - expected
     checked: dict[str, CheckedContribution] = {
         site: check(by_announcement[announcement]) for site, announcement in sorted(selection.chosen.items())
@@ -111,6 +112,11 @@ def run_round(
     # A site is left out at the first test that it fails; each test sees only the sites that passed those before.
     reasons: dict[str, Sequence[str]]
     reasons = {site: contribution.problems for site, contribution in checked.items() if contribution.problems}
+    reasons |= {
+        announcement.site: [f"what it sent is for round {announcement.number}, and this is round {number}"]
+        for announcement in sorted(announced, key=lambda announcement: announcement.name)
+        if announcement.number != number and announcement.site not in selection.chosen
+    }
     reasons |= {site: [reason] for site, reason in {**selection.conflicts, **(blocked or {})}.items()}
     facets = {
         site: contribution.facets
