@@ -4,7 +4,8 @@
     python experiments/write_tables.py                 the table of docs/masked.md
 
 All sites and the server run one after another in one process, without a transport: all messages of all sites are made,
-checked and opened, nothing is extrapolated. *One site* is the mean over all sites of the seconds of its five steps, its
+checked and opened, nothing is extrapolated. With ``--sample`` five sites of a thousand are measured alone, with all
+that they read, and the server is not. *One site* is the mean over all sites of the seconds of its five steps, its
 checks of what the server publishes among them; *server* is all that the server does, the check of every message among
 it. Of the sites 5 % leave after they have dealt their shares, before their numbers, or none. Seconds are of one
 processor. *Plain* is a float64 vector of each site, added up. Every masked sum is compared with the fixed-point sum.
@@ -24,15 +25,27 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.core.provenance import library_versions
 from consilience.federated.masking import fixed_point, keys
-from consilience.federated.masking.messages import ADVERTISE, CONFIRM, DEAL, MASK, REVEAL, Message
+from consilience.federated.masking.messages import (
+    ADVERTISE,
+    CONFIRM,
+    DEAL,
+    MASK,
+    REVEAL,
+    SEALED_BYTES,
+    Message,
+    as_bytes,
+    payload_of,
+)
 from consilience.federated.masking.plan import MaskedPlan
 from consilience.federated.masking.server import MaskedServer
-from consilience.federated.masking.site import MaskedSite
+from consilience.federated.masking.site import OF_SEED, MaskedSite, transcript_of
 from consilience.federated.masking.site_secret import SiteSecret
 
 RESULT = Path(__file__).with_suffix(".json")
-CELLS = ((10, 1_000), (10, 1_000_000), (100, 1_000), (100, 100_000), (1_000, 1_000))
+CELLS = ((10, 1_000), (10, 1_000_000), (100, 1_000), (100, 100_000), (300, 1_000), (1_000, 1_000))
 """Sites and numbers."""
+SAMPLE_OF, SAMPLE = 1_000, 5
+"""Sites, and how many of them are measured where only one site's part is: ``--sample``."""
 
 
 class Clock:
@@ -119,22 +132,98 @@ def run(n_sites: int, length: int, n_gone: int) -> dict[str, Any]:
     }
 
 
+def run_sample(n_sites: int, length: int, n_measured: int) -> dict[str, Any]:
+    """Return bytes and seconds of single sites among many, all messages that they read being those of real sites.
+
+    The others do what the measured ones need and no more: keys, the boxes for these, and confirmations.
+    """
+    clock, rng = Clock(), np.random.default_rng(n_sites)
+    signing = {f"site-{number:04d}": Ed25519PrivateKey.generate() for number in range(n_sites)}
+    plan = MaskedPlan({site: keys.signing_public(key) for site, key in signing.items()}, length)
+    sites = {site: MaskedSite(plan, site, key, SiteSecret.random()) for site, key in signing.items()}
+    measured, server = sorted(sites)[:n_measured], MaskedServer(plan)
+    messages = {site: [clock.time("sites", site_.advertise)] for site, site_ in sites.items() if site in measured}
+    rest = {site: site_.advertise() for site, site_ in sites.items() if site not in measured}
+    agreed_keys = server.agree_on_keys({**rest, **{site: one[0] for site, one in messages.items()}})
+    public = {site: rows[0].tobytes() for site, rows in zip(agreed_keys.sites, agreed_keys.arrays["keys"], strict=True)}
+    for site in measured:
+        messages[site].append(clock.time("sites", lambda site=site: sites[site].deal(agreed_keys)))
+    boxes: dict[str, list[bytes]] = {site: [] for site in measured}
+    for dealer in agreed_keys.sites:
+        for site in measured:
+            if dealer in measured:
+                boxes[site].append(messages[dealer][1].arrays["boxes"][agreed_keys.sites.index(site)].tobytes())
+            else:
+                boxes[site].append(sites[dealer].box_for(site, public[site]))
+    shares = {
+        site: Message(plan.round_id, DEAL, agreed_keys.sites, {"boxes": as_bytes(boxes[site], SEALED_BYTES)})
+        for site in measured
+    }
+    for site in measured:
+        words = fixed_point.encode(rng.normal(size=length), n_sites)
+        mask = clock.time("sites", lambda site=site, words=words: sites[site].mask(agreed_keys, shares[site], words))
+        messages[site].append(mask)
+    agreed_sum = Message(plan.round_id, MASK, agreed_keys.sites, {})
+    seen = {"seen": np.frombuffer(transcript_of(agreed_keys, agreed_keys.sites, agreed_keys.sites), np.uint8)}
+    signatures = [
+        key.sign(keys.signed_text(plan.round_id, CONFIRM, site, payload_of(seen))) for site, key in signing.items()
+    ]
+    confirmations = Message(
+        plan.round_id, CONFIRM, agreed_keys.sites, {"signatures": as_bytes(signatures, keys.SIGNATURE_BYTES)}
+    )
+    for site in measured:
+        read = agreed_keys, shares[site], agreed_sum
+        messages[site].append(clock.time("sites", lambda site=site, read=read: sites[site].confirm(*read)))
+        reveal = clock.time("sites", lambda site=site, read=read: sites[site].reveal(*read, confirmations))
+        messages[site].append(reveal)
+        if not np.all(reveal.arrays["kinds"] == OF_SEED):
+            raise RuntimeError(f"{site}: could not open all shares")
+    first = measured[0]
+    return {
+        "sites": n_sites,
+        "numbers": length,
+        "gone": 0,
+        "threshold": plan.threshold,
+        "bytes_sent": float(sum(len(message.data) for message in messages[first])),
+        "bytes_received": float(
+            sum(len(message.data) for message in (agreed_keys, shares[first], agreed_sum, confirmations))
+        ),
+        "bytes_plain": 8 * length,
+        "seconds_site": clock.seconds["sites"] / n_measured,
+        "measured_sites": n_measured,
+    }
+
+
 def main() -> None:
     """Run the cells that are not in the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, help="Only cells of so many sites.")
-    asked = parser.parse_args().sites
+    parser.add_argument("--sample", action="store_true", help="Measure single sites among a thousand, and no more.")
+    arguments = parser.parse_args()
+    asked = arguments.sites
     stored = json.loads(RESULT.read_text()) if RESULT.exists() else {"cells": []}
     cells = {(cell["sites"], cell["numbers"], cell["gone"]): cell for cell in stored["cells"]}
+    if arguments.sample:
+        key = SAMPLE_OF, 1_000, 0
+        if key not in cells:
+            cells[key] = run_sample(SAMPLE_OF, 1_000, SAMPLE)
+            _write(cells)
+        return
     for n_sites, length in CELLS:
         for n_gone in (0, max(1, n_sites // 20)):
             key = n_sites, length, n_gone
-            if key in cells or asked not in (None, n_sites):
+            is_whole = key in cells and "measured_sites" not in cells[key]
+            if is_whole or asked not in (None, n_sites):
                 continue
             cells[key] = run(*key)
             print(json.dumps(cells[key]), flush=True)  # noqa: T201  (progress of a long run)
-            text = {"cells": [cells[one] for one in sorted(cells)], "versions": library_versions()}
-            RESULT.write_text(json.dumps(text, indent=1) + "\n")
+            _write(cells)
+
+
+def _write(cells: dict[tuple[int, int, int], dict[str, Any]]) -> None:
+    """Write the cells so far."""
+    text = {"cells": [cells[one] for one in sorted(cells)], "versions": library_versions()}
+    RESULT.write_text(json.dumps(text, indent=1) + "\n")
 
 
 if __name__ == "__main__":

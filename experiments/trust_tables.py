@@ -146,8 +146,12 @@ def masked_sums_table() -> str:
     ]
     for cell in _found("masked_sums")["cells"]:
         sizes = " | ".join(f"{cell[name] / 1000:,.0f} kB" for name in ("bytes_sent", "bytes_received", "bytes_plain"))
-        seconds = " | ".join(f"{cell[name]:.2g}" for name in ("seconds_site", "seconds_server", "seconds_plain"))
-        left = f"{cell['sites']:,} ({cell['threshold']}) | {cell['numbers']:,} | {cell['gone']}"
+        seconds = " | ".join(
+            f"{cell[name]:.2g}" if name in cell else "not run"
+            for name in ("seconds_site", "seconds_server", "seconds_plain")
+        )
+        measured = f", {cell['measured_sites']} of them measured" if "measured_sites" in cell else ""
+        left = f"{cell['sites']:,}{measured} ({cell['threshold']}) | {cell['numbers']:,} | {cell['gone']}"
         lines.append(f"| {left} | {sizes} | {seconds} |")
     return "\n".join(lines) + "\n"
 

@@ -82,7 +82,7 @@ class MaskedSums:
 
     Parameters
     ----------
-    storage, plan, work, output, poll, say, interruption, ledger
+    storage, plan, work, poll, say, interruption, ledger
         As of the server.
     masked : Masked
         How the round is masked.
@@ -91,7 +91,11 @@ class MaskedSums:
     end : callable
         Writes the report and the model of a round for the server and for sites; returns the report.
     report_path : Path
-        Where the open report goes.
+        Where the report of an open sum goes.
+    digest : str
+        SHA-256 of all that was fixed before, for reports.
+    left : dict of str to list of str
+        What was wrong with sites in the steps of the open sum.
     """
 
     storage: Storage
@@ -227,6 +231,7 @@ class MaskedSums:
             )
             # Another try has another plan: no site is to begin with this one.
             retry(lambda: self.storage.remove(f"server/{number}/masked.json"))
+            forget_failed(self.work, number)
             raise RoundError(failed) from error
         fused = folder / "fused.safetensors"
         is_last = True
@@ -401,7 +406,6 @@ class MaskedSums:
                 if site not in missing and site not in summed
             ),
             missing=missing,
-            carried=(),
             closed="all sites in" if len(summed) == len(self.plan.sites) else "deadline",
             quorum=plan.threshold,
             deadline=float(self.plan.deadline),
@@ -430,8 +434,12 @@ def remove_copies(work: Path, n_sums: int) -> None:
             shutil.rmtree(work / str(number) / name, ignore_errors=True)
 
 
-def forget_failed(work: Path) -> None:
-    """Remove everything of sums that failed: another try is another round, with new keys of all sites."""
-    for folder in work.iterdir():
-        if folder.name.isdecimal():
-            shutil.rmtree(folder, ignore_errors=True)
+def forget_failed(work: Path, number: int) -> None:
+    """Remove everything of a sum that failed: another try is another sum, with new keys of all sites."""
+    for path in [work / str(number) / "masked.json", *(work / str(number)).glob("agreed-*.json")]:
+        path.unlink(missing_ok=True)
+    for step in STEPS:
+        folder = work / str(len(STEPS) * (number - 1) + step)
+        (folder / "started").unlink(missing_ok=True)
+        for name in ("files", "seen"):
+            shutil.rmtree(folder / name, ignore_errors=True)

@@ -31,7 +31,7 @@ from consilience.federated.contribution import Announcement, Contribution, selec
 from consilience.federated.convergence import change_between
 from consilience.federated.events import Event
 from consilience.federated.folder.inbox import Inbox, site_folder
-from consilience.federated.folder.masked_server import MaskedSums, forget_failed, remove_copies
+from consilience.federated.folder.masked_server import MaskedSums, remove_copies
 from consilience.federated.folder.request_server import RequestServer
 from consilience.federated.folder.storage import MAX_REPORT_BYTES, LocalStorage, Storage, retry, storage_of
 from consilience.federated.ledger import record as record_group
@@ -300,7 +300,6 @@ class _Server:
         except RoundError as error:
             self._end(error.report, None)
             (self.work / "state.json").unlink()
-            forget_failed(self.work)
             raise
         return RoundResult(fusion, tuple(reports))
 

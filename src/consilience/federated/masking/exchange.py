@@ -134,15 +134,22 @@ class MaskedPart:
             For a plan that this site does not agree to, a server that departs from the protocol, a sum that failed, and
             where nothing came in time.
         """
-        number, sent, warnings = 1, 0, list[str]()
+        number, sent, warnings, is_told = 1, 0, list[str](), False
         while True:
             plan = self._plan(number)
+            ended = self._ended(number, plan)
+            if ended is not None and not (self.work / plan.round_id.hex()).exists():
+                if not ended.continues:
+                    raise InputError(self.mailbox.where, "this round is over; nothing was sent")
+                number += 1  # without this site, or it was killed after it had taken part
+                continue
             folder = self._private_folder(plan.round_id)
             try:
                 summand = self._summand(number, plan, folder)
-                for line in [] if number > 1 else self._warnings(plan, summand):
+                for line in [] if is_told else self._warnings(plan, summand):
                     warnings.append(line)
                     self.say(line)
+                is_told = True
                 sent += self._answer_steps(number, plan, summand, folder)
                 report = self._report(number, plan)
             except InputError as error:
@@ -294,6 +301,14 @@ class MaskedPart:
 
         name = f"server/{number}/round.json"
         return RoundReport.from_bytes(self._wait(number, plan, name, MAX_PLAN_BYTES, "no report", of_this_round))
+
+    def _ended(self, number: int, plan: MaskedPlan) -> RoundReport | None:
+        """Return the report of this very sum, where it has ended with a model."""
+        data = self.mailbox.read(f"server/{number}/round.json", MAX_PLAN_BYTES)
+        report = None if data is None else RoundReport.from_bytes(data)
+        if report is None or report.problems or (report.masked or {}).get("round") != plan.round_id.hex():
+            return None
+        return report
 
     def _receive(self, number: int, report: RoundReport, target: Path) -> None:
         """Write the model, checked against the digest in the report."""

@@ -151,7 +151,7 @@ def _out_of_range(found: str, limit: float) -> InputError:
     return InputError(
         "",
         f"{found}, and below {limit:.3g} the sum of all sites is exact",
-        "let the server plan larger units, with an expected file of that scale, or fewer fractional bits",
+        "let the server expect a file of that scale, whose units are larger",
     )
 
 

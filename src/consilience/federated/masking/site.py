@@ -90,20 +90,12 @@ class MaskedSite:
             For keys that are not signed by their sites, and fewer than the threshold.
         """
         public = self._public_keys(agreed_keys)
-        parties = [self.plan.party(site) for site in public]
-        shares = [
-            shamir.share(
-                int.from_bytes(secret, "little"), self.secret.coefficients(name, self.plan.threshold - 1), parties
-            )
-            for name, secret in ((b"seed", self.secret.seed), (b"key", self.secret.masking_key))
+        plains = self._shares_for(tuple(public))
+        boxes = [
+            bytes(SEALED_BYTES) if site == self.name else self._seal(site, public[site][0], plain)
+            for site, plain in zip(public, plains, strict=True)
         ]
-        boxes, digests = [], []
-        for site, of_seed, of_key in zip(public, *shares, strict=True):
-            plain = shamir.element_bytes(of_seed) + shamir.element_bytes(of_key)
-            key = None if site == self.name else self._box_key(public[site][0], self.name, site)
-            box = keys.seal(key, plain, self._box_context(self.name, site)) if key else bytes(SEALED_BYTES)
-            boxes.append(box)
-            digests += [share_digest(plain[: shamir.ELEMENT_BYTES]), share_digest(plain[shamir.ELEMENT_BYTES :])]
+        digests = [share_digest(_part(plain, kind)) for plain in plains for kind in (OF_SEED, OF_KEY)]
         return self._signed(
             DEAL,
             {
@@ -111,6 +103,10 @@ class MaskedSite:
                 "digests": as_bytes(digests, DIGEST_BYTES).reshape(-1, 2, DIGEST_BYTES),
             },
         )
+
+    def box_for(self, site: str, sealing_key: bytes) -> bytes:
+        """Return the box with the shares for one site, whose public sealing key it is."""
+        return self._seal(site, sealing_key, self._shares_for((site,))[0])
 
     def mask(self, agreed_keys: Message, agreed_shares: Message, words: Words) -> Message:
         """Return the site's numbers under masks.
@@ -241,6 +237,21 @@ class MaskedSite:
             if site not in agreed_sum.sites or not keys.verify(self.plan.keys[site], signature.tobytes(), text):
                 raise InputError(_SERVER, f"has no signature of {site} for what this site has seen")
 
+    def _shares_for(self, sites: tuple[str, ...]) -> list[bytes]:
+        """Return the share of the seed and that of the masking key for each of some sites, one after the other."""
+        parties = [self.plan.party(site) for site in sites]
+        of_both = [
+            shamir.share(
+                int.from_bytes(secret, "little"), self.secret.coefficients(name, self.plan.threshold - 1), parties
+            )
+            for name, secret in ((b"seed", self.secret.seed), (b"key", self.secret.masking_key))
+        ]
+        return [b"".join(map(shamir.element_bytes, pair)) for pair in zip(*of_both, strict=True)]
+
+    def _seal(self, site: str, sealing_key: bytes, plain: bytes) -> bytes:
+        key = self._box_key(sealing_key, self.name, site)
+        return keys.seal(key, plain, self._box_context(self.name, site))
+
     def _box_key(self, public: bytes, dealer: str, recipient: str) -> bytes:
         """Return the key of a box: another one for each direction, so that each seals once."""
         shared = keys.agree(self.secret.sealing_key, public)
@@ -252,14 +263,7 @@ class MaskedSite:
     def _open_box(self, dealer: str, public: bytes, box: bytes) -> bytes | None:
         """Return the two shares that a site dealt to this one; None where the box does not open."""
         if dealer == self.name:
-            party = [self.plan.party(self.name)]
-            of_both = [
-                shamir.share(
-                    int.from_bytes(secret, "little"), self.secret.coefficients(name, self.plan.threshold - 1), party
-                )[0]
-                for name, secret in ((b"seed", self.secret.seed), (b"key", self.secret.masking_key))
-            ]
-            return b"".join(map(shamir.element_bytes, of_both))
+            return self._shares_for((dealer,))[0]
         return keys.unseal(self._box_key(public, dealer, self.name), box, self._box_context(dealer, self.name))
 
 
