@@ -99,7 +99,7 @@ class LayerGrams(RequestKind):
             raise few_rows(n, least_rows(min_count))
         moments = layer_moments(network, batches, minimum=1)
         arrays: dict[str, Array] = {}
-        for path in open_layers(request):
+        for path in open_layers(request, request.content.fields["layers"]):
             if path not in moments.layers:
                 why = moments.skipped.get(path, "is not called, or no linear layer or convolution")
                 raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix")
@@ -109,7 +109,7 @@ class LayerGrams(RequestKind):
 
     def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
         """Return what is wrong with moments; see `RequestKind.answer_problems`."""
-        return moment_problems(request, answer.content, {})
+        return moment_problems(request, answer.content, open_layers(request, request.content.fields["layers"]), {})
 
     def reduce(
         self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
@@ -122,7 +122,7 @@ class LayerGrams(RequestKind):
             del sent
             return affine_rows(networks[site], path) @ gram
 
-        return reduce_layers(request, answers, standing, networks, outputs)
+        return reduce_layers(request, answers, standing, networks, outputs, request.content.fields["layers"])
 
     def finish(self, fusion: Any, content: Content) -> Any:
         """Return the fusion with the network of a state; see `RequestKind.finish`."""
