@@ -113,6 +113,12 @@ class ChainOfMerges(RequestKind):
     supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
     needs_module: ClassVar[bool] = True
     module: ClassVar[str] = "the site's own trained network"
+    tells: ClassVar[tuple[tuple[str, str], ...]] = (
+        (
+            "second moments",
+            "of what layers read and answer over all rows; of fewer rows than inputs of a layer, their space",
+        ),
+    )
 
     def start(self, fusion: Any) -> Content:
         """Return the fused network, its layers, and digests of the sites' networks; see `RequestKind.start`."""

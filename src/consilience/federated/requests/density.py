@@ -102,6 +102,9 @@ class LogDensities(RequestKind):
         "a function of (draws, rows), draws a dictionary of arrays (n, ...), that returns the log densities (n,) which"
         " the site's sampler sampled, without Jacobians"
     )
+    tells: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("log densities", "of all rows together at each point: as much as sums that suffice, where the model has such"),
+    )
 
     def start(self, fusion: Any) -> Content:
         """Return points about the fused draws; see `RequestKind.start`."""

@@ -62,6 +62,9 @@ class LayerGrams(RequestKind):
     supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
     models: ClassVar[str] = "networks"
     needs_module: ClassVar[bool] = True
+    tells: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("second moments", "of what layers read over all rows; of fewer rows than inputs of a layer, their space"),
+    )
 
     def start(self, fusion: Any) -> Content:
         """Return the fused network and its layers; see `RequestKind.start`."""
