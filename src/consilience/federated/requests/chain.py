@@ -111,6 +111,7 @@ class ChainOfMerges(RequestKind):
         "layers of a fused network refitted to what the sites' own networks compute, without labels"
     )
     supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
+    models: ClassVar[str] = "networks"
     needs_module: ClassVar[bool] = True
     module: ClassVar[str] = "the site's own trained network"
     tells: ClassVar[tuple[tuple[str, str], ...]] = (

@@ -97,6 +97,8 @@ class LogDensities(RequestKind):
     name: ClassVar[str] = "density"
     summary: ClassVar[str] = "fused draws weighted by the sites' log densities at common points"
     supports: ClassVar[str] = "fused posterior draws, and of each site the function of its log density"
+    models: ClassVar[str] = "draws"
+    counts_withheld: ClassVar[bool] = False
     needs_module: ClassVar[bool] = True
     module: ClassVar[str] = (
         "a function of (draws, rows), draws a dictionary of arrays (n, ...), that returns the log densities (n,) which"
