@@ -112,6 +112,7 @@ REFITS = {
     "matched average": "matched average",
     "gram:3": "`gram:3`",
     "chain:1": "`chain:1`",
+    "chain:2": "`chain:2`",
     "chain:3": "`chain:3`",
     "head:1": "`head`, which needs labels",
 }

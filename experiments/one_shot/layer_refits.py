@@ -69,7 +69,7 @@ def run_cell(alpha: float, seed: int, has_common_start: bool) -> dict[str, float
 
     fusion = cs.fuse(networks, method="consensus", example=torch.zeros(1, 64))
     scores = {"best site": max(accuracy(one) for one in networks.values()), "matched average": accuracy(fusion.model)}
-    for kind, rounds in (("gram", 3), ("chain", 1), ("chain", 3), ("head", 1)):
+    for kind, rounds in (("gram", 3), ("chain", 1), ("chain", 2), ("chain", 3), ("head", 1)):
         ended = cs.federated.exchange(kind, fusion, data, rounds=rounds, min_count=0)
         scores[f"{kind}:{rounds}"] = accuracy(ended.model)
     return scores

@@ -83,7 +83,7 @@ def test_a_thousand_sites_are_one_site(kind):
     expected = cs.learners.Head(kind).fit(X, y).predict(X)
     assert np.abs(fusion.model.predict(X) - expected).max() <= POOLED * np.abs(expected).max()
     assert fusion.verdict.harmless is True
-    assert "on the 4,000 rows of all 1000 sites" in fusion.verdict.text
+    assert "on the 4,000 rows of all 1,000 sites" in fusion.verdict.text
 
 
 @pytest.mark.parametrize("kind", KINDS)

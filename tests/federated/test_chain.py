@@ -90,6 +90,19 @@ def test_layers_are_those_of_a_regression_on_all_rows():
     assert accuracy(ended.model) > max(accuracy(network) for network in networks.values()) > accuracy(fusion.model)
 
 
+def test_fewer_requests_refit_the_last_layers():
+    data, networks = digits()
+    fusion = cs.fuse(networks, method="consensus", example=torch.zeros(1, 64))
+    for rounds in (1, 2):
+        ended = cs.federated.exchange("chain", fusion, data, rounds=rounds, min_count=0)
+        expected = regressed(fusion, data, LAYERS[-rounds:])
+        for layer in LAYERS:
+            found = torch.as_tensor(ended.network.arrays[f"{layer}.weight"]).double()
+            torch.testing.assert_close(found, expected[layer].weight.detach(), atol=2e-4, rtol=0)
+        assert f"{rounds} of 3 layers" in ended.verdict.text
+        assert accuracy(ended.model) > accuracy(fusion.model)
+
+
 def test_it_is_nearer_to_the_sites_than_layers_behind_fused_ones():
     data, networks = digits()
     fusion = cs.fuse(networks, method="consensus", example=torch.zeros(1, 64))

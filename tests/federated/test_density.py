@@ -232,6 +232,15 @@ def test_over_a_folder_and_the_command(tmp_path, monkeypatch):
     assert "give one" in refused.output
 
 
+def test_inspection_says_what_an_answer_tells(tmp_path):
+    fusion, data = subposteriors()
+    request = cs.federated.request("density", fusion)
+    answer = cs.federated.answer(request, data["a"], module=poisson_density)
+    cs.federated.write_message(tmp_path / "answer", answer)
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "answer")]).output
+    assert "of all rows together at each point" in " ".join(shown.split())
+
+
 # -- what is refused
 
 

@@ -205,7 +205,7 @@ def test_requests_that_no_network_has_are_refused():
 
 @pytest.mark.parametrize("kind", ["head", "gram", "chain"])
 def test_answers_that_no_rows_give_are_refused_by_name(kind):
-    request = cs.federated.request(kind, fused())
+    request = cs.federated.request(kind, fused(), rounds=3)
     honest = cs.federated.answer(request, SITES["a"], module=own("a"), min_count=0)
     arrays = dict(honest.content.arrays)
     scatter, d = ("scatter", 6) if kind == "head" else ("covariance.0", 3)

@@ -148,3 +148,17 @@ def heads(folder, kind):
         cs.save(cs.learners.Head(kind, features=features).fit(X[rows], y[rows], classes=3), paths[-1])
     fusion = cs.fuse(paths)
     return {**saved(fusion, folder), "model": {"predicted": fusion.model.predict(X[:20])}}
+
+
+@cases("regression heads: {}", {kind: kind for kind in ("ridge_regression", "bayesian_regression")})
+def regression_heads(folder, kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = np.sin(X[:, :2]) + 0.1 * rng.normal(size=(300, 2))
+    features = cs.features.random_fourier(4, 8, seed=0)
+    paths = []
+    for number, rows in enumerate(np.array_split(np.arange(300), 3)):
+        paths.append(folder / f"site-{number}.safetensors")
+        cs.save(cs.learners.Head(kind, features=features).fit(X[rows], y[rows]), paths[-1])
+    fusion = cs.fuse(paths)
+    return {**saved(fusion, folder), "model": {"predicted": fusion.model.predict(X[:20])}}

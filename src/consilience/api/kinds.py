@@ -16,6 +16,7 @@ from consilience.core.kind import FileFormat, Inspection, Kind
 from consilience.draws.cmdstan import read_csv_sites
 from consilience.draws.draws import Draws
 from consilience.draws.kind import PosteriorDraws
+from consilience.draws.methods.base import STATEMENTS
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.estimators.kind import Estimators
 from consilience.files.remote import is_remote, list_files
@@ -137,7 +138,8 @@ def _kinds_of_inputs(inputs: Sequence[NamedInput]) -> list[Kind | None]:
 def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mapping[str, Any] | None = None) -> Kind:
     """Return the kind of models that inputs are together; of several kinds, the one whose reader says what is odd.
 
-    Plain checkpoints say nothing of themselves: they are networks with a method or an argument for networks.
+    Plain checkpoints say nothing of themselves: they are networks with a method or an argument for networks; and so do
+    dictionaries of arrays, which are posterior draws where their prior or constraints are stated.
     """
     kinds = _kinds_of_inputs(inputs)
     if SHARDS in kinds and all(one.file is not None for one in inputs):
@@ -151,7 +153,11 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     if ESTIMATORS in kinds:
         return ESTIMATORS
     if not any(one.is_plain_checkpoint for one in inputs):
-        return POSTERIORS
+        # A dictionary of arrays could be anything, until something is said of it that is said of draws alone.
+        are_draws = all(isinstance(one.model, Mapping) for one in inputs) and any(
+            name in STATEMENTS for name in options or ()
+        )
+        return DRAWS if inputs and are_draws else POSTERIORS
     is_for_networks = any(name in ARGUMENTS for name in options or ()) or needs_no_symmetry(method)
     return NETWORKS if is_for_networks else POSTERIORS
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import Array
+from consilience.draws.diagnostics import MIN_CHAIN_LENGTH
 from consilience.errors import InputError, Problem, UnsupportedError
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
     if problems:
         raise InputError(problems)
     if has_chains is None:
+        _refuse_unequal_chains(arrays)
         leading = {array.shape[:2] for array in arrays.values()}
         (shape,) = leading if len(leading) == 1 else ((),)
         has_chains = len(shape) == 2 and shape[0] < shape[1]
@@ -187,6 +189,24 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
             "give arrays (chains, draws, ...), or (draws, ...) with has_chains=False",
         )
     return Contents(arrays, MAPPING if has_chains else BARE_MAPPING)
+
+
+def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:
+    """Raise for arrays (C, T_1), (C, T_2), ... of as many chains that are not equally long.
+
+    They could be C draws of vectors as well, but fewer than any method takes.
+    """
+    leading = {array.shape[:2] for array in arrays.values()}
+    if len(leading) < 2 or any(len(shape) < 2 for shape in leading):
+        return
+    counts, lengths = zip(*leading, strict=True)
+    if len(set(counts)) == 1 and counts[0] < MIN_CHAIN_LENGTH <= min(lengths):
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise InputError(
+            "draws",
+            f"variables do not agree in their draws: {shapes:.300}",
+            "give arrays (chains, draws, ...) of one length, or state has_chains=False",
+        )
 
 
 def to_container(draws: Draws) -> Any:

@@ -200,6 +200,11 @@ class RequestKind(ABC):
     """Whether a site needs a module beside its data."""
     module: ClassVar[str] = "the torch module of the fused network"
     """What that is, in words of messages."""
+    tells: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("sums", "over the rows near each component: how many, their mean and how they vary"),
+        ("few rows", "in many columns span the space that they lie in, which the sums give"),
+    )
+    """What an answer tells about people, each with what it is, for `consilience inspect`."""
     counts_withheld: ClassVar[bool] = True
     """Whether an answer says how many sums the site withheld."""
 

@@ -9,7 +9,8 @@ server puts the rows of C_j into the fused network's order of units and takes
 (`layer_refits`), which is exact on the data of all sites. Later layers thereby undo what was lost in earlier ones,
 where `gram`, whose targets are the sites' layers behind the *fused* ones, fits what the loss has done to them. (Chain
 of merges, Buzzega et al. 2025, whose statistics come from sampled rows in one place.) No label is needed. With as many
-requests as layers each is refitted behind refitted ones; with fewer, several at once.
+requests as layers all are refitted; with fewer, the last ones. Never several at once: a layer that is fitted behind
+layers which then change is of no use (digits: 12 to 94 % in place of 83 to 96).
 
 A site that sends no answer is carried on with the matrices of its last one, which were taken behind earlier layers.
 """
@@ -111,8 +112,15 @@ class ChainOfMerges(RequestKind):
         "layers of a fused network refitted to what the sites' own networks compute, without labels"
     )
     supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
+    models: ClassVar[str] = "networks"
     needs_module: ClassVar[bool] = True
     module: ClassVar[str] = "the site's own trained network"
+    tells: ClassVar[tuple[tuple[str, str], ...]] = (
+        (
+            "second moments",
+            "of what layers read and answer over all rows; of fewer rows than inputs of a layer, their space",
+        ),
+    )
 
     def start(self, fusion: Any) -> Content:
         """Return the fused network, its layers, and digests of the sites' networks; see `RequestKind.start`."""
@@ -168,7 +176,7 @@ class ChainOfMerges(RequestKind):
         if n < least_rows(min_count):
             raise few_rows(n, least_rows(min_count))
         arrays: dict[str, Array] = {}
-        for path, (mean, covariance) in _joint_moments(fused, own, open_layers(request), batches).items():
+        for path, (mean, covariance) in _joint_moments(fused, own, _open_layers(request), batches).items():
             d = weight_rows(request.content.arrays, path).shape[1]
             arrays[f"mean.{path}"], arrays[f"target.{path}"] = mean[:d], mean[d:]
             arrays[f"covariance.{path}"] = upper_triangle(covariance[:d, :d])
@@ -181,7 +189,7 @@ class ChainOfMerges(RequestKind):
             "target": lambda path: weight_rows(request.content.arrays, path).shape[:1],
             "cross": lambda path: weight_rows(request.content.arrays, path).shape,
         }
-        return moment_problems(request, answer.content, shapes)
+        return moment_problems(request, answer.content, _open_layers(request), shapes)
 
     def reduce(
         self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
@@ -196,7 +204,7 @@ class ChainOfMerges(RequestKind):
             cross[:, :-1] += sent[f"cross.{path}"]
             return orders[site].move(cross, path)
 
-        return reduce_layers(request, answers, standing, orders, outputs)
+        return reduce_layers(request, answers, standing, orders, outputs, _asked_layers(request))
 
     def finish(self, fusion: Any, content: Content) -> Any:
         """Return the fusion with the network of a state; see `RequestKind.finish`."""
@@ -208,6 +216,16 @@ class ChainOfMerges(RequestKind):
         return with_network(
             fusion, content, Verdict("refitted layers", text, None), "layers fitted by a chain of merges"
         )
+
+
+def _asked_layers(request: Request) -> list[str]:
+    """Return the layers that all requests together refit, one each: the last ones."""
+    return list(request.content.fields["layers"])[-request.rounds :]
+
+
+def _open_layers(request: Request) -> list[str]:
+    """Return the layers that are not refitted yet."""
+    return open_layers(request, _asked_layers(request))
 
 
 def _scales_of(local: Any, shared: set[str]) -> dict[str, Array]:

@@ -98,10 +98,15 @@ class LogDensities(RequestKind):
     models: ClassVar[str] = "draws"
     summary: ClassVar[str] = "fused draws weighted by the sites' log densities at common points"
     supports: ClassVar[str] = "fused posterior draws, and of each site the function of its log density"
+    models: ClassVar[str] = "draws"
+    counts_withheld: ClassVar[bool] = False
     needs_module: ClassVar[bool] = True
     module: ClassVar[str] = (
         "a function of (draws, rows), draws a dictionary of arrays (n, ...), that returns the log densities (n,) which"
         " the site's sampler sampled, without Jacobians"
+    )
+    tells: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("log densities", "of all rows together at each point: as much as sums that suffice, where the model has such"),
     )
 
     def start(self, fusion: Any) -> Content:
@@ -251,23 +256,32 @@ def _variables_of(request: Request) -> dict[str, Array]:
     for one in request.content.fields["variables"]:
         constraint, shape = as_constraint(one["constraint"], one["name"]), tuple(one["shape"])
         end = start + constraint.n_coordinates(shape)
-        values[str(one["name"])] = constraint.constrain(points[:, start:end], shape)
+        with np.errstate(over="ignore", invalid="ignore"):  # of points so far that no parameter is there
+            values[str(one["name"])] = constraint.constrain(points[:, start:end], shape)
         start = end
     return values
 
 
 def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], rows: Any, count: int) -> Array:
-    """Return what a site's function answers (n,), -inf outside of its support.
+    """Return what a site's function answers (n,), -inf outside of its support and where parameters are not finite.
 
     Raises
     ------
     InputError
         For a function that fails, or answers something else.
     """
+    densities: Array
+    is_finite = np.all([np.isfinite(one).reshape(count, -1).all(axis=1) for one in values.values()], axis=0)
+    if not np.all(is_finite):
+        densities = np.full(count, -np.inf)
+        kept = {name: one[is_finite] for name, one in values.items()}
+        if np.any(is_finite):
+            densities[is_finite] = _log_densities(function, kept, rows, int(is_finite.sum()))
+        return densities
     try:
         with np.errstate(all="ignore"):  # far points overflow in many models, which -inf says
             found = function(dict(values), rows)
-        densities: Array = np.asarray(found.detach() if hasattr(found, "detach") else found, dtype=np.float64)
+        densities = np.asarray(found.detach() if hasattr(found, "detach") else found, dtype=np.float64)
     except Exception as error:  # whatever the code of the user raises
         raise InputError(
             "module", f"failed on a dictionary of arrays and the rows: {type(error).__name__}: {_told(error)}"

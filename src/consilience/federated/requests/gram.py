@@ -62,6 +62,9 @@ class LayerGrams(RequestKind):
     supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
     models: ClassVar[str] = "networks"
     needs_module: ClassVar[bool] = True
+    tells: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("second moments", "of what layers read over all rows; of fewer rows than inputs of a layer, their space"),
+    )
 
     def start(self, fusion: Any) -> Content:
         """Return the fused network and its layers; see `RequestKind.start`."""
@@ -99,7 +102,7 @@ class LayerGrams(RequestKind):
             raise few_rows(n, least_rows(min_count))
         moments = layer_moments(network, batches, minimum=1)
         arrays: dict[str, Array] = {}
-        for path in open_layers(request):
+        for path in open_layers(request, request.content.fields["layers"]):
             if path not in moments.layers:
                 why = moments.skipped.get(path, "is not called, or no linear layer or convolution")
                 raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix")
@@ -109,7 +112,7 @@ class LayerGrams(RequestKind):
 
     def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
         """Return what is wrong with moments; see `RequestKind.answer_problems`."""
-        return moment_problems(request, answer.content, {})
+        return moment_problems(request, answer.content, open_layers(request, request.content.fields["layers"]), {})
 
     def reduce(
         self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
@@ -122,7 +125,7 @@ class LayerGrams(RequestKind):
             del sent
             return affine_rows(networks[site], path) @ gram
 
-        return reduce_layers(request, answers, standing, networks, outputs)
+        return reduce_layers(request, answers, standing, networks, outputs, request.content.fields["layers"])
 
     def finish(self, fusion: Any, content: Content) -> Any:
         """Return the fusion with the network of a state; see `RequestKind.finish`."""

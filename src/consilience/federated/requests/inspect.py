@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from consilience.core.inspection import Row, listed, people_rows, plain_words
 from consilience.core.kind import Inspection
+from consilience.federated.requests.base import RequestKind
 from consilience.federated.requests.files import (
     ANSWER_FORMAT,
     REQUEST_FORMAT,
@@ -11,6 +12,7 @@ from consilience.federated.requests.files import (
     RequestHeader,
     read_header,
 )
+from consilience.federated.requests.table import REQUEST_KINDS
 from consilience.files.safetensors_file import SafetensorsFile
 
 MESSAGE_FORMATS = (REQUEST_FORMAT, ANSWER_FORMAT)
@@ -40,10 +42,7 @@ def inspect_message(file: SafetensorsFile) -> Inspection:
     rows.append(("content", ", ".join(f"{key} {value}" for key, value in header.content.items()) or "none"))
     rows.append(("tensors", ", ".join(f"{name} {list(shape)}" for name, shape in sorted(tensors.shapes.items()))))
     if isinstance(header, AnswerHeader):
-        told: list[Row] = [
-            ("sums", "over the rows near each component: how many, their mean and how they vary"),
-            ("few rows", "in many columns span the space that they lie in, which the sums give"),
-        ]
+        told: list[Row] = list(next((k.tells for k in REQUEST_KINDS if k.name == header.kind), RequestKind.tells))
         rows += people_rows(told, f"sums over fewer than {header.min_count:g} rows are withheld")
     else:
         told = [("model", "what the fused model tells, which it asks about")]

@@ -11,7 +11,7 @@ differ in t_j. Here is what they share: which layers, the walk along them, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,14 +106,17 @@ def few_rows(n: int, least: float) -> InputError:
     )
 
 
-def open_layers(request: Request) -> list[str]:
-    """Return the layers that are not refitted yet; after the last one it is asked again."""
-    layers, n_done = list(request.content.fields["layers"]), int(request.content.fields["done"])
-    return layers[min(n_done, len(layers) - 1) :]
+def open_layers(request: Request, layers: Sequence[str]) -> list[str]:
+    """Return those of some layers that are not refitted yet; after the last one it is asked again."""
+    n_done = int(request.content.fields["done"])
+    return list(layers[min(n_done, len(layers) - 1) :])
 
 
 def moment_problems(
-    request: Request, content: Content, more: Mapping[str, Callable[[str], tuple[int, ...]]]
+    request: Request,
+    content: Content,
+    layers: Sequence[str],
+    more: Mapping[str, Callable[[str], tuple[int, ...]]],
 ) -> list[Problem]:
     """Return what is wrong with the moments in an answer.
 
@@ -122,7 +125,9 @@ def moment_problems(
     request : Request
         The request.
     content : Content
-        The moments: ``mean`` (d,) and ``covariance`` (upper triangle) of every open layer, and `more`.
+        The moments: ``mean`` (d,) and ``covariance`` (upper triangle) of every layer, and `more`.
+    layers : sequence of str
+        The layers that it should be of.
     more : mapping of str to callable
         Further arrays of each layer, by the part of their name before the layer's, with their shape.
     """
@@ -131,7 +136,7 @@ def moment_problems(
     except ValidationError as error:
         location, reason = first_problem(error)
         return [Problem("answer", f"is no answer to a {request.kind} request: {location or 'the whole'}: {reason}")]
-    arrays, layers = content.arrays, open_layers(request)
+    arrays = content.arrays
     expected = {f"{part}.{path}" for path in layers for part in ("mean", "covariance", *more)}
     if set(arrays) != expected:
         return [Problem("answer", f"expected moments of the layers {', '.join(layers)}")]
@@ -190,6 +195,7 @@ def reduce_layers(
     standing: Mapping[str, StandingAnswer],
     known: Mapping[str, Any],
     targets: Targets,
+    layers: Sequence[str],
 ) -> Reduction:
     """Return the network with the next layers refitted.
 
@@ -203,12 +209,14 @@ def reduce_layers(
         What the server knows of every site whose network was fused, by name; kept for the next request.
     targets : callable
         What layers should answer.
+    layers : sequence of str
+        Layers that all requests together refit, in order.
     """
     chosen, carried = stand(request, answers, standing)
     if strangers := sorted(set(chosen) - set(known)):
         raise InputError(strangers[0], "answered, and none of the networks that were fused is called so")
     fields = request.content.fields
-    layers, n_done = list(fields["layers"]), int(fields["done"])
+    n_done = int(fields["done"])
     n_left = request.rounds - request.number + 1
     n_now = -(-(len(layers) - n_done) // n_left)
     arrays, gain = dict(request.content.arrays), float(fields["gain"])
