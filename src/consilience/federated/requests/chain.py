@@ -107,7 +107,6 @@ class ChainOfMerges(RequestKind):
     """Layers of a fused network refitted to what the sites' own networks compute on their rows."""
 
     name: ClassVar[str] = "chain"
-    models: ClassVar[str] = "networks"
     summary: ClassVar[str] = (
         "layers of a fused network refitted to what the sites' own networks compute, without labels"
     )

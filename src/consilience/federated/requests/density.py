@@ -95,7 +95,6 @@ class LogDensities(RequestKind):
     """Fused draws made exact up to Monte Carlo error, from the sites' log densities at common points."""
 
     name: ClassVar[str] = "density"
-    models: ClassVar[str] = "draws"
     summary: ClassVar[str] = "fused draws weighted by the sites' log densities at common points"
     supports: ClassVar[str] = "fused posterior draws, and of each site the function of its log density"
     models: ClassVar[str] = "draws"
