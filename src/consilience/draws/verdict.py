@@ -114,7 +114,9 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Mappi
         verb = "its draws stands" if len(weighted.standing_in) == 1 else "their draws stand"
         against[f"{names} did not answer, and in the place of it the Gaussian of {verb}"] = "let all sites answer"
     if not weighted.is_reliable:
-        against["weights are too uneven to be trusted"] = "ask again: --then density with more requests"
+        against["weights are too uneven to be trusted"] = (
+            "ask again, with more requests: `consilience serve --then density:N`"
+        )
     if any(len(places) for places in stack.bimodal):
         against["sites have modes that are apart, and points may have missed one"] = "compare with their own draws"
     against |= _prior_notes(stack, method) | _copy_notes(stack)
@@ -169,7 +171,7 @@ def _size_notes(stack: Subposteriors) -> dict[str, str]:
     return {
         f"{which} {verb} fewer than {MIN_ROWS_PER_COORDINATE} rows for each parameter, where errors of 0.3 standard"
         " deviations must be expected": (
-            "join small sites before sampling, or send a second message (serve --then density)"
+            "join small sites before sampling, or send a second message (`consilience serve --then density`)"
         )
     }
 
@@ -185,8 +187,8 @@ def _skewness_notes(stack: Subposteriors) -> dict[str, str]:
     return {
         f"subposteriors are skewed ({stack.sites[0].coordinate_names[place]} at {stack.names[site]} by {largest:.2f}),"
         " where errors of 0.1 to 0.6 standard deviations were measured": (
-            "send a second message (serve --then density); of few parameters, compare with method='semiparametric',"
-            " parametric=False"
+            "send a second message (`consilience serve --then density`); of few parameters, compare with"
+            " method='semiparametric', parametric=False"
         )
     }
 

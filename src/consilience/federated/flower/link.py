@@ -176,7 +176,13 @@ class FlowerLink:
             self._attend_masked(site, node)
             return
         if self._is_masked():
-            self.ask(node, {"ask": "refused", "why": "this round is masked; nothing was taken. Send with --masked"})
+            self.ask(
+                node,
+                {
+                    "ask": "refused",
+                    "why": "this round is masked; nothing was taken. Send with `consilience send --masked`",
+                },
+            )
             self._wait_until_gone(node)
             return
         # After the end of the round, only sites that took part may come back, for the fused model.

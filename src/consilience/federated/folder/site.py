@@ -308,7 +308,9 @@ def server_limits(storage: Storage, site: str) -> Limits:
             raise InputError(site, f"is not a site of the round in {storage.where}, which expects others")
         if plan.get("masked") is True:
             found = "this round is masked, and what you would send is not; nothing was sent"
-            raise InputError(storage.where, found, "send with --masked and this site's signing key")
+            raise InputError(
+                storage.where, found, "send it with `consilience send --masked` and this site's signing key"
+            )
         names = {field.name for field in fields(Limits)}  # a later version may have more
         return Limits(**{name: value for name, value in plan["limits"].items() if name in names})
     except (AttributeError, KeyError, TypeError) as error:

@@ -191,15 +191,15 @@ class MaskedPart:
         data = self._wait(1, None, "server/plan.json", MAX_PLAN_BYTES, "no plan")
         document = parse_document(Path("plan.json"), data, "content", "`consilience serve` writes it")
         if not isinstance(document, dict) or document.get("masked") is not True:
-            raise InputError(self.mailbox.where, "this round is not masked; nothing was sent", "send without --masked")
+            raise InputError(self.mailbox.where, "this round is not masked; nothing was sent", "send openly")
 
     def _warnings(self, plan: MaskedPlan, summand: Summand) -> list[str]:
         """Return what the site should know before it sends anything."""
         lines = plan.warnings() + summand.warnings(plan)
         if self.signing_keys is None:
             lines.append(
-                "the keys of the other sites come from the server, which could play them all; give --signing-keys, or "
-                f"compare this number with the other sites: {keys_digest(plan)}"
+                "the keys of the other sites come from the server, which could play them all; give the folder of their"
+                f" signing keys (signing_keys=), or compare this number with the other sites: {keys_digest(plan)}"
             )
         return lines
 

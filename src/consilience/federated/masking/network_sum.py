@@ -146,7 +146,7 @@ class NetworkSum(Summand):
             return 1.0
         if not companions or companions[0].format != DESCRIPTION_FORMAT:
             text = "has no description, and networks of this sum count by the observations that it states"
-            raise InputError(file, text, "send it with --description, which `consilience describe` writes")
+            raise InputError(file, text, "send it with its description, which `consilience describe` writes")
         return float(read_description_header(companions[0]).n_observations)
 
     def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Any], fractional_bits: int) -> SumResult:

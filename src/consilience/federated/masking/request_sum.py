@@ -65,7 +65,7 @@ class RequestSum(Summand):
             raise UnsupportedError(
                 request.kind,
                 "answers to it are not plain sums, so that they cannot be masked",
-                "let sites answer openly, without --masked",
+                "let sites answer openly, in a round that is not masked",
             )
         self.sums = dict(sorted(sums.items()))
 

@@ -21,7 +21,7 @@ from consilience.files.safetensors_file import SafetensorsFile
 
 _NOT_SUMS = {
     POSTERIORS.name: "components of mixtures, topics and states are matched, for which each site's own must be seen; "
-    "from a common start their EM is sums: --then em",
+    "from a common start their EM is sums: `consilience serve --then em`",
 }
 """Why the files of a kind are no sums, by its name."""
 
@@ -88,7 +88,7 @@ def summand_of(
         return StatisticsSum(file)
     name = "models" if kind is None else kind.name
     reason = _NOT_SUMS.get(name, "they are fused by more than sums")
-    raise UnsupportedError(str(file), f"masked sums are not for {name}: {reason}", "use a round without --masked")
+    raise UnsupportedError(str(file), f"masked sums are not for {name}: {reason}", "use a round that is not masked")
 
 
 def summand_of_plan(file: SafetensorsFile, plan: MaskedPlan, site: str) -> Summand:
