@@ -38,6 +38,7 @@ ROOMS = {
     "engines": "threads, Dask",
     "matching": "who is who",
     "families": "exponential families",
+    "catalogue": "codes and hints",
     "errors": "what is refused",
     "checks": "of arguments",
 }

@@ -544,7 +544,7 @@ def test_a_file_that_cannot_be_sums_of_rows_is_named(changes, message, tmp_path)
     [
         ({"alpha": "x"}, "a Ridge: cannot be made (of|with) these hyper-parameters"),
         ({"alpha": [1.0, 2.0, 3.0]}, "alpha: has 3 values"),
-        ({"oracle": 1}, "a Ridge: cannot be made with these hyper-parameters"),
+        ({"oracle": 1}, "a Ridge: has no hyper-parameter oracle; it has alpha, "),
         ({"positive": True}, "holds coefficients above zero"),
         ({"max_iter": 10**9}, "max_iter: is 1000000000, expected at most 1,000,000"),
         ({"max_iter": 10**400}, "max_iter: is 1000"),

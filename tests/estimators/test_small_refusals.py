@@ -25,7 +25,7 @@ def test_a_site_of_one_class_gives_its_sums(make):
 def test_the_same_sums_twice_are_refused():
     X, y = class_rows(0)
     statistics = cs.describe(GaussianNB().fit(X, y))
-    with pytest.raises(cs.InputError, match="has the same sums as"):
+    with pytest.raises(cs.InputError, match="is the same object as model 0: the same rows would count twice"):
         cs.fuse([statistics, statistics])
     with pytest.raises(cs.InputError, match="has the same sums as a: the same rows would count twice"):
         cs.fuse({"a": statistics, "b": GaussianNB().fit(X, y)})

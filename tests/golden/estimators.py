@@ -7,14 +7,18 @@ import warnings
 
 import numpy as np
 import statsmodels.api as sm
+import torch
 from sklearn.base import clone, is_classifier
 from sklearn.covariance import LedoitWolf
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, TweedieRegressor
 from statsmodels.duration.hazard_regression import PHReg
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import consilience as cs
 from tests.estimators.estimators_zoo import KINDS, SPECIMENS
+from tests.estimators.laplace_stand_ins import STAND_INS
 from tests.estimators.sites import fitted, has_classes
 from tests.golden.table import cases, saved
 
@@ -122,6 +126,27 @@ def results_of_statsmodels(folder, fit):
         cs.save(fit(X[rows], y[rows]), paths[-1])
     fusion = cs.fuse(paths)
     return {**saved(fusion, folder), "model": {"params": fusion.model.params, "covariance": fusion.model.cov_params()}}
+
+
+@cases("approximations of laplace-torch: {}", {subset: subset for subset in STAND_INS})
+def laplace_torch(folder, made):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = X @ rng.normal(size=(3, 2)) + 0.3 * rng.normal(size=(300, 2))
+    paths = []
+    for number, rows in THIRDS:
+        mode = np.linalg.lstsq(X[rows], y[rows], rcond=None)[0]
+        network = nn.Sequential(nn.Linear(3, 2, bias=False)).double()
+        with torch.no_grad():
+            network[0].weight.copy_(torch.as_tensor(mode.T))
+        loader = DataLoader(TensorDataset(torch.as_tensor(X[rows]), torch.as_tensor(y[rows])), batch_size=100)
+        paths.append(folder / f"site-{number}.safetensors")
+        cs.save(STAND_INS[made](network, "regression", sigma_noise=0.3).fit(loader), paths[-1])
+    fusion = cs.fuse(paths)
+    return {
+        **saved(fusion, folder),
+        "model": {"mean": fusion.model.mean, "precision": fusion.model.posterior_precision},
+    }
 
 
 @cases("refined: {}", {name: GENERALISED_LINEAR[name] for name in ("LogisticRegression", "GammaRegressor")})

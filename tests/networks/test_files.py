@@ -510,7 +510,7 @@ def test_many_problems_are_counted():
     with pytest.raises(FileFormatError) as caught:
         symmetry_from_json(changed(("groups",), [*GROUPS, *groups]), "site")
     assert len(caught.value.problems) == 6
-    assert caught.value.problems[-1] == "site: its symmetry has 995 more such problems"
+    assert caught.value.problems[-1] == "site: its symmetry has 995 more such problems [E-FILE]"
 
 
 def places(document, before=()):
