@@ -1,6 +1,7 @@
 """The command on files of Bayesian networks: fuse, check, report, evaluate, methods, and what does not go together."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -350,13 +351,18 @@ def test_a_described_network_is_written_anew_with_its_symmetry(plain, observed, 
     assert cs.load("site.description.safetensors").digest == loaded.digest
 
 
+@pytest.mark.filterwarnings("always::consilience.WithheldWarning")
 def test_a_file_that_would_tell_how_many_are_withheld_is_written_anew(bnns, folder, command):
     cs.save(bnns[0], folder / "known.safetensors", n_observations=200)
     inputs = np.random.default_rng(0).normal(size=(200, 6))
     np.savez("few.npz", x=inputs, y=np.r_[np.zeros(150, int), np.ones(48, int), 2, 2])
-    with pytest.warns(cs.WithheldWarning):
-        done = command("describe", "known.safetensors", *MODULE, "--data", "few.npz")
-    assert "write it anew too (--output)" in refused(done)
-    with pytest.warns(cs.WithheldWarning):
-        assert command("describe", "known.safetensors", *MODULE, "--data", "few.npz", "-o", "new.safetensors").code == 0
+    withheld = (
+        "consilience: warning: 1 of 3 classes have fewer than 5 observations and are withheld: 2 "
+        "(--min-count 0 keeps them) [W-WITHHELD]\n"
+    )
+    done = command("describe", "known.safetensors", *MODULE, "--data", "few.npz")
+    assert done.err.startswith(withheld)
+    assert "write it anew too (--output)" in refused(replace(done, err=done.err.removeprefix(withheld)))
+    done = command("describe", "known.safetensors", *MODULE, "--data", "few.npz", "-o", "new.safetensors")
+    assert (done.code, done.err) == (0, withheld)
     assert cs.load("new.safetensors").n_observations == 198

@@ -34,7 +34,7 @@ def test_files_of_information_go_with_those_of_networks(informed, folder, comman
     done = command("fuse", *KNOWN, *SITES, "--method", method, "-o", "fused", "--report", "fused.html")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0] == f"2 networks, units as they are numbered (method {method})"
+    assert lines[1] == f"2 networks, units as they are numbered (method {method})"
     assert any(line.startswith("merged as they are") and "prior removed, shrinkage 0.9" in line for line in lines)
     fusion = cs.fuse(SITES, method, fishers=KNOWN)
     for key, values in load_file(folder / "fused").items():

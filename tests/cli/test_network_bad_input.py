@@ -111,7 +111,9 @@ def test_a_wrong_symmetry_is_found_out_where_it_can_be_proved(folder, nets, comm
     write_symmetry(folder / "wrong.json", dataclasses.replace(symmetry, layouts=layouts, proof=None))
     line = refused(command("fuse", *SITES, "--symmetry", "wrong.json", *TRACED, "-o", FUSED))
     assert line.startswith("group 0: another order of its units changes the outputs")
-    assert command("check", *SITES, "--symmetry", "wrong.json").complaints()[0].startswith("warning: ")
+    warned = command("check", *SITES, "--symmetry", "wrong.json").err.splitlines()
+    assert warned[0].startswith("consilience: warning: ")
+    assert warned[0].endswith(" [W-UNPROVED]")
 
 
 def cs_segment(length):
@@ -153,7 +155,7 @@ def test_posteriors_and_networks_do_not_mix(folder, nets, command, unchanged):
     line = refused(command("evaluate", "network.safetensors", "mixture.safetensors", *MODULE, "--data", "data.npz"))
     assert line.startswith("mixture.safetensors: is a posterior file")
     line = refused(command("evaluate", "a.safetensors", "b.safetensors", *MODULE, "--data", "data.npz"), code=2)
-    assert line == "module: is for networks, and these models are none"
+    assert line == "--module: is for networks, and these models are none"
 
 
 def test_pickles_are_never_loaded(folder, nets, command, unchanged):
@@ -179,7 +181,7 @@ TOLD = {
     "--target somenets:number": (2, "--target somenets:number: is a int; expected a torch module"),
     "--reference 2": (2, "reference: expected the number of a model, 0 to 1, found 2"),
     "--inputs nowhere.npy": (1, "^nowhere.npy: cannot be read: No such file"),
-    "--inputs one.safetensors": (1, "expected a file named .npz or .npy"),
+    "--inputs one.safetensors": (1, "^one.safetensors: is the file of a model by its name, .*; give them as .npz or .npy$"),
     "--inputs wrong.npy": (1, r"^wrong.npy: Sequential does not take an input such as float32 \(2, 5\)"),
     "--inputs nan.npy": (1, "^nan.npy: has NaN or infinite entries"),
     "--inputs words.npy": (1, "^words.npy: expected numbers, found an array of type <U3"),
@@ -193,7 +195,7 @@ TOLD = {
     "--symmetry nowhere.json": (1, "^nowhere.json: cannot be read: No such file"),
     "--symmetry one.safetensors": (1, "^one.safetensors: carries no symmetry"),
     "--symmetry somenets.py": (1, "^somenets.py: its content is not valid JSON"),
-    "--method ot --set cost=activations": (1, "ot: matching by activations needs inputs"),
+    "--method ot --set cost=activations": (1, "^ot: matching by activations needs --inputs, unlabeled inputs"),
 }
 
 
@@ -218,9 +220,9 @@ def test_widths_that_a_method_or_an_architecture_cannot_have(nets, command, unch
     assert f"{SITES[0]}: group 0 has 10 units where the fused network has 9; method 'rebasin' needs the same" in text
     text = refused(command("fuse", *SITES, *TRACED, "--target", "somenets:normalised", "-o", FUSED), lines=3)
     assert text.startswith(
-        "target: a Sequential that is not the models' network in other widths; give one that differs"
+        "--target: a Sequential that is not the models' network in other widths; give one that differs"
     )
-    assert f"target: arrays 2.weight, 2.bias, 4.weight, 4.bias are missing; {ONE_ARCHITECTURE}" in text
+    assert f"--target: arrays 2.weight, 2.bias, 4.weight, 4.bias are missing; {ONE_ARCHITECTURE}" in text
 
 
 MODULES = {
@@ -304,8 +306,8 @@ DATA = {
     "inputs.npy --labels few.npy": (1, r"^few.npy: expected one for each of 8 inputs, found shape \(3,\)"),
     "inputs.npy --labels half.npy": (1, "^half.npy: row 0, counted from 0: expected the number of a class, .* 0.5"),
     "inputs.npy --labels words.npy": (1, "^words.npy: expected the numbers of classes, from 0"),
-    "inputs.npy --labels large.npy": (1, "^labels: found 3, but the network has 3 classes"),
-    "inputs.npy --labels nowhere": (1, "^labels: 'nowhere' is neither a column of inputs.npy nor a file"),
+    "inputs.npy --labels large.npy": (1, "^--labels: found 3, but the network has 3 classes"),
+    "inputs.npy --labels nowhere": (1, "^--labels: 'nowhere' is neither a column of inputs.npy nor a file"),
     "wrong.npz": (1, r"^wrong.npz: Sequential does not take an input such as float32 \(2, 5\)"),
     "nowhere.npz": (1, "^nowhere.npz: cannot be read: No such file"),
     "somenets.py": (1, "^somenets.py: expected a file named .npz, .npy or .csv"),

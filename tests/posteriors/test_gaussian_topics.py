@@ -205,10 +205,10 @@ def test_planted_topics_of_sites_with_parts_of_them_are_found(method):
 def test_topics_in_other_embeddings_are_refused():
     other = GaussianTopics(4, space="glove.6B.50d").fit(documents(1), EMBEDDINGS)
     (problem,) = cs.check([fitted(), other])
-    assert problem == "model 1: has space 'glove.6B.50d', expected 'planted' as in model 0"
+    assert problem == "model 1: has space 'glove.6B.50d', expected 'planted' as in model 0 [E-INPUT]"
     flat = GaussianTopics(4, space="planted").fit(documents(1), EMBEDDINGS[:, :2])
     (problem,) = cs.check([fitted(), flat])
-    assert problem == "model 1: is Point(dim=2), expected Point(dim=3) as in model 0"
+    assert problem == "model 1: is Point(dim=2), expected Point(dim=3) as in model 0 [E-INPUT]"
 
 
 def test_an_evaluation_is_the_distance_of_tokens_to_the_nearest_centre():

@@ -10,7 +10,7 @@ from consilience.checks import Array
 from consilience.core.inputs import NamedInput, name_inputs
 from consilience.errors import OptionError, UnsupportedError
 from consilience.posteriors.evaluate import log_density_of, topic_coherence_of
-from consilience.posteriors.scores import ScoreKind
+from consilience.posteriors.scores import DENSITIES, ScoreKind
 from consilience.posteriors.topics.coherence import N_WORDS
 
 
@@ -53,8 +53,8 @@ def log_density(model: Any, X: Any, *, kind: str = "predictive") -> Array:
     >>> [float(log_density(model, rows, kind=kind).mean().round(2)) for kind in ("predictive", "plug-in", "bound")]
     [-2.75, -2.75, -2.83]
     """
-    if kind not in list(ScoreKind):
-        kinds = [one.value for one in ScoreKind]
+    if kind not in DENSITIES:
+        kinds = [one.value for one in DENSITIES]
         raise OptionError(f"kind {kind!r} is not known{suggestion(kind, kinds)}; expected one of: {', '.join(kinds)}")
     return log_density_of(_named(model), X, ScoreKind(kind))
 

@@ -24,7 +24,7 @@ _CALL = re.compile(r"\b(?:consilience|cs)\.([a-z_]+)\([^()]*\)|\b[\w.]+\([^()]*\
 _KEYWORD = re.compile(
     r"""(?<![^\s(`,;:])                     # what begins a word
         ([a-z][a-z_]*)=                    # a keyword
-        ('[^'\s]*'|"[^"\s]*"|[\w+-][\w.+-]*\w|\w|\[[\w., -]*\])?   # its value, where it has one
+        ('[^'\s]*'|"[^"\s]*"|[\w+-][\w.+-]*\w|\w|\[[\w., -]*\]|\.\.\.)?   # its value, where it has one
         (?![\w/.*{'"-]*[/{])               # no path and no mapping""",
     re.VERBOSE,
 )
@@ -37,9 +37,10 @@ def said(text: str) -> str:
 
 
 def problem_said(problem: Problem) -> Problem:
-    """Return a problem in the words of the command that was called."""
+    """Return a problem in the words of the command that was called; a file that is named like an option keeps its name."""
     command, names = _called()
-    return problem_in_shell(problem, command, names, method_options())
+    translated = problem_in_shell(problem, command, names, method_options())
+    return translated.without_subject().about(problem.subject) if problem.subject in sys.argv[2:] else translated
 
 
 def _called() -> tuple[click.Command | None, Collection[str]]:
@@ -107,7 +108,7 @@ def _translated(text: str, flags: Mapping[str, str], options: Collection[str]) -
     def replaced(found: re.Match[str]) -> str:
         name, value = found[1], (found[2] or "").strip("'\"")
         if name in flags:
-            return flags[name] + (f" {value}" if value not in ("", "True") else "")
+            return flags[name] + (f" {value}" if value not in ("", "True", "...") else "")
         if name in options and "settings" in flags:
             return f"{flags['settings']} {name}={value}"
         return found[0]

@@ -31,6 +31,10 @@ class ScoreKind(StrEnum):
     """Agreement of components with known classes, of which the model was told nothing."""
 
 
+DENSITIES = (ScoreKind.PREDICTIVE, ScoreKind.PLUG_IN, ScoreKind.BOUND)
+"""Kinds of scores that are log densities of a row, or bounds of them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """One score for each of n observations, and which of the K components explains it best.

@@ -67,8 +67,8 @@ class Head:
         ``cs.features.frozen(function, digest="...")``. Default: rows are features already.
     **parameters
         Hyper-parameters of the head, which change no sums: ``ridge`` of each row of unit variance (1e-4) of "ridge" and
-            "ridge_regression"; ``shrinkage``
-        of "lda" (0.05); ``reg_param`` of "qda" (0.05); ``var_smoothing`` of "gaussian_nb" (1e-9).
+        "ridge_regression"; ``shrinkage`` of "lda" (0.05); ``reg_param`` of "qda" (0.05); ``var_smoothing`` of
+        "gaussian_nb" (1e-9).
 
     Raises
     ------
