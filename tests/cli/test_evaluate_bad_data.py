@@ -240,7 +240,8 @@ def test_bad_model_files_are_refused(folder, command, unchanged, name, place):
 
 def test_models_of_the_function_are_named_by_their_role(folder):
     with pytest.raises(
-        cs.UnsupportedError, match=r"^your own model: no adapter for builtins\.int; there are some for mixtures, .* \[E-MODEL\]$"
+        cs.UnsupportedError,
+        match=r"^your own model: no adapter for builtins\.int; there are some for mixtures, .* \[E-MODEL\]$",
     ):
         cs.evaluate("a.safetensors", 5, ROWS)
     with pytest.raises(

@@ -181,7 +181,10 @@ TOLD = {
     "--target somenets:number": (2, "--target somenets:number: is a int; expected a torch module"),
     "--reference 2": (2, "reference: expected the number of a model, 0 to 1, found 2"),
     "--inputs nowhere.npy": (1, "^nowhere.npy: cannot be read: No such file"),
-    "--inputs one.safetensors": (1, "^one.safetensors: is the file of a model by its name, .*; give them as .npz or .npy$"),
+    "--inputs one.safetensors": (
+        1,
+        "^one.safetensors: is the file of a model by its name, expected the rows of a site; give them as .npz or .npy$",
+    ),
     "--inputs wrong.npy": (1, r"^wrong.npy: Sequential does not take an input such as float32 \(2, 5\)"),
     "--inputs nan.npy": (1, "^nan.npy: has NaN or infinite entries"),
     "--inputs words.npy": (1, "^words.npy: expected numbers, found an array of type <U3"),

@@ -90,7 +90,9 @@ REMEDY = "give features=cs.Features(names=vocabulary)"
 def test_a_site_that_does_not_name_its_words_is_told_how_to():
     nameless = replace(site(1, WORDS[:20]), features=cs.Features())
     (problem,) = check_problems(site(0), nameless)
-    assert problem == (f"model 1: does not say which words its 20 columns are, and the vocabularies differ; {REMEDY} [E-INPUT]")
+    assert problem == (
+        f"model 1: does not say which words its 20 columns are, and the vocabularies differ; {REMEDY} [E-INPUT]"
+    )
     assert len(check_problems(replace(site(0), features=cs.Features()), nameless)) == 2
     same_size = replace(site(2), features=cs.Features())
     (problem,) = check_problems(site(0), site(1, shuffled(WORDS, 1)), same_size)

@@ -128,7 +128,8 @@ def test_copies_are_told_with_the_names_of_their_sites(
     monkeypatch.setattr(packing, "_duplicates", lambda _packed, _name_of_digest: ())
     packed = one_packed_file(folder, form)
     expected = (
-        f"{packed}: site-0020.safetensors: has the same contents as {packed}: site-0008.safetensors; leave one out [E-INPUT]"
+        f"{packed}: site-0020.safetensors: has the same contents as {packed}: site-0008.safetensors; "
+        "leave one out [E-INPUT]"
     )
     for where in (packed, in_runs(packed)):
         with pytest.raises(cs.InputError) as raised:

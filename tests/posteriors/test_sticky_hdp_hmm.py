@@ -220,7 +220,11 @@ BAD = {
     "no columns": (np.zeros((3, 0)), None, r"^X: has no columns \[E-INPUT\]$"),
     "a vector": (np.zeros(3), None, r"^X: expected an array \(rows, columns\), found shape \(3,\)"),
     "words": ([["a"]], None, "^X: expected numbers"),
-    "lengths that do not add up": (np.zeros((3, 2)), [2, 2], r"^lengths: add up to 4, but there are 3 rows \[E-INPUT\]$"),
+    "lengths that do not add up": (
+        np.zeros((3, 2)),
+        [2, 2],
+        r"^lengths: add up to 4, but there are 3 rows \[E-INPUT\]$",
+    ),
     "an empty sequence": (np.zeros((3, 2)), [3, 0], "^lengths: expected positive integers"),
     "lengths that are no integers": (np.zeros((3, 2)), [1.5, 1.5], "^lengths: expected positive integers"),
 }

@@ -37,7 +37,7 @@ def said(text: str) -> str:
 
 
 def problem_said(problem: Problem) -> Problem:
-    """Return a problem in the words of the command that was called; a file that is named like an option keeps its name."""
+    """Return a problem in the words of the command that was called; a file named like an option keeps its name."""
     command, names = _called()
     translated = problem_in_shell(problem, command, names, method_options())
     return translated.without_subject().about(problem.subject) if problem.subject in sys.argv[2:] else translated
