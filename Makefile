@@ -58,7 +58,7 @@ slow: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not alone"
 
 alone: $(DEV)
-	$(BIN)/python -m pytest -m alone tests/end_to_end/test_federated.py
+	$(BIN)/python -m pytest -m alone tests/end_to_end
 
 # The lowest versions that pyproject.toml allows instead of those of constraints.txt; of what these need, the newest.
 lowest: export OMP_NUM_THREADS ?= 1
