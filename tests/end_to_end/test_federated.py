@@ -65,7 +65,14 @@ def room(tmp_path):
 
 OTHERS = """
 import sys
+from contextlib import contextmanager
+from pathlib import Path
 import consilience.federated.flower.site as site
+from consilience.files.safetensors_file import SafetensorsFile
+
+@contextmanager
+def unchecked(file, *_):
+    yield [SafetensorsFile(Path(file))], ()
 
 def told(name, file, key, authority="ca.crt"):
     try:
@@ -78,7 +85,7 @@ told("curie", "files/curie", "curie")
 told("curie again", "files/curie", "curie")
 told("mallory", "files/mallory", "mallory")
 told("deceived", "files/killed", "killed", "elsewhere/ca.crt")
-site.check_before_sending = lambda *_: ()  # a site that does not check what it sends
+site.sendable_files = unchecked  # a site that does not check what it sends
 told("corrupt", "corrupt.bin", "corrupt")
 """
 

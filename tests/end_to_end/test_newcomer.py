@@ -124,8 +124,8 @@ IN_PYTHON = {
         r"adapter-law: is an adapter, and law is none; .*\[E-ADAPTER\]$"),
     "TIES on adapters": (lambda: cs.merge(["adapter-law", "adapter-medicine"], "out", "ties"),
         r"looks at the entries of the product.*\[E-ADAPTER\]$"),
-    "chains of draws as they are": (lambda: cs.fuse({"lund": {"mu": rows()}}, prior=1 / 2),
-        r"^lund: is a mapping of arrays \(mu\).*consilience\.Draws.*\[E-MODEL\]$"),
+    "chains of draws as they are": (lambda: cs.fuse({"lund": {"mu": rows()}, "oslo": {"mu": rows()}}),
+        r"^lund, oslo: is a mapping of arrays \(mu\).*consilience\.Draws.*\[E-MODEL\]$"),
     "a misspelt dimension": (lambda: cs.Draws({"mu": chains()}, prior=0.5, dims={"mu_": ("site",)}),
         r"^dims: of mu_, did you mean mu\?.*\[E-INPUT\]$"),
     "labels of a misspelt dimension": (
