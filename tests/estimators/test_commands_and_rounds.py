@@ -69,6 +69,9 @@ def test_a_hyper_parameter_is_set_on_the_command_line_and_another_is_refused(sit
     wrong = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"), "--set", "alpha=2")
     assert wrong.code != 0
     assert "alpha: is no hyper-parameter of a sklearn.LinearRegression; it has" in wrong.err
+    misspelt = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"), "--set", "fit_intercpt=false")
+    assert misspelt.code != 0
+    assert "did you mean fit_intercept?" in misspelt.err
     for option in (["--method", "kl"], ["--weights", "1,2,3"], ["--target-width", "a=3"]):
         refused = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"), *option)
         assert refused.code != 0

@@ -304,6 +304,40 @@ def test_priors_must_name_all_classes_once():
         cs.fuse(models, priors={"ash": 1.0})
 
 
+def of_three_sites(kinds):
+    X, y = two_class_rows(0)
+    made = {"ridge": Ridge, "least squares": LinearRegression, "classes": GaussianNB}
+    data = [(X[k::3], y[k::3]) for k in range(len(kinds))]
+    return {f"site {k}": cs.describe(made[kind]().fit(*data[k]), data[k]) for k, kind in enumerate(kinds)}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "blamed", "reference"),
+    [
+        (("least squares", "classes", "classes"), ["site 0"], "site 1"),
+        (("classes", "least squares", "classes"), ["site 1"], "site 0"),
+        (("classes", "classes", "least squares"), ["site 2"], "site 0"),
+        (("classes", "least squares", "ridge"), ["site 1", "site 2"], "site 0"),  # as many of each: as the first
+    ],
+)
+def test_the_site_that_is_of_another_kind_than_most_is_named(kinds, blamed, reference):
+    problems = cs.check(of_three_sites(kinds))
+    assert [problem.subject for problem in problems] == blamed
+    assert all(f"expected sklearn.GaussianNB as in {reference}" in problem.text for problem in problems)
+
+
+def test_a_hyper_parameter_that_is_misspelt_is_suggested():
+    X, y = count_rows(0)
+    models = [MultinomialNB().fit(X[::2], y[::2]), MultinomialNB().fit(X[1::2], y[1::2])]
+    for name, meant in (("alhpa", "alpha"), ("min_cont", "min_count"), ("robst", "robust")):
+        with pytest.raises(cs.OptionError, match=rf"{name}: is no hyper-parameter of .*, did you mean {meant}\?; it"):
+            cs.fuse(models, **{name: 2.0})
+    with pytest.raises(cs.OptionError, match=r"did you mean alpha\?; it has"):
+        cs.rebuild(cs.describe(models[0]), alhpa=2.0)
+    with pytest.raises(cs.OptionError, match=r"did you mean ridge\?; it has"):
+        cs.learners.Head(rigde=2.0)
+
+
 def test_hyper_parameters_by_which_sums_differ_must_agree():
     X, y = count_rows(0)
     problems = cs.check([BernoulliNB(binarize=0.0).fit(X, y), BernoulliNB(binarize=2.0).fit(X, y)])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.catalogue import suggestion
 from consilience.core.ancestry import site_digests
 from consilience.core.caller import warn_caller
 from consilience.core.kind import Prepared, Request
@@ -106,7 +107,8 @@ def _require_known(name: str, statistics: Statistics) -> None:
     """Raise OptionError for an option that is no hyper-parameter."""
     if name not in statistics.parameters:
         known = ", ".join(sorted(statistics.parameters)) or "none"
-        raise OptionError(name, f"is no hyper-parameter of a {statistics.kind}; it has {known}")
+        meant = suggestion(name, (*statistics.parameters, "min_count", "robust"))
+        raise OptionError(name, f"is no hyper-parameter of a {statistics.kind}{meant}; it has {known}")
 
 
 def _fuse_described(

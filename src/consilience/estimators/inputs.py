@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -167,13 +168,18 @@ def statistics_of(model: Any) -> Statistics:
 
 
 def disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mapping[str, Any]) -> list[Problem]:
-    """Return how statistics differ in what must agree, a line each; sites are called by labels."""
+    """Return how statistics differ in what must agree, a line each; sites are called by labels.
+
+    Sites are compared with the first of the most common kind, so that the line names the odd one out.
+    """
     problems: list[Problem] = []
     if not sites:
         return problems
-    first_label, first = sites[0]
-    alike = [sites[0]]
-    for label, site in sites[1:]:
+    most_common = Counter(site.kind for _, site in sites).most_common(1)[0][0]  # of as many, the one that comes first
+    reference = next(number for number, (_, site) in enumerate(sites) if site.kind == most_common)
+    first_label, first = sites[reference]
+    alike = [sites[reference]]
+    for label, site in (*sites[:reference], *sites[reference + 1 :]):
         contradictions = _of_two(first_label, first, label, site, stated)
         problems += contradictions
         if not contradictions:
@@ -187,7 +193,7 @@ def disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mapping[str, 
 def _of_two(
     first_label: str, first: Statistics, label: str, site: Statistics, stated: Mapping[str, Any]
 ) -> list[Problem]:
-    """Return how a site differs from the first."""
+    """Return how a site differs from the first of the most common kind."""
 
     def differs(what: str, found: Any, expected: Any, remedy: str = "") -> Problem:
         return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy)

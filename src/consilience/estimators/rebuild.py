@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.catalogue import suggestion
 from consilience.checks import Array
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import whole_moments
@@ -109,7 +110,8 @@ def with_parameters(statistics: Statistics, parameters: Mapping[str, Any]) -> St
     for name, value in parameters.items():
         if name not in statistics.parameters:
             known = ", ".join(sorted(statistics.parameters)) or "none"
-            raise OptionError(name, f"is no hyper-parameter of a {adapter.class_name}; it has {known}")
+            meant = suggestion(name, statistics.parameters)
+            raise OptionError(name, f"is no hyper-parameter of a {adapter.class_name}{meant}; it has {known}")
         if name in adapter.sum_parameters and encode(name, value) != statistics.parameters[name]:
             raise OptionError(name, "was used where sums were taken, so another value asks for other sums")
     changed = {name: _by_class(statistics, name, value) for name, value in parameters.items()}

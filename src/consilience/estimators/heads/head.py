@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from consilience.catalogue import suggestion
 from consilience.checks import Array, is_count, is_number
 from consilience.core.caller import warn_caller
 from consilience.errors import InputError, OptionError, Problem, WithheldWarning
@@ -99,7 +100,8 @@ class Head:
         self.features: FeatureMap = frozen(features)
         if unknown := sorted(set(parameters) - set(self._adapter.defaults)):
             known = ", ".join(self._adapter.defaults) or "none"
-            raise OptionError(unknown[0], f"is no hyper-parameter of a {kind} head; it has {known}")
+            meant = suggestion(unknown[0], self._adapter.defaults)
+            raise OptionError(unknown[0], f"is no hyper-parameter of a {kind} head{meant}; it has {known}")
         self.parameters = {**self._adapter.defaults, **parameters}
         if refusal := self._adapter.refusal(self.parameters):
             raise OptionError([refusal])
