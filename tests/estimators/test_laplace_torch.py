@@ -434,3 +434,119 @@ def test_other_structures_of_laplace_torch_are_refused_by_name(subset, structure
         model.fit(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.as_tensor(X), torch.as_tensor(y))))
     with pytest.raises(cs.InputError, match=rf'a {type(model).__name__}.*hessian_structure="full"'):
         cs.fuse([model, copy.deepcopy(model)])
+
+
+def scores_of(evaluation):
+    return {score.name: (score.fused, score.own) for score in evaluation.scores}
+
+
+@pytest.mark.parametrize("subset", SUBSETS)
+def test_classifiers_are_compared_by_the_probabilities_that_they_predict(library, subset, tmp_path):
+    sites = class_sites(library, subset)
+    fusion, own = cs.fuse(sites), sites["site 0"]
+    X, y = class_rows(600, seed=7)  # more than a batch
+    evaluation = cs.evaluate(fusion, own, (X, y))
+    P, Q = (model(torch.as_tensor(X)).numpy() for model in (fusion.model, own))
+    losses = [-np.log(p[np.arange(len(y)), y].astype(float)) for p in (P, Q)]
+    found = scores_of(evaluation)
+    assert list(found) == ["cross-entropy", "accuracy"]
+    np.testing.assert_allclose(found["cross-entropy"], [loss.mean() for loss in losses], rtol=1e-5)
+    np.testing.assert_allclose(found["accuracy"], [100 * (p.argmax(axis=1) == y).mean() for p in (P, Q)])
+    paired = losses[0] - losses[1]
+    np.testing.assert_allclose(evaluation.difference.mean, paired.mean(), atol=1e-6)
+    np.testing.assert_allclose(evaluation.difference.standard_error, paired.std(ddof=1) / np.sqrt(len(y)), rtol=1e-4)
+    np.savez(tmp_path / "rows.npz", x=X, y=y)
+    for rows in ((X, y), (torch.as_tensor(X), torch.as_tensor(y)), tmp_path / "rows.npz"):
+        assert scores_of(cs.evaluate(fusion, own, rows)) == found
+    assert scores_of(cs.evaluate(fusion, own, X, y)) == found
+
+
+def log_normal(errors, covariances):
+    """Return log densities by inversion and determinant."""
+    c = errors.shape[1]
+    squares = np.einsum("ni,nij,nj->n", errors, np.linalg.inv(covariances), errors)
+    return -0.5 * (squares + np.log(np.linalg.det(covariances)) + c * np.log(2 * np.pi))
+
+
+@pytest.mark.usefixtures("double")
+def test_regressions_are_compared_by_the_log_density_of_bayesian_linear_regression(library):
+    X, Y = linear_rows()
+    train, held = np.arange(len(X)) % 4 != 0, np.arange(len(X)) % 4 == 0
+    rows = [np.flatnonzero(train)[:6], np.flatnonzero(train)[6:]]
+    sites = [linear_site(library, X[one], Y[one]) for one in rows]
+    evaluation = cs.evaluate(cs.fuse(sites), sites[0], (X[held], Y[held]))
+    expected, errors_of = [], []
+    A = np.hstack([X[held], np.ones((held.sum(), 1))])
+    for part in (np.concatenate(rows), rows[0]):
+        mean, Lam = linear_law(X[part], Y[part], NOISE, np.asarray(2.0), np.asarray(0.0))
+        J = np.zeros((len(A), OUTPUTS, len(mean)))
+        for o in range(OUTPUTS):
+            J[:, o, o * COLUMNS : (o + 1) * COLUMNS], J[:, o, OUTPUTS * COLUMNS + o] = X[held], 1.0
+        errors = Y[held] - J @ mean
+        covariances = np.einsum("nip,pq,njq->nij", J, np.linalg.inv(Lam), J) + NOISE**2 * np.eye(OUTPUTS)
+        expected.append(log_normal(errors, covariances).mean())
+        errors_of.append((errors**2).sum(axis=1).mean())
+    found = scores_of(evaluation)
+    assert list(found) == ["log density", "squared error"]
+    np.testing.assert_allclose(found["log density"], expected, rtol=1e-7)
+    np.testing.assert_allclose(found["squared error"], errors_of, rtol=1e-7)
+    assert evaluation.better == "fused"  # than six rows
+
+
+def test_a_fused_file_is_compared_with_the_network_of_the_site(library, tmp_path):
+    sites = class_sites(library, "last_layer")
+    rows = class_rows(seed=8)
+    expected = scores_of(cs.evaluate(cs.fuse(sites), sites["site 0"], rows))
+    for name, site in sites.items():
+        cs.save(site, tmp_path / f"{name}.safetensors")
+    fusion = cs.fuse(sorted(tmp_path.glob("site*.safetensors")))
+    fusion.save(tmp_path / "fused.safetensors")
+    for fused in (fusion, tmp_path / "fused.safetensors", cs.load(tmp_path / "fused.safetensors"), fusion.model):
+        found = scores_of(cs.evaluate(fused, sites["site 0"], rows))
+        np.testing.assert_allclose(found["cross-entropy"], expected["cross-entropy"], rtol=1e-5)
+    own = scores_of(cs.evaluate(cs.fuse(sites), tmp_path / "site 0.safetensors", rows))
+    np.testing.assert_allclose(own["cross-entropy"], expected["cross-entropy"], rtol=1e-4)
+    np.savez(tmp_path / "rows.npz", x=rows[0], y=rows[1])
+    paths = [str(tmp_path / name) for name in ("fused.safetensors", "site 0.safetensors", "rows.npz")]
+    done = run("evaluate", *paths[:2], "--data", paths[2])
+    assert done.code != 0
+    assert "has no network in its file, so that it predicts nothing; compare in Python" in done.err
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    with pytest.raises(cs.UnsupportedError, match="compare in Python with your own"):
+        cs.evaluate(*paths[:2], rows)
+    elsewhere = changed_last_layers(library)[1]
+    with pytest.raises(cs.InputError, match="your own model: has other frozen weights or buffers"):
+        cs.evaluate(fusion, elsewhere, rows)
+
+
+BAD_ROWS = {
+    "no classes": (lambda X, y: X, "data: has no y, which this model is fitted to"),
+    "other columns": (lambda X, y: (X[:, :2], y), r"data: of shape \(256, 2\) a batch, do not fit the network"),
+    "fewer classes": (
+        lambda X, y: (X, y[:5]),
+        r"labels: expected one class for each of the 300 rows, found shape \(5,\)",
+    ),
+    "a fourth class": (lambda X, y: (X, y + 1), "labels: row .* has 3, expected numbers of classes from 0 to 2"),
+    "names": (lambda X, y: (X, np.array(["a"] * len(y))), "labels: expected numbers of classes from 0 to 2, found 'a'"),
+    "no numbers": (lambda X, y: (X * np.nan, y), "data: has NaN or infinite entries"),
+    "no rows": (lambda X, y: (X[:0], y[:0]), "data: expected rows"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_rows_that_do_not_fit_are_refused_by_name(library, case):
+    sites = class_sites(library, "last_layer", 2)
+    make, text = BAD_ROWS[case]
+    with pytest.raises(cs.InputError, match=text):
+        cs.evaluate(cs.fuse(sites), sites["site 0"], make(*class_rows()))
+
+
+def test_approximations_that_predict_other_things_are_not_compared(library):
+    regression, classification = of_two_likelihoods(library)
+    X, Y = linear_rows()
+    with pytest.raises(cs.InputError, match="your own model: has likelihood classification, expected regression"):
+        cs.evaluate(regression, classification, (X, Y))
+    with pytest.raises(cs.InputError, match=r"labels: expected 2 targets for each of the 240 rows, found \(240,\)"):
+        cs.evaluate(regression, regression, (X, Y[:, 0]))
+    with pytest.raises(cs.OptionError, match="module: is for networks and heads"):
+        cs.evaluate(regression, regression, (X, Y), module=nn.Linear(2, 2))

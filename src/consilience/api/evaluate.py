@@ -33,7 +33,8 @@ def evaluate(
     calibration error; their cross-entropy is minus the log likelihood of these probabilities.
 
     Estimators that are fused by their sums: accuracy and cross-entropy, squared error and R^2, or the log-likelihood of
-    rows, whichever their class has; `data` may be ``(X, y)``, or `labels` are y.
+    rows, whichever their class has; `data` may be ``(X, y)``, or `labels` are y. Approximations of laplace-torch: the
+    log density of what they predict, with the weights integrated out; one of the two must have its network.
 
     Posterior draws: distances from reference draws of the posterior of all data, where somebody has such, or log
     predictive densities of held-out rows, where `data` is a function of a dictionary of arrays (T, ...) that returns

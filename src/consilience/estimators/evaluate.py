@@ -2,12 +2,13 @@
 
 Classifiers: accuracy, and cross-entropy where they give probabilities. Regressions: squared error, and R^2.
 Covariances, principal components and factors: the log-likelihood of rows under their Gaussian; projections without one:
-the squared distance of rows to their projections.
+the squared distance of rows to their projections. Approximations of laplace-torch: the log density that they predict.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
 from consilience.errors import ConsilienceError, InputError, OptionError, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter
+from consilience.estimators.adapters.laplace_torch import LaplaceTorchAdapter
 from consilience.estimators.adapters.table import adapter_for
 from consilience.estimators.describe import is_estimator, n_columns_of
-from consilience.estimators.evaluation import EstimatorEvaluation
+from consilience.estimators.evaluation import EstimatorEvaluation, RowScore
 from consilience.estimators.files import read_statistics
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.heads.model import FittedHead
+from consilience.estimators.laplace_scores import laplace_scores
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.site_rows import SiteRows, read_rows
 from consilience.estimators.statistics import Statistics
@@ -38,9 +41,6 @@ from consilience.posteriors.scaling import final_model, is_pipeline
 from consilience.posteriors.scores import ScoreKind
 
 _HELD_OUT = "use data that neither model was trained on; scores on a model's own training data favour that model"
-
-RowScore = tuple[str, str, bool, Array, ScoreKind]
-"""Name of a score, its unit, whether larger is better, its value of every row (n,), and what it is."""
 
 
 def evaluate_estimators(
@@ -59,6 +59,11 @@ def evaluate_estimators(
     adapters = [_adapter(model) for model in models]
     if adapters[0].kind != adapters[1].kind:
         raise InputError(local.label, f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}")
+    if isinstance(adapters[0], LaplaceTorchAdapter):
+        if module is not None:
+            raise OptionError("module", "is for networks and heads on their features, and these models are none")
+        of_fused, of_own = laplace_scores(models, (fused.label, local.label), adapters[0], data, labels)
+        return _compared(of_fused, of_own)
     widths = [n_columns_of(model) for model in models]
     if widths[0] != widths[1]:
         raise InputError(local.label, f"has {widths[1]} columns, expected {widths[0]} as {fused.label}")
@@ -74,26 +79,33 @@ def evaluate_estimators(
     rows = _rows(models, adapters[0], data, labels)
     of_fused, of_own = (_scores(adapters[0], model, rows) for model in models)
     of_fused, of_own = of_fused[: len(of_own)], of_own[: len(of_fused)]
-    scores = [
-        Score(a[0], a[1], a[2], float(a[3].mean()), float(b[3].mean()), a[4])
-        for a, b in zip(of_fused, of_own, strict=True)
-    ]
+    more: list[Score] = []
+    notes: list[str] = []
     if adapters[0].needs == "targets":
         total = float(((rows.y - rows.y.mean(axis=0)) ** 2).reshape(rows.n, -1).sum())
         if total > 0:
             by_fused, by_own = (1.0 - float(one[0][3].sum()) / total for one in (of_fused, of_own))
-            scores.append(Score("R^2", "", True, by_fused, by_own, ScoreKind.DISTANCE))
-    notes = [_HELD_OUT]
-    if rows.n < MIN_OBSERVATIONS:
-        notes.append(f"only {rows.n} rows: the interval is rough")
+            more.append(Score("R^2", "", True, by_fused, by_own, ScoreKind.DISTANCE))
     if adapters[0].needs == "classes":
         for called, model in zip(("the fused model", "your own model"), models, strict=True):
             unknown = sorted(set(map(str, np.unique(rows.y).tolist())) - set(map(str, model.classes_.tolist())))
             if unknown:
                 notes.append(f"{called} does not know the class {', '.join(unknown[:8])}")
-    return EstimatorEvaluation(
-        tuple(scores), paired_difference(of_fused[0][3], of_own[0][3], np.ones(rows.n)), tuple(notes)
-    )
+    return _compared(of_fused, of_own, more, notes)
+
+
+def _compared(
+    of_fused: Sequence[RowScore], of_own: Sequence[RowScore], more: Sequence[Score] = (), notes: Sequence[str] = ()
+) -> EstimatorEvaluation:
+    """Return the comparison of the same scores of two models by row, of which the first is paired."""
+    scores = [
+        Score(a[0], a[1], a[2], float(a[3].mean()), float(b[3].mean()), a[4])
+        for a, b in zip(of_fused, of_own, strict=True)
+    ]
+    n = len(of_fused[0][3])
+    limits = [_HELD_OUT, *([f"only {n} rows: the interval is rough"] if n < MIN_OBSERVATIONS else []), *notes]
+    difference = paired_difference(of_fused[0][3], of_own[0][3], np.ones(n))
+    return EstimatorEvaluation((*scores, *more), difference, tuple(limits))
 
 
 def _fitted(one: NamedInput) -> Any:
