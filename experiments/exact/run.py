@@ -7,7 +7,8 @@
 fits        medical regressions over 5 to 50 sites that differ in a column and in size: distance to the pooled fit in
             its standard errors, and held-out loss above that of the pooled fit
 coverage    drawn targets of known coefficients on the same rows: coverage of 90 % intervals
-estimators  every estimator of the table: equal to the pooled fit to what digit, and the bytes that a site sends
+estimators  every estimator of the table: equal to the pooled fit to what digit, and the bytes that a site sends; of
+            clusterings, which no pooled fit equals, the sum of squares within clusters above that of the pooled fit
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,9 @@ from typing import Any
 
 import numpy as np
 import statsmodels.api as sm
+from safetensors.numpy import load_file
 from scipy.special import expit
+from sklearn.cluster import Birch, BisectingKMeans, MiniBatchKMeans
 from sklearn.covariance import LedoitWolf
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression
@@ -50,6 +54,14 @@ LEAST_ROWS = 6
 PRECISION = 0.1
 """Prior precision of the pooled fits; sites have one J-th of it."""
 TIGHT = {"tol": 1e-10, "max_iter": 10_000}
+
+N_CLUSTERS, CLUSTERING_SITES = 4, 5
+CLUSTERINGS: dict[str, Callable[[], Any]] = {
+    "sklearn.MiniBatchKMeans": lambda: MiniBatchKMeans(N_CLUSTERS, n_init=10, random_state=0),
+    "sklearn.BisectingKMeans": lambda: BisectingKMeans(N_CLUSTERS, n_init=5, random_state=0),
+    "sklearn.Birch": lambda: Birch(threshold=1.0, n_clusters=N_CLUSTERS),
+}
+"""Clusterings of breast cancer's columns, which are fused as posteriors of centres."""
 
 
 def cancer() -> tuple[Any, Any]:
@@ -274,6 +286,8 @@ def coverage_cell(name: str, n_sites: int, deviation: float, seed: int) -> dict[
 
 def estimators_cell(kind: str) -> dict[str, Any]:
     """Return how far a fused estimator is from the pooled one, its mark, and the bytes of a site."""
+    if kind in CLUSTERINGS:
+        return _clustering(kind)
     adapter = adapter_of_kind(kind)
     if kind.startswith("sklearn.") and adapter.mark != "approximate":
         from tests.estimators.table import measure
@@ -287,6 +301,41 @@ def estimators_cell(kind: str) -> dict[str, Any]:
     if kind.startswith("laplace."):
         return _laplace_torch(kind)
     return _laplace(kind)
+
+
+def _clustering(kind: str) -> dict[str, Any]:
+    """Return the sum of squares within clusters over that of the pooled fit, less 1: medians over splits.
+
+    All models predict the cluster of every row; squares are about the means of the rows of each cluster. Sites have
+    as many clusters as the pooled fit, and so has the fused model.
+    """
+    X = cancer()[0]
+    make = CLUSTERINGS[kind]
+
+    def within(model: Any) -> float:
+        labels = model.predict(X)
+        return float(sum(((X[labels == k] - X[labels == k].mean(axis=0)) ** 2).sum() for k in np.unique(labels)))
+
+    options = {} if kind == "sklearn.Birch" else {"n_components": N_CLUSTERS}  # of Birch, components are subclusters
+    pooled = within(make().fit(X))
+    found, n_bytes = [], 0
+    for seed in range(SEEDS):
+        parts = skewed_sites(X, CLUSTERING_SITES, np.random.default_rng(seed))
+        sites = {f"site {k}": make().fit(X[rows]) for k, rows in enumerate(parts)}
+        fusion = cs.fuse(sites, min_count=0, **options)
+        own = np.median([within(model) for model in sites.values()])
+        found.append([within(fusion.model) / pooled - 1.0, own / pooled - 1.0])
+        n_bytes = max(n_bytes, *(_bytes_of_file(cs.describe(model, min_count=0)) for model in sites.values()))
+    excess, of_site = np.median(found, axis=0).tolist()
+    return {"mark": "approximate", "excess": excess, "site": of_site, "largest": max(found)[0], "bytes": n_bytes}
+
+
+def _bytes_of_file(posterior: Any) -> int:
+    """Return the bytes of the numbers of a posterior, as its file has them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "site.safetensors"
+        cs.save(posterior, path)
+        return sum(values.nbytes for values in load_file(path).values())
 
 
 def _least_squares(kind: str) -> dict[str, Any]:
@@ -432,6 +481,7 @@ def cells() -> dict[str, list[tuple[str, Callable[[], dict[str, Any]]]]]:
         for deviation in (0.0, 3.0)
     ]
     kinds = [adapter.kind for adapter in ESTIMATORS if not adapter.kind.startswith("consilience.")]  # heads: ../heads
+    kinds += CLUSTERINGS
     table = [(kind, lambda kind=kind: estimators_cell(kind)) for kind in kinds]
     return {"estimators": table, "fits": fits, "coverage": coverage}
 
@@ -504,6 +554,8 @@ SETTINGS = {
     "least_rows": LEAST_ROWS,
     "precision": PRECISION,
     "refinement_rounds": ROUNDS,
+    "clusters": N_CLUSTERS,
+    "clustering_sites": CLUSTERING_SITES,
     "chosen": "before the run, but for the number of replications, which time decided; nothing by these results",
 }
 

@@ -73,7 +73,9 @@ def estimators_table() -> str:
     for row in _results("estimators"):
         library, _, name = row["estimator"].partition(".")
         called = f"`{name}`" + {"statsmodels": " of statsmodels", "laplace": " of laplace-torch"}.get(library, "")
-        if row["mark"] == "approximate":
+        if "excess" in row:
+            cells = [f"{100 * row['excess']:+.1f} % (site {100 * row['site']:+.0f} %)", "", ""]
+        elif row["mark"] == "approximate":
             refined = "–" if row["refined"] is None else f"{row['refined']:.0e} ({row['rounds']})"
             cells = ["", _error(row["product"]), refined]
         else:
