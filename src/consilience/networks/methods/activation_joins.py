@@ -24,21 +24,19 @@ import numpy as np
 from scipy.cluster.hierarchy import cut_tree, linkage
 
 from consilience.checks import Array, Labels
-from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError
-from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.activation_slots import MAX_PASSES, unit_correlations
-from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows
-from consilience.networks.network import to_numpy
+from consilience.networks.method import NetworkEnsemble
+from consilience.networks.methods.by_activations import MAX_PASSES, ByActivations, unit_correlations
+from consilience.networks.methods.layerwise import LayerMatching, UnitRows
 from consilience.networks.symmetry.transport import MatrixTransport
+
+ROUNDING = 1e-12
+"""Squared distances of rows of length 1 that differ by less are equal but for rounding."""
 
 
 @dataclass(frozen=True)
-class ActivationJoins(LayerwiseMethod):
+class ActivationJoins(ByActivations):
     """Join units that answer alike, within and across models, until the width is reached, and average.
-
-    The default fusion makes a candidate of several networks by it, on the inputs that it draws; it has no name among
-    the methods.
 
     References
     ----------
@@ -53,24 +51,6 @@ class ActivationJoins(LayerwiseMethod):
     gives: ClassVar[str] = "one network of any width"
     paper: ClassVar[str] = "none: joins within and across models (stoica2024) by the objective of k-means"
 
-    @property
-    def wants_activations(self) -> bool:
-        """Units are compared by their activations."""
-        return True
-
-    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
-        """Return the transports into the slots, group by group.
-
-        Raises
-        ------
-        UnsupportedError
-            For groups inside others, such as attention heads, units that no layer reads, and those whose weights among
-            themselves are one array.
-        """
-        if any(group.parent is not None for group in ensemble.symmetry.all_groups):
-            raise UnsupportedError("units inside heads are not joined by activations")
-        return super().align(ensemble, rng, progress)
-
     def match(
         self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
     ) -> LayerMatching:
@@ -79,17 +59,22 @@ class ActivationJoins(LayerwiseMethod):
         Raises
         ------
         UnsupportedError
-            For units whose activations no layer reads, and for tied weights.
+            As for `ByActivations`, and for tied weights.
         """
-        ((group, rows),) = bundle.items()
-        if any(place.side == "both" for place in ensemble.symmetry.places(group)):
-            raise UnsupportedError(f"one array both makes and reads the units of group {group}, which joins cannot do")
-        points = [to_numpy(values) for values in rows.points]
-        if any(not values.shape[1] for values in points):
-            raise UnsupportedError(f"no layer reads the units of group {group} alone, so their activations are unknown")
-        slots, history = join_units(points, rows.width)
-        transports = tuple({group: join_transport(of_model, rows.width)} for of_model in slots)
-        return LayerMatching(transports, history, converged=len(history) < MAX_PASSES)
+        for group in bundle:
+            if any(place.side == "both" for place in ensemble.symmetry.places(group)):
+                raise UnsupportedError(
+                    f"one array both makes and reads the units of group {group}, which joins cannot do"
+                )
+        return super().match(bundle, ensemble, reference, rng)
+
+    def place(self, points: Sequence[Array], width: int) -> tuple[list[Labels], list[float]]:
+        """Return the slots, of which several units of a model may share one; see `ByActivations.place`."""
+        return join_units(points, width)
+
+    def transport(self, slots: Labels, width: int) -> MatrixTransport:
+        """Return the transport of a model's units (k,) to slots."""
+        return join_transport(slots, width)
 
 
 def join_transport(slots: Labels, width: int) -> MatrixTransport:
@@ -151,7 +136,3 @@ def join_units(points: Sequence[Array], width: int) -> tuple[list[Labels], list[
             break
         slots = moved
     return np.split(slots, ends), history
-
-
-ROUNDING = 1e-12
-"""Squared distances of rows of length 1 that differ by less are equal but for rounding."""

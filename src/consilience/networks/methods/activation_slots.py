@@ -16,7 +16,7 @@ costs s / (s + 1) |x - m|^2, an empty slot next to nothing. It needs correlation
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,23 +27,17 @@ from consilience.checks import Array, Labels
 from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError
 from consilience.networks.method import Alignment, NetworkEnsemble
+from consilience.networks.methods.by_activations import MAX_PASSES, ByActivations, unit_correlations
 from consilience.networks.methods.consensus import MIN_RELATIVE_DECREASE
-from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows
-from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.transport import Injection
 
 EMPTY_SLOT_COST = 1e-6
 """What an empty slot costs, so that units that are equal but for the rounding of single precision share one."""
-MAX_PASSES = 50
-"""A bound that is not reached: passes end at the first one that lowers E by a thousandth or less, after 3 to 6 on four
-ResNet-8."""
 
 
 @dataclass(frozen=True)
-class ActivationSlots(LayerwiseMethod):
+class ActivationSlots(ByActivations):
     """Match the units of all models by their activations, keep apart what finds no partner, and average.
-
-    The default fusion makes candidates by it, on the inputs that it draws; it has no name among the methods.
 
     References
     ----------
@@ -57,53 +51,26 @@ class ActivationSlots(LayerwiseMethod):
     gives: ClassVar[str] = "one network of any width no smaller than the widest"
     paper: ClassVar[str] = "none: partial merging (stoica2024) over the slots of consensus"
 
-    @property
-    def wants_activations(self) -> bool:
-        """Units are compared by their activations."""
-        return True
-
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the transports into the slots, group by group.
 
         Raises
         ------
         UnsupportedError
-            For groups inside others, such as attention heads, units that no layer reads, and networks that are wider.
+            As for `ByActivations`, and for networks that are wider.
         """
-        if any(group.parent is not None for group in ensemble.symmetry.all_groups):
-            raise UnsupportedError("units inside heads are not matched by activations")
         for network in ensemble.networks:
             if wider := [g for g, width in ensemble.target_units.items() if network.units[g] > width]:
                 raise UnsupportedError(f"group {wider[0]} of {network.name} has more units than there are slots")
         return super().align(ensemble, rng, progress)
 
-    def match(
-        self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
-    ) -> LayerMatching:
-        """Return the slots of one group's units.
+    def place(self, points: Sequence[Array], width: int) -> tuple[list[Labels], list[float]]:
+        """Return the slots, no two units of a model in one; see `ByActivations.place`."""
+        return match_to_slots(points, width)
 
-        Raises
-        ------
-        UnsupportedError
-            For units whose activations no layer reads.
-        """
-        ((group, rows),) = bundle.items()
-        points = [to_numpy(values) for values in rows.points]
-        if any(not values.shape[1] for values in points):
-            raise UnsupportedError(f"no layer reads the units of group {group} alone, so their activations are unknown")
-        slots, history = match_to_slots(points, rows.width)
-        transports = tuple({group: Injection(of_model, rows.width)} for of_model in slots)
-        return LayerMatching(transports, history, converged=len(history) < MAX_PASSES)
-
-
-def unit_correlations(points: Sequence[Array]) -> Array:
-    """Return the correlations (L, L) of the rows (k_j, m) of all models; 0 for rows that are constant."""
-    rows = np.concatenate([values - values.mean(axis=1, keepdims=True) for values in points])
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    # A row that is constant but for rounding has no correlation.
-    floor = np.finfo(np.float64).eps ** 0.5 * float(lengths.max(initial=0.0))
-    rows = np.where(lengths > floor, rows / np.maximum(lengths, np.finfo(np.float64).tiny), 0.0)
-    return np.asarray(rows @ rows.T)
+    def transport(self, slots: Labels, width: int) -> Injection:
+        """Return the transport of a model's units (k,) to slots of their own."""
+        return Injection(slots, width)
 
 
 def match_to_slots(points: Sequence[Array], width: int) -> tuple[list[Labels], list[float]]:
