@@ -25,7 +25,7 @@ from hashlib import sha256
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from consilience.checks import Array
 from consilience.core.verdict import Verdict
@@ -33,10 +33,10 @@ from consilience.errors import InputError, Problem
 from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
 from consilience.federated.requests.head import with_network
 from consilience.federated.requests.layer_refits import (
-    few_rows,
+    LayerRequestFields,
+    input_batches,
     layer_problems,
     layers_that_fit,
-    least_rows,
     moment_problems,
     open_layers,
     reduce_layers,
@@ -51,22 +51,17 @@ from consilience.federated.requests.network_state import (
     own_template,
     upper_triangle,
 )
-from consilience.files.schemas import StrictModel, first_problem
 from consilience.networks.network import same_values
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.scaling import balancing_scales, shared_groups
 from consilience.networks.symmetry.transport import Transport, move_axis
 
 
-class ChainRequestFields(StrictModel):
+class ChainRequestFields(LayerRequestFields):
     """JSON values of a request."""
 
-    layers: list[str] = Field(min_length=1)
     networks: list[str] = Field(min_length=1)
     """SHA-256 of the arrays of every network that was fused: a site's own is one of them."""
-    done: int = Field(ge=0)
-    gain: float = Field(ge=0.0, allow_inf_nan=False)
-    n_rows: float = Field(ge=0.0, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,17 +142,10 @@ class ChainOfMerges(RequestKind):
 
     def request_problems(self, request: Request) -> list[Problem]:
         """Return what is wrong with a network; see `RequestKind.request_problems`."""
-        try:
-            fields = ChainRequestFields.model_validate(dict(request.content.fields))
-        except ValidationError as error:
-            location, reason = first_problem(error)
-            return [Problem("request", f"is no network with layers: {location or 'the whole'}: {reason}")]
-        return layer_problems(request, fields.layers)
+        return layer_problems(request, ChainRequestFields)
 
     def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return moments of what layers read, and of what the site's own answer; see `RequestKind.answer`."""
-        from consilience.networks.descriptions.observations import batches_of_data
-
         own = own_template(module)
         fused = module_of_state(own, request.content.arrays).double()
         state = own.state_dict()
@@ -170,10 +158,7 @@ class ChainOfMerges(RequestKind):
                 "give your own trained network, as it was when you sent it",
             )
         own = own.double().eval()
-        batches = [batch.inputs for batch in batches_of_data(data, fused)]
-        n = sum(len(inputs) for inputs in batches)
-        if n < least_rows(min_count):
-            raise few_rows(n, least_rows(min_count))
+        batches, n = input_batches(data, fused, min_count)
         arrays: dict[str, Array] = {}
         for path, (mean, covariance) in _joint_moments(fused, own, _open_layers(request), batches).items():
             d = weight_rows(request.content.arrays, path).shape[1]

@@ -18,19 +18,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import Field, ValidationError
-
 from consilience.checks import Array
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, Problem
 from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
 from consilience.federated.requests.head import with_network
 from consilience.federated.requests.layer_refits import (
+    LayerRequestFields,
     affine_rows,
-    few_rows,
+    input_batches,
     layer_problems,
     layers_that_fit,
-    least_rows,
     moment_problems,
     open_layers,
     reduce_layers,
@@ -42,16 +40,6 @@ from consilience.federated.requests.network_state import (
     network_arrays,
     upper_triangle,
 )
-from consilience.files.schemas import StrictModel, first_problem
-
-
-class GramRequestFields(StrictModel):
-    """JSON values of a request."""
-
-    layers: list[str] = Field(min_length=1)
-    done: int = Field(ge=0)
-    gain: float = Field(ge=0.0, allow_inf_nan=False)
-    n_rows: float = Field(ge=0.0, allow_inf_nan=False)
 
 
 class LayerGrams(RequestKind):
@@ -82,24 +70,15 @@ class LayerGrams(RequestKind):
 
     def request_problems(self, request: Request) -> list[Problem]:
         """Return what is wrong with a network; see `RequestKind.request_problems`."""
-        try:
-            fields = GramRequestFields.model_validate(dict(request.content.fields))
-        except ValidationError as error:
-            location, reason = first_problem(error)
-            return [Problem("request", f"is no network with layers: {location or 'the whole'}: {reason}")]
-        return layer_problems(request, fields.layers)
+        return layer_problems(request, LayerRequestFields)
 
     def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return the moments of what the layers that are not refitted yet read; see `RequestKind.answer`."""
-        from consilience.networks.descriptions.observations import batches_of_data
         from consilience.networks.repair.layer_moments import layer_moments
 
         # In double precision, since units that hardly vary leave covariances of single precision indefinite.
         network = module_of_state(module, request.content.arrays).double()
-        batches = [batch.inputs for batch in batches_of_data(data, network)]
-        n = sum(len(inputs) for inputs in batches)
-        if n < least_rows(min_count):
-            raise few_rows(n, least_rows(min_count))
+        batches, n = input_batches(data, network, min_count)
         moments = layer_moments(network, batches, minimum=1)
         arrays: dict[str, Array] = {}
         for path in open_layers(request, request.content.fields["layers"]):

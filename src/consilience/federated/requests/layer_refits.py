@@ -44,6 +44,15 @@ _LARGEST = 1e75
 """Largest number in an answer: products of four such numbers are finite in float64."""
 
 
+class LayerRequestFields(StrictModel):
+    """JSON values of a request."""
+
+    layers: list[str] = Field(min_length=1)
+    done: int = Field(ge=0)
+    gain: float = Field(ge=0.0, allow_inf_nan=False)
+    n_rows: float = Field(ge=0.0, allow_inf_nan=False)
+
+
 class LayerAnswerFields(StrictModel):
     """JSON values of an answer."""
 
@@ -83,27 +92,40 @@ def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
     return fitting
 
 
-def layer_problems(request: Request, layers: list[str]) -> list[Problem]:
-    """Return what is wrong with the network in a request, and with its names of layers."""
+def layer_problems(request: Request, schema: type[LayerRequestFields]) -> list[Problem]:
+    """Return what is wrong with what a request states, with its network, and with its names of layers."""
+    try:
+        fields = schema.model_validate(dict(request.content.fields))
+    except ValidationError as error:
+        location, reason = first_problem(error)
+        return [Problem("request", f"is no network with layers: {location or 'the whole'}: {reason}")]
     problems = network_problems(request.content.arrays)
-    names = (PREFIX + array_names(path)[0] for path in layers)
+    names = (PREFIX + array_names(path)[0] for path in fields.layers)
     if any(name not in request.content.arrays or request.content.arrays[name].ndim < 2 for name in names):
         problems.append(Problem("request", "names layers that its network does not have"))
     return problems
 
 
-def least_rows(min_count: float) -> float:
-    """Return the rows behind a site's matrices, at least."""
-    return max(min_count, MIN_ROWS) if min_count > 0 else 1
+def input_batches(data: Any, network: Any, min_count: float) -> tuple[list[Any], int]:
+    """Return the inputs of a site's rows in batches, and how many rows there are.
 
+    Raises
+    ------
+    InputError
+        For too few rows for their moments to leave the site.
+    """
+    from consilience.networks.descriptions.observations import batches_of_data
 
-def few_rows(n: int, least: float) -> InputError:
-    """Return that a site has too few rows."""
-    return InputError(
-        "data",
-        f"has {n} rows, and moments of layers over fewer than {least:g} do not leave a site",
-        "answer with more rows, or take min_count=0",
-    )
+    batches = [batch.inputs for batch in batches_of_data(data, network)]
+    n = sum(len(inputs) for inputs in batches)
+    least = max(min_count, MIN_ROWS) if min_count > 0 else 1
+    if n < least:
+        raise InputError(
+            "data",
+            f"has {n} rows, and moments of layers over fewer than {least:g} do not leave a site",
+            "answer with more rows, or take min_count=0",
+        )
+    return batches, n
 
 
 def open_layers(request: Request, layers: Sequence[str]) -> list[str]:
