@@ -35,12 +35,7 @@ from consilience.posteriors.evidence.matching_prior import (
     lenient_prior,
     strict_prior,
 )
-from consilience.posteriors.evidence.random_effects import (
-    LOG_REFIT_STEP,
-    LOG_STEP,
-    MIN_LOG_HETEROGENEITY,
-    RandomEffects,
-)
+from consilience.posteriors.evidence.random_effects import LOG_REFIT_STEP, LOG_STEP, RandomEffects
 
 FIRST_HETEROGENEITIES = (0.05, 0.5)
 """Heterogeneities, in units of the family, that searches start from."""
@@ -145,20 +140,6 @@ class EvidenceSearch:
         n_holding = max(1, int(np.count_nonzero(self._stack.sizes)))
         first = lenient_prior(n_sites, len(self._stack.natural) / n_holding, 1.0)
         return self._best(first, lambda sizes: fit_lenient_prior(sizes, n_sites))
-
-    def separate(self) -> SearchedMatching | None:
-        """Return the matching in which nothing is shared, without heterogeneity, under the lenient prior.
-
-        None where it has more groups than are allowed. Nothing is then known of how much copies differ.
-        """
-        n_rows = len(self._stack.natural)
-        if self.max_groups is not None and n_rows > self.max_groups:
-            return None
-        labels = np.arange(n_rows)
-        prior = fit_lenient_prior(np.ones(n_rows, dtype=np.int64), self._stack.n_sites)
-        heterogeneity = np.exp(MIN_LOG_HETEROGENEITY) * self.problem.unit
-        evidence = self.problem.evidence(labels, heterogeneity, prior)
-        return SearchedMatching(labels, heterogeneity, prior, evidence, True)
 
     def _best(self, first: MatchingPrior, refit: Callable[[Labels], MatchingPrior]) -> SearchedMatching:
         """Return the best matching over all starts."""

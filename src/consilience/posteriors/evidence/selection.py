@@ -5,8 +5,6 @@ fits. Neither is right everywhere: where the matching under the strict one loses
 virtual loss, in nats of the user's data, decides. The lenient matching is taken if the strict one loses more by the
 greatest of 0.1 nats per observation, a quarter of its loss, and two standard errors of the difference. The quarter is
 for sites that truly differ, where everything loses.
-Where few sites share nothing, chance pairs that differ as much as components do are about as probable as no pairs: the
-matching that shares nothing is taken if the evidence against it is below 5 nats and the other one loses as much.
 Components of fits gone wrong are then left out (``strays``), and where the matching is below another one on its own
 path that one is taken, in turn. Families without a virtual loss take the strict matching.
 
@@ -42,10 +40,6 @@ MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE = 1.0, 0.5
 """The same where densities are of parameters: they are narrow, and lose in any matching. Chosen by hand."""
 N_ERRORS = 2.0
 """The same in standard errors of the difference."""
-
-MIN_SHARING_LOG_ODDS = 5.0
-"""Log evidence for anything shared at all, below which a matching that loses as much gives way to none: 2 log B > 10,
-"very strong", in Kass & Raftery (1995), as ``matching_prior.COMPONENT_LOG_ODDS``."""
 
 N_CLEAR_ERRORS = 4.0
 """Standard errors above the least loss at which a loss of few draws is clear: else all draws decide."""
@@ -112,27 +106,7 @@ class Selection:
                 losses, is_lenient = compare_losses(self._loss, strict_labels, lenient_labels)
                 if is_lenient:
                     chosen, name = lenient, "lenient"
-            chosen, name, losses = self._unless_nothing_is_shared(self._loss, lenient, (chosen, name, losses))
         return SelectedMatching(self._finished(chosen), name, losses)
-
-    def _unless_nothing_is_shared(
-        self, loss: VirtualLoss, lenient: SearchedMatching, chosen: tuple[SearchedMatching, str, dict[str, float]]
-    ) -> tuple[SearchedMatching, str, dict[str, float]]:
-        """Return what was chosen, or the matching that shares nothing, if nearly as probable and the other loses more.
-
-        Where few sites share nothing, chance pairs that differ as much as components do are about as probable as no
-        pairs at all: evidence cannot tell these apart.
-        """
-        separate = self._search.separate()
-        if separate is None or lenient.evidence > separate.evidence + MIN_SHARING_LOG_ODDS:
-            return chosen
-        if is_same_partition(chosen[0].labels, separate.labels):
-            return chosen
-        of_chosen, of_separate = self._of_input(chosen[0].labels), self._of_input(separate.labels)
-        losses, is_separate = compare_losses(loss, of_chosen, of_separate)
-        if not is_separate:
-            return chosen
-        return separate, "lenient", losses | {"strict": chosen[2].get("strict", losses["strict"])}
 
     def _finished(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching without strays, the best on its own paths, its rows in the order of the given stack.
