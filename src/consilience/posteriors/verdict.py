@@ -296,6 +296,14 @@ def judge_fusion(
     share = 1.0 if not matches else shared_mass(ensemble, labels)
     if share < MIN_SHARED_MASS:
         findings.append(_nothing_shared(share))
+    if details.get("number", {}).get("nothing_separates"):
+        findings.append(
+            (
+                "nothing_separates",
+                "the components of a site lie so close together that one for the whole site explains its data better",
+                "fit sites one component each, or more observations if there are groups",
+            )
+        )
     # Sites of which single components were left out are told of in the details; they are no outliers for that.
     outliers = [str(outlier["name"]) for outlier in details.get("outliers", []) if outlier.get("whole_site", True)]
     if outliers:

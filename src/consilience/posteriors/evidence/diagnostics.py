@@ -35,6 +35,7 @@ from consilience.posteriors.evidence.split_components import (
     MAX_KNOWN_SHARE,
     MIN_EVIDENCE_GAIN,
     full_evidence,
+    merge_sites,
     merge_split_components,
 )
 from consilience.posteriors.evidence.virtual_loss import mean_and_error
@@ -103,6 +104,21 @@ class Judged:
         near = self.selection.selected if n_merged <= MAX_KNOWN_SHARE * n_units else None
         return Judged.of(ensemble, merged.stack, unit_of_row, max_components, near)
 
+    def whole(self, ensemble: Ensemble, max_components: int | None = None) -> Judged | None:
+        """Return what is matched with all of each site merged; None where that is no better an explanation.
+
+        Nor is it where the matching of the components loses clearly less: a mixture may tell the shape of one mode.
+        """
+        stack = self.stack
+        if not stack.family.describes_data or int(stack.sizes.max()) == 1:
+            return None
+        if self.selection.loses_less_than(np.zeros(len(stack.natural), dtype=np.int64)):
+            return None
+        merged = merge_sites(stack)
+        unit_of_row = np.where(self.unit_of_row >= 0, merged.unit_of_row[self.unit_of_row], -1)
+        whole = Judged.of(ensemble, merged.stack, unit_of_row, max_components)
+        return whole if whole.evidence > self.evidence + MIN_EVIDENCE_GAIN else None
+
     def expand(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
         """Return values of units (U,) as values of all components (L,)."""
         return np.where(self.unit_of_row >= 0, values[self.unit_of_row], missing)
@@ -149,10 +165,16 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
         evidence of other numbers, the heterogeneity and the outliers. ``AT_CAPACITY`` where the limit is in use.
     """
     judged = judge(ensemble, max_components)
+    whole = None if exclusive else judged.whole(ensemble, max_components)
+    judged = whole or judged
     selected = judged.selection.selected
     number: dict[str, Any] = {"prior": selected.prior_name}
+    if whole is not None:
+        number["nothing_separates"] = True
     if selected.losses:
         number["virtual_loss"] = selected.losses
+    if selected.shares_nothing:
+        number["shares_nothing"] = True
     labels = judged.expand(selected.matching.labels, -1)
     loss = virtual_loss_of(ensemble) if np.any(labels < 0) else None  # nothing is left out, so nothing is placed
     if loss is not None:

@@ -141,6 +141,17 @@ class EvidenceSearch:
         first = lenient_prior(n_sites, len(self._stack.natural) / n_holding, 1.0)
         return self._best(first, lambda sizes: fit_lenient_prior(sizes, n_sites))
 
+    def apart(self) -> SearchedMatching:
+        """Return the best matching under the lenient prior of components that are copies without heterogeneity.
+
+        None differ by more than their posteriors admit. For sites that share nothing, whose heterogeneity, fitted to
+        chance groups, is that of any two components.
+        """
+        heterogeneity, n_rows = LOW_FIRST_HETEROGENEITY * self.problem.unit, len(self._stack.natural)
+        prior = fit_lenient_prior(np.ones(n_rows, dtype=np.int64), self._stack.n_sites)
+        labels = self._round(self.problem.groups(heterogeneity, prior), None)
+        return SearchedMatching(labels, heterogeneity, prior, self.problem.evidence(labels, heterogeneity, prior), True)
+
     def _best(self, first: MatchingPrior, refit: Callable[[Labels], MatchingPrior]) -> SearchedMatching:
         """Return the best matching over all starts."""
         starts: tuple[float, ...] = FIRST_HETEROGENEITIES

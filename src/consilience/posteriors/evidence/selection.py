@@ -5,6 +5,8 @@ fits. Neither is right everywhere: where the matching under the strict one loses
 virtual loss, in nats of the user's data, decides. The lenient matching is taken if the strict one loses more by the
 greatest of 0.1 nats per observation, a quarter of its loss, and two standard errors of the difference. The quarter is
 for sites that truly differ, where everything loses.
+Where what was chosen loses so much, and components are no nearer to those of other sites than by chance (``nearness``),
+sites share nothing, and the matching without heterogeneity is taken if it loses less by as much again.
 Components of fits gone wrong are then left out (``strays``), and where the matching is below another one on its own
 path that one is taken, in turn. Families without a virtual loss take the strict matching.
 
@@ -22,6 +24,7 @@ from consilience.checks import Array, Labels
 from consilience.families.chunks import LazyRows, as_lazy_array
 from consilience.families.evidence import MAX_KEPT_ROWS
 from consilience.posteriors.ensemble import Stack
+from consilience.posteriors.evidence.nearness import nearness_score
 from consilience.posteriors.evidence.search import (
     EvidenceSearch,
     SearchedMatching,
@@ -39,7 +42,7 @@ MIN_LOSS_SHARE = 0.25
 MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE = 1.0, 0.5
 """The same where densities are of parameters: they are narrow, and lose in any matching. Chosen by hand."""
 N_ERRORS = 2.0
-"""The same in standard errors of the difference."""
+"""The same in standard errors of the difference; and how many deviations nearer than by chance copies must be."""
 
 N_CLEAR_ERRORS = 4.0
 """Standard errors above the least loss at which a loss of few draws is clear: else all draws decide."""
@@ -57,11 +60,15 @@ class SelectedMatching:
         The prior over matchings that it was found under.
     losses : dict of str to float
         Virtual loss of the matchings under both priors, in nats per observation, where they were compared.
+    shares_nothing : bool
+        Whether components are no nearer to those of other sites than by chance, and the matching is for that one
+        without heterogeneity.
     """
 
     matching: SearchedMatching
     prior_name: str
     losses: dict[str, float] = field(default_factory=dict)
+    shares_nothing: bool = False
 
 
 class Selection:
@@ -96,9 +103,10 @@ class Selection:
     def selected(self) -> SelectedMatching:
         """The matching of the greatest evidence under the prior that the virtual loss chooses."""
         if self._near is not None:
-            matching = self._search.strict() if self._near.prior_name == "strict" else self._search.lenient()
-            return replace(self._near, matching=self._finished(matching))
-        chosen, name, losses = self._search.strict(), "strict", dict[str, float]()
+            searches = {"strict": self._search.strict, "lenient": self._search.lenient}
+            search = self._search.apart if self._near.shares_nothing else searches[self._near.prior_name]
+            return replace(self._near, matching=self._finished(search()))
+        chosen, name, losses, shares_nothing = self._search.strict(), "strict", dict[str, float](), False
         if self._loss is not None and self._may_lose(self._loss, self._of_input(chosen.labels)):
             lenient = self._search.lenient()
             if not is_same_partition(chosen.labels, lenient.labels):
@@ -106,7 +114,22 @@ class Selection:
                 losses, is_lenient = compare_losses(self._loss, strict_labels, lenient_labels)
                 if is_lenient:
                     chosen, name = lenient, "lenient"
-        return SelectedMatching(self._finished(chosen), name, losses)
+            apart = self._unless_shared(self._loss, chosen)
+            if apart is not None:
+                chosen, name, shares_nothing = apart, "lenient", True
+        return SelectedMatching(self._finished(chosen), name, losses, shares_nothing)
+
+    def _unless_shared(self, loss: VirtualLoss, chosen: SearchedMatching) -> SearchedMatching | None:
+        """Return the matching without heterogeneity where sites share nothing and the chosen one loses for it."""
+        labels = self._of_input(chosen.labels)
+        if not loss.describes_data or not self._may_lose(loss, labels):
+            return None
+        owner = self._of_input(self._search.problem.stack.owner)
+        score = nearness_score(loss, owner if loss.unit_of_row is None else owner[loss.unit_of_row])
+        if score is None or score < -N_ERRORS:
+            return None
+        apart = self._search.apart()
+        return apart if compare_losses(loss, labels, self._of_input(apart.labels))[1] else None
 
     def _finished(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching without strays, the best on its own paths, its rows in the order of the given stack.
@@ -134,6 +157,10 @@ class Selection:
             return True
         mean, error = loss(labels)
         return mean + N_ERRORS * error > least
+
+    def loses_less_than(self, labels: Labels) -> bool:
+        """Return whether the selected matching loses clearly less than another one (L,), or nothing is known of it."""
+        return self._loss is None or compare_losses(self._loss, labels, self.selected.matching.labels)[1]
 
     def evidence_by_number(self) -> dict[int, float]:
         """Return the log evidence of the best matching of each number of groups that agglomeration passed.
@@ -189,7 +216,7 @@ class Selection:
 
 
 def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[dict[str, float], bool]:
-    """Return the virtual losses of both matchings, and whether the lenient one is to be taken."""
+    """Return the virtual losses of a matching and of one that merges less, and whether that is to be taken."""
     least, share = _least_loss(loss)
     for n_draws in (loss.n_draws, N_FURTHER_DRAWS):
         drawn = loss if n_draws == loss.n_draws else replace(loss, n_draws=n_draws)

@@ -12,6 +12,9 @@ the first terms compare the likelihoods where it is known who belongs to whom, a
 tell a split component from two true ones that overlap. So the matching is selected twice, of the components as they
 are and of the merged ones, and the greater evidence decides, of all sites and with n I taken off: true neighbours,
 which other sites have too, are worth their price once for all sites.
+
+By the same evidence one Gaussian for each whole site is compared with its components: where that is the better
+explanation nothing separates, as in fits of several components to data that have one mode.
 """
 
 from __future__ import annotations
@@ -86,6 +89,22 @@ def merge_split_components(stack: Stack) -> MergedComponents | None:
     natural[np.searchsorted(rows, changed)] = changed_natural
     merged = Stack(stack.family, natural, kept_offsets, stack.row_weights[rows])
     return MergedComponents(merged, np.searchsorted(rows, units))
+
+
+def merge_sites(stack: Stack) -> MergedComponents:
+    """Return the stack with all components of every site merged into one.
+
+    Parameters
+    ----------
+    stack : Stack
+        What the sites' data say (L, P), not discounted.
+    """
+    is_held = stack.sizes > 0
+    starts, sizes = stack.offsets[:-1][is_held], stack.sizes[is_held]
+    natural = np.add.reduceat(stack.natural, starts) - (sizes - 1.0)[:, None] * stack.family.flat
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(is_held)])
+    merged = Stack(stack.family, natural, offsets, stack.row_weights[starts])
+    return MergedComponents(merged, (offsets[1:] - 1)[stack.owner])
 
 
 def _site_chunks(offsets: Labels) -> Iterator[slice]:
