@@ -35,11 +35,11 @@ def places(seed, n_sites, per_site, dim, noise):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("n_sites", "per_site", "dim", "spread"), [(5, 3, 8, 3.0), (6, 2, 5, 3.0), (4, 4, 4, 6.0)])
+@pytest.mark.parametrize(("n_sites", "per_site", "dim", "spread"), [(5, 3, 8, 3.0), (6, 2, 5, 3.0), (5, 2, 6, 4.0)])
 def test_sites_that_share_nothing_keep_all(seed, n_sites, per_site, dim, spread):
     """Places far apart by chance are far apart; chance groups of them would lose nats."""
     fusion = cs.fuse(unrelated_sites(seed, n_sites, per_site, dim, spread))
-    assert n_sites * per_site - 2 <= fusion.n_components <= n_sites * per_site
+    assert n_sites * per_site - 1 <= fusion.n_components <= n_sites * per_site
     assert fusion.verdict.loss < 0.1
     assert fusion.verdict.code == "nothing_shared"
 
