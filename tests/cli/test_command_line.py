@@ -220,7 +220,7 @@ def on_a_terminal(environment, folder):
         os.close(ours)
 
 
-def test_marks_are_coloured_on_a_terminal_alone_and_not_where_that_is_unwanted(folder, process):
+def test_marks_are_coloured_on_a_terminal_alone_and_not_where_that_is_unwanted(folder, command):
     assert on_a_terminal({"NO_COLOR": ""}, folder).startswith("\x1b[31m\x1b[1mconsilience:\x1b[0m x: ")
     assert on_a_terminal({"NO_COLOR": "1"}, folder).startswith("consilience: x: ")
-    assert process("inspect", "x").err.startswith("consilience: x: ")
+    assert command("inspect", "x").err.startswith("consilience: x: ")

@@ -12,7 +12,7 @@ from consilience.cli.commands import cli
 from consilience.cli.dialect import flags_of, in_shell, problem_in_shell
 from consilience.cli.methods import method_options
 from consilience.errors import Problem
-from tests.refusals.running import command
+from tests.cli.running import command
 
 LIBRARY = Path(cs.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")

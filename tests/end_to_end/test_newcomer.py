@@ -17,8 +17,8 @@ from sklearn.preprocessing import StandardScaler
 import consilience as cs
 from tests.checkpoints.some_adapters import factors, write_adapter
 from tests.checkpoints.some_checkpoints import tensors, write
+from tests.cli.running import command
 from tests.networks.language_models import LanguageModel
-from tests.refusals.running import command
 
 
 @pytest.fixture(scope="module")

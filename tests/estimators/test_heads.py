@@ -21,7 +21,7 @@ from consilience.errors import InputError, OptionError, UnsupportedError, Withhe
 from consilience.estimators.adapters.linear_regression import SingularMomentsWarning
 from consilience.estimators.heads import feature_maps
 from consilience.estimators.heads.head import KINDS
-from tests.cli.running import run
+from tests.cli.running import command
 
 POOLED = 1e-10
 """What a fused head may differ by from the one of all rows, relative to the largest score."""
@@ -472,12 +472,12 @@ def test_heads_are_fused_checked_inspected_evaluated_and_reported_by_the_command
         files.append(str(tmp_path / f"site-{number}.safetensors"))
         cs.save(cs.learners.Head(features=kernel).fit(*part, classes=CLASSES, min_count=0), files[-1], min_count=0)
     fused, page = str(tmp_path / "fused.safetensors"), tmp_path / "page.html"
-    done = run("fuse", *files, "-o", fused, "--report", str(page), "--set", "min_count=0", "--set", "ridge=0.001")
+    done = command("fuse", *files, "-o", fused, "--report", str(page), "--set", "min_count=0", "--set", "ridge=0.001")
     assert done.code == 0, done.err
     assert "exact: this is the RidgeHead that fit gives on the 240 rows of all 3 sites" in done.out
     assert cs.load(fused).parameters["ridge"] == 0.001
-    assert "3 models can be fused" in run("check", *files, "--set", "min_count=0").out
-    inspected = run("inspect", fused).out
+    assert "3 models can be fused" in command("check", *files, "--set", "min_count=0").out
+    inspected = command("inspect", fused).out
     for text in (
         "30 random Fourier features (random_fourier, digest",
         "sums by class",
@@ -485,13 +485,13 @@ def test_heads_are_fused_checked_inspected_evaluated_and_reported_by_the_command
     ):
         assert text in inspected
     np.savez(tmp_path / "held.npz", x=X, y=y)
-    evaluated = json.loads(run("evaluate", fused, files[0], "--data", str(tmp_path / "held.npz"), "--json").out)
+    evaluated = json.loads(command("evaluate", fused, files[0], "--data", str(tmp_path / "held.npz"), "--json").out)
     assert [score["name"] for score in evaluated["scores"]] == ["accuracy"]
     expected = 100.0 * np.mean(cs.rebuild(cs.load(fused)).predict(X) == y)
     assert evaluated["scores"][0]["fused"] == pytest.approx(expected)
     assert "Who knows which class" in page.read_text()
-    assert run("report", fused, *files, "-o", str(tmp_path / "again.html")).code == 0
-    listed = run("methods").out
+    assert command("report", fused, *files, "-o", str(tmp_path / "again.html")).code == 0
+    listed = command("methods").out
     for name in ("RidgeHead", "LDAHead", "QDAHead", "GaussianNBHead", "BayesianHead"):
         assert name in listed
 

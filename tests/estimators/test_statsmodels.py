@@ -11,7 +11,7 @@ import pytest
 
 import consilience as cs
 from consilience.federated.requests.base import Content
-from tests.cli.running import run
+from tests.cli.running import command
 
 sm = pytest.importorskip("statsmodels.api")
 from statsmodels.duration.hazard_regression import PHReg  # noqa: E402  (after the skip)
@@ -183,7 +183,7 @@ def test_predictions_tables_and_files_are_those_of_the_results(name, tmp_path):
     of_files = cs.fuse(sorted(tmp_path.glob("site*.safetensors")))
     np.testing.assert_array_equal(of_files.model.params, fusion.model.params)
     fusion.save(tmp_path / "fused.safetensors")
-    assert f"statsmodels.{name.split()[0]}" in run("inspect", str(tmp_path / "fused.safetensors")).out
+    assert f"statsmodels.{name.split()[0]}" in command("inspect", str(tmp_path / "fused.safetensors")).out
     fusion.report(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "Standard error" in page

@@ -26,7 +26,7 @@ import numpy as np
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
-from consilience.networks.choice.candidate import Candidate, Effort
+from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, Choice
 from consilience.networks.choice.workshop import Workshop
@@ -132,7 +132,8 @@ def fuse_distilled(
     )
     if inputs is None:
         raise InputError([_no_inputs(sites)])
-    comparison = Comparison(workshop, inputs, candidate_rng, started)
+    options = CandidateOptions(refit=method.refit, max_seconds=method.max_seconds)
+    comparison = Comparison(workshop, inputs, candidate_rng, started, options)
     refit_rng, batch_rng = candidate_rng.spawn(2)
     if other is not None:
         starts = [_other_architecture(models, sites, other, comparison)]

@@ -22,6 +22,7 @@ import numpy as np
 
 from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError, reason_of
+from consilience.networks.choice.candidate import CandidateOptions
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, DESCRIBE_MORE, Choice
 from consilience.networks.choice.workshop import Workshop
@@ -29,6 +30,7 @@ from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fuse_aligned import NetworkArguments
 from consilience.networks.fusion import NetworkFusion
+from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.auto import Auto
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
@@ -75,13 +77,15 @@ def fuse_by_default(
     def compare(inputs: ChoiceInputs) -> Choice:
         from consilience.networks.choice.compare import Comparison  # here, since it needs torch
 
-        return Comparison(workshop, inputs, candidate_rng, started).choose()
+        options = CandidateOptions(method.refit, method.steps, method.max_seconds)
+        return Comparison(workshop, inputs, candidate_rng, started, options).choose()
 
-    return fuse_by_choice(workshop, method.n_inputs, compare, input_rng)
+    return fuse_by_choice(workshop, method.matching, method.n_inputs, compare, input_rng)
 
 
 def fuse_by_choice(
     workshop: Workshop,
+    matching: NetworkMethod,
     n_inputs: int,
     compare: Callable[[ChoiceInputs], Choice],
     rng: np.random.Generator,
@@ -92,6 +96,8 @@ def fuse_by_choice(
     ----------
     workshop : Workshop
         The networks, and what candidates are made of.
+    matching : NetworkMethod
+        The method to name where candidates cannot be compared.
     n_inputs : int
         Inputs that candidates are fitted on.
     compare : callable
@@ -129,7 +135,7 @@ def fuse_by_choice(
             return workshop.unseen(f"{who} described its inputs", DESCRIBE)
         return workshop.finish(compare(inputs))
     except UnsupportedError as error:
-        remedy = f"name a method, such as {workshop.method.matching.name!r}"
+        remedy = f"name a method, such as {matching.name!r}"
         return workshop.unseen(f"Candidates cannot be compared ({reason_of(error)})", remedy)
 
 

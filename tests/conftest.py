@@ -1,0 +1,16 @@
+"""Collection without garbage collection, which else takes two fifths of it."""
+
+import gc
+
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Collect tests, of which none is garbage: that takes 11 s of processor time, and 18 s with the collector on."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()  # what was collected stays to the end, so that no later pass looks at it again
