@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from itertools import islice
@@ -11,6 +12,7 @@ from consilience.errors import FAMILIES, Problem
 
 CATALOGUE: Mapping[str, str] = {
     "E-ADAPTER": "adapters that cannot be merged as they are",
+    "E-ATTRIBUTE": "an attribute that a value or module does not have",
     "E-COLUMN": "a column that the models expect is not in the data",
     "E-COMMAND": "a command that does not exist",
     "E-CONFIG": "configurations or tokenizers that differ",
@@ -91,6 +93,32 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """What other libraries (scikit-learn, mergekit, PyTorch) call an option, and what this one calls it; the first that is
 known where it was given counts."""
 
+
+def no_attribute(owner: object, name: str, remedy: str = "", known: Collection[str] | None = None) -> AttributeError:
+    """Return the error of a name that an object or module does not have.
+
+    Parameters
+    ----------
+    owner : object
+        The object, or what a message calls it, such as "module 'consilience'".
+    name : str
+        What it was asked for.
+    remedy : str, optional
+        Where to find that instead. Default: none.
+    known : collection of str, optional
+        Its public names, among which a misspelt one is looked for. Default: those of the object.
+
+    Examples
+    --------
+    >>> no_attribute("module 'consilience'", "fues", known=["fuse"])
+    AttributeError("module 'consilience' has no attribute 'fues', did you mean fuse? [E-ATTRIBUTE]")
+    """
+    called = owner if isinstance(owner, str) else type(owner).__name__
+    public = [one for one in dir(owner) if not one.startswith("_")] if known is None else known
+    meant = "" if remedy or name.startswith("_") else suggestion(name, public)
+    return AttributeError(str(Problem("", f"{called} has no attribute {name!r}{meant}", remedy, "E-ATTRIBUTE")))
+
+
 _MAX_SIBLINGS = 1000
 """Files of a folder among which a misspelt name is looked for. A bound on time."""
 
@@ -136,13 +164,17 @@ def with_suggestions(names: Iterable[object], known: Collection[str]) -> str:
     return ", ".join(f"{name}{suggestion(name, known)}" for name in names)
 
 
+_VERB = re.compile(r"(is|was|has|does|states|lacks|needs|sets|says|keeps|holds)\b")
+"""A verb of one subject, with which the text of a problem begins."""
+
+
 def said_once(problems: Iterable[Problem]) -> list[Problem]:
     """Return problems of the catalogue that several subjects share as one of all of them; all others as they are.
 
     Examples
     --------
     >>> said_once([Problem("a", "is data", "fit a model", "E-DATA"), Problem("b", "is data", "fit a model", "E-DATA")])
-    ['a, b: is data; fit a model [E-DATA]']
+    ['a, b: each is data; fit a model [E-DATA]']
     """
     subjects: dict[Problem, list[str]] = {}  # by the problem without its subject, or as it is
     for problem in problems:
@@ -152,7 +184,8 @@ def said_once(problems: Iterable[Problem]) -> list[Problem]:
     once: list[Problem] = []
     for shared, names in subjects.items():
         if not shared.subject and names[0]:
-            once.append(shared.about(_enumerated(names)))
+            text = f"each {shared.text}" if len(names) > 1 and _VERB.match(shared.text) else shared.text
+            once.append(Problem(_enumerated(names), text, shared.remedy, shared.code))
         else:
             once += [shared] * len(names)
     return once

@@ -11,6 +11,7 @@ import click
 from consilience import api
 from consilience.catalogue import did_you_mean
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import echo_prose
 from consilience.cli.options import example_option, module_option, parse_settings
 from consilience.core.inspection import table
 from consilience.drawing.words import printable
@@ -122,7 +123,7 @@ def describe(
     elif not quiet:
         click.echo(table(inspect_file(target).rows))
         for note in notes:
-            click.echo(f"note: {printable(note)}")
+            echo_prose(f"note: {printable(note)}")
         click.echo(f"wrote {', '.join(map(str, wrote))}")
 
 

@@ -11,6 +11,7 @@ import click
 from consilience import api
 from consilience.cli.dialect import said
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import echo_prose
 from consilience.cli.options import fusion_options, make_fusion_plan
 from consilience.cli.report import refuse_report
 from consilience.errors import InputError
@@ -74,8 +75,8 @@ def fuse(
             "wrote": [target, *([] if page is None else [page])],
         })  # fmt: skip
     elif not quiet:
-        click.echo(said(plan.kind.summary(fusion)))
-        click.echo(f"wrote {target}" + ("" if page is None else f" and {page}"))
+        echo_prose(said(plan.kind.summary(fusion)))
+        echo_prose(f"wrote {target}" + ("" if page is None else f" and {page}"))
 
 
 @click.command()

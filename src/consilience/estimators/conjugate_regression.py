@@ -28,6 +28,7 @@ import numpy as np
 from scipy.special import digamma, multigammaln, stdtrit
 
 from consilience.checks import Array, symmetric_part
+from consilience.core.paired import LEVEL
 from consilience.errors import InputError
 from consilience.estimators.statistics import Statistics
 
@@ -124,7 +125,7 @@ class MatrixNormalWishart:
         widths = 1.0 + np.einsum("ni,ij,nj->n", rows, self.covariance, rows)
         return rows @ self.mean, widths[:, None, None] * (self.scale / dof), dof
 
-    def intervals(self, level: float = 0.9) -> Array:
+    def intervals(self, level: float = LEVEL) -> Array:
         """Return intervals (d, q, 2) of the coefficients, each of Student's t."""
         dof = self.dof - self.mean.shape[1] + 1.0
         deviations = np.sqrt(np.outer(np.diag(self.covariance), np.diag(self.scale)) / dof)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri, stdtr, stdtrit
 
+from consilience.catalogue import no_attribute
 from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError
 
@@ -97,12 +98,10 @@ class FusedResults:
 
     def __getattr__(self, name: str) -> Any:
         """Say what it is, for what only rows could tell."""
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
-        raise AttributeError(
-            f"results that were fused from sums have no {name!r}: what needs rows stays at the sites. They have params,"
-            " bse, cov_params(), tvalues, pvalues, conf_int(), predict(exog), summary()"
-        )
+        there = "what needs rows stays at the sites; there are params, bse, cov_params(), tvalues, pvalues, conf_int()"
+        raise no_attribute(self, name, f"{there}, predict(exog), summary()")
 
     @property
     def llf(self) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from consilience.checks import Array
+from consilience.core.paired import LEVEL
 from consilience.errors import InputError
 from consilience.estimators.adapters.linear_regression import RegressionMoments, solve_penalised
 from consilience.estimators.statistics import Statistics
@@ -47,7 +48,7 @@ class LinearInference:
     degrees_of_freedom: float
     log_likelihood: float
 
-    def intervals(self, level: float = 0.9) -> Array:
+    def intervals(self, level: float = LEVEL) -> Array:
         """Return confidence intervals of the coefficients (d, 2), of Student's t."""
         margin = float(stdtrit(self.degrees_of_freedom, 0.5 + level / 2.0)) * self.standard_errors
         return np.stack([self.coefficients - margin, self.coefficients + margin], axis=1)

@@ -10,6 +10,7 @@ from scipy.special import log_softmax
 from scipy.stats import t as student_t
 
 from consilience.checks import Array
+from consilience.core.paired import LEVEL
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.heads.feature_maps import FeatureMap, as_rows, frozen, parsed_record
 from consilience.files.labelled_arrays import read_labelled_arrays
@@ -220,7 +221,7 @@ class BayesianLinearHead(LinearHead):
         spread = 1.0 + 1.0 / self.n_rows_ + np.einsum("nd,de,ne->n", centred, self.covariance_, centred)
         return np.sqrt(spread)[:, None] * np.sqrt(self.noise_variance_)
 
-    def interval(self, X: Any, level: float = 0.9) -> Array:
+    def interval(self, X: Any, level: float = LEVEL) -> Array:
         """Return the central intervals (n, C, 2) of the scores at a level."""
         scores, scale = self.decision_function(X), self.deviations(X)
         width = student_t.ppf(0.5 + level / 2.0, self.degrees_of_freedom_) * scale
@@ -259,7 +260,7 @@ class BayesianRegressionHead(RealTargets, BayesianLinearHead):
         """Return the scale (n,) or (n, q) of each target's predictive distribution, Student's t."""
         return self._as_targets(super().deviations(X))
 
-    def interval(self, X: Any, level: float = 0.9) -> Array:
+    def interval(self, X: Any, level: float = LEVEL) -> Array:
         """Return the central predictive intervals (n, 2) or (n, q, 2) of the targets at a level."""
         scores, scale = self.decision_function(X), super().deviations(X)
         width = student_t.ppf(0.5 + level / 2.0, self.degrees_of_freedom_) * scale

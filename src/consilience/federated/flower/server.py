@@ -80,6 +80,10 @@ def serve_flower(
     UnsupportedError
         When Flower is not installed.
     """
+    then = options.get("then")
+    requests = Then.parse(then) if isinstance(then, str) else then  # first, so that no key is read for a misspelt name
+    if requests is not None:
+        requests.refuse_unfit(options.get("method"), options.get("expect"))
     if options.get("rounds", 1) != 1:
         raise OptionError("rounds", "over Flower there is one; for more use a folder or a bucket")
     if insecure == (certificates is not None):
@@ -95,10 +99,6 @@ def serve_flower(
     spool = work_folder / "flower"
     (spool / "sites").mkdir(parents=True, exist_ok=True)
     max_file_bytes = (limits or Limits()).file_bytes
-    then = options.get("then")
-    requests = Then.parse(then) if isinstance(then, str) else then
-    if requests is not None:
-        requests.refuse_unfit(options.get("method"), options.get("expect"))
     n_answers = 0 if requests is None else requests.rounds
     settings = {
         "host": host,

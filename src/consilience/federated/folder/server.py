@@ -146,6 +146,7 @@ def serve_folder(
     --------
     See `docs/federated.md`.
     """
+    requests = Then.parse(then) if isinstance(then, str) else then  # first, so that nobody waits for a misspelt name
     plan = RoundPlan(
         tuple(sites),
         method,
@@ -164,7 +165,6 @@ def serve_folder(
     ):
         if not is_valid:
             raise OptionError(name, f"expected a positive number, found {value!r}")
-    requests = Then.parse(then) if isinstance(then, str) else then
     if masked is not None:
         plan = _masked_plan(plan, masked, rounds)
     if requests is not None and rounds != 1:
