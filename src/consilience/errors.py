@@ -134,7 +134,7 @@ class ConsilienceError(Exception):
     @overload
     def __init__(self, problems: str | Iterable[str], /) -> None: ...
     @overload
-    def __init__(self, subject: object, text: str, remedy: str = "", code: str = "", /) -> None: ...
+    def __init__(self, subject: object, text: str, /, remedy: str = "", code: str = "") -> None: ...
     def __init__(self, problems: Any, text: str | None = None, remedy: str = "", code: str = "") -> None:
         if text is not None:
             problems = Problem(problems, text, remedy, code)
@@ -167,7 +167,8 @@ class UnsupportedError(ConsilienceError, TypeError):
 
 FAMILIES = (
     *(error.code for error in (InputError, FileFormatError, OptionError, UnsupportedError)),
-    "E-ROUND", "E-SYSTEM", "E-USAGE",
+    "E-FEW", "E-MISMATCH", "E-NEEDED", "E-NUMBER", "E-OUTPUT", "E-ROUND", "E-SHAPE", "E-SYSTEM", "E-TWICE", "E-TYPE",
+    "E-USAGE",
 )  # fmt: skip
 """Codes of families: of problems that have no narrower one."""
 

@@ -9,8 +9,10 @@ import re
 import numpy as np
 import pytest
 import torch
+from sklearn.cluster import KMeans
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.mixture import BayesianGaussianMixture
+from sklearn.linear_model import LinearRegression
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -119,6 +121,18 @@ IN_PYTHON = {
     "a misspelt attribute": (lambda: cs.fuse(mixtures()).n_componets,
         r"no attribute 'n_componets', did you mean n_components\? \[E-ATTRIBUTE\]$"),
     "a posterior as a model": (lambda: cs.load("lund.safetensors").mean_, r"^Posterior has no attribute 'mean_'"),
+    "all models where one is compared": (
+        lambda: cs.evaluate(cs.fuse(mixtures()), dict(zip("ab", mixtures(), strict=True)), rows()),
+        r"^your own model: expected one model, found a dict of 2; .*such as models\['a'\] \[E-COUNT\]$"),
+    "models that do not say their observations": (
+        lambda: cs.fuse({name: GaussianMixture(2, random_state=0).fit(rows()) for name in ("lund", "oslo", "åbo")}),
+        r"^lund, oslo, åbo: each does not say how many observations.*\[E-OBSERVATIONS\]$"),
+    "estimators without their sums": (
+        lambda: cs.fuse({name: LinearRegression().fit(rows(), rows()[:, 0]) for name in ("lund", "oslo")}),
+        r"^lund, oslo: a LinearRegression: does not keep the sums.*\[E-DESCRIBE\]$"),
+    "models of two classes": (
+        lambda: cs.fuse({"lund": mixtures()[0], "oslo": KMeans(2, n_init=1).fit(rows())}),
+        r"^oslo: has kind 'sklearn\.KMeans', expected 'sklearn\.BayesianGaussianMixture' as in lund.*\[E-MISMATCH\]$"),
     "a narrower target": (lambda: cs.fuse([described(6), described(6)], target=narrow()),
                           r"needs room for the widest model.*; give method='distill'.*\[E-NARROWER\]$"),
     "a module that decides by numbers": (lambda: cs.symmetry(Undecided(), torch.ones(2)),

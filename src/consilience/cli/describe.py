@@ -102,7 +102,7 @@ def describe(
     for path in (target, *([] if output is None else [output])):
         refuse_unwritable(path)
         if any(path.resolve() == other.resolve() for other in (network, data)):
-            raise InputError(path, "is read here", "give another output")
+            raise InputError(path, "is read here", "give another output", "E-OUTPUT")
     template = import_module(module, "--module")
     stated: dict[str, Any] = (
         {} if classes is None else {"classes": int(classes) if classes.isdecimal() else classes.split(",")}
@@ -150,7 +150,7 @@ def _describe_estimator(
         raise click.UsageError("Missing option '--output', the file for the sums of the estimator.")
     refuse_unwritable(output)
     if output.resolve() == data.resolve():
-        raise InputError(output, "is read here", "give another output")
+        raise InputError(output, "is read here", "give another output", "E-OUTPUT")
     X, y, names = read_labelled(data, adapter.needs)
     model = new_estimator(adapter.module, adapter.class_name, parse_settings(settings))
     try:

@@ -54,11 +54,11 @@ def fuse(
     if page is not None:
         refuse_report(page, (target, *map(Path, [*models, *files_beside_models])))
     if any(os.path.isdir(model) and _is_same_file(target.parent, model) for model in recipe.models):
-        raise InputError(target, "is in a folder of models to fuse", "give another output")
+        raise InputError(target, "is in a folder of models to fuse", "give another output", "E-OUTPUT")
     if any(_is_same_file(target, model) for model in models):
-        raise InputError(target, "is one of the models to fuse", "give another output")
+        raise InputError(target, "is one of the models to fuse", "give another output", "E-OUTPUT")
     if any(_is_same_file(target, path) for path in files_beside_models):
-        raise InputError(target, "is read here", "give another output")
+        raise InputError(target, "is read here", "give another output", "E-OUTPUT")
     seed = seed if seed is not None else (recipe.seed or 0)
     options = {**recipe.options, **plan.arguments()}
     fusion = api.fuse(plan.models, recipe.method, rng=seed, progress=not (quiet or as_json), **options)

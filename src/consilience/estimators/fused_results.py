@@ -173,7 +173,9 @@ class FusedResults:
         X = np.atleast_2d(np.asarray(exog, dtype=np.float64))
         if X.shape[1] != len(self.names):
             raise InputError(
-                "exog", f"has {X.shape[1]} columns, expected {len(self.names)}: {', '.join(self.names[:8])}"
+                "exog",
+                f"has {X.shape[1]} columns, expected {len(self.names)}: {', '.join(self.names[:8])}",
+                code="E-SHAPE",
             )
         eta: Array = X @ self.params
         called = self.kind.rpartition(".")[2]

@@ -56,7 +56,7 @@ class ModelEnsemble(Displayed):
 
     def __post_init__(self) -> None:
         if not len(self.members):
-            raise InputError("an ensemble needs at least one member")
+            raise InputError("", "an ensemble needs at least one member", code="E-NEEDED")
         unscaled = as_weights(self.weights, len(self.members), "weights of the members")
         weighted = np.flatnonzero(unscaled > 0)
         weights = unscaled[weighted] / unscaled.sum()

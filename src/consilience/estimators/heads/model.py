@@ -89,6 +89,7 @@ class FittedHead(ABC):
                 f"features: {made.name}",
                 f"have the digest {made.digest[:12]}, expected {stated['digest'][:12]} of {stated['name']}",
                 "give the module or transformer that the sites used, with its weights",
+                "E-MISMATCH",
             )
         copy = object.__new__(type(self))
         copy.__dict__ = {**self.__dict__, "features": made}
@@ -110,10 +111,10 @@ class FittedHead(ABC):
         """
         if self.features is None:
             name = parsed_record(self.features_record_)["name"]
-            raise InputError("features", f"are of {name}, which no file holds", REMEDY)
+            raise InputError("features", f"are of {name}, which no file holds", REMEDY, "E-NEEDED")
         rows = as_rows(self.features(X), f"features: {self.features.name}")
         if rows.shape[1] != self.n_features_in_:
-            raise InputError("X", f"has {rows.shape[1]} features, expected {self.n_features_in_}")
+            raise InputError("X", f"has {rows.shape[1]} features, expected {self.n_features_in_}", code="E-SHAPE")
         return clip_norms(rows, self.norm_bound_)
 
     def labelled_features(self, data: Any) -> tuple[Array, Any]:
@@ -122,7 +123,7 @@ class FittedHead(ABC):
             return self.features_of(data[0]), data[1]
         arrays = read_labelled_arrays(data)
         if arrays.labels is None:
-            raise InputError(data, "has no array y", "write a .npz with x and y")
+            raise InputError(data, "has no array y", "write a .npz with x and y", "E-NEEDED")
         return self.features_of(arrays.inputs), arrays.labels
 
     @abstractmethod
