@@ -161,6 +161,7 @@ def test_no_name_of_a_site_acts_or_breaks_a_line(name, tmp_path):
         assert "‮" not in shown._repr_html_() + repr(shown) + shown.summary()
         assert "INJECTED" not in [line.strip() for line in shown.summary().splitlines()]
     assert max(map(len, repr(fusion.matching).splitlines())) <= MAX_WIDTH
+    assert len(fusion.verdict.text) < 500
 
 
 def test_names_of_sites_are_shown_everywhere():

@@ -241,7 +241,8 @@ def to_container(draws: Draws) -> Any:
         raise UnsupportedError(
             f"draws in a {draws.container}",
             f"need {error.name}, which is not installed",
-            "install consilience[draws]; fusion.draws.variables are plain arrays",
+            "pip install 'consilience[draws]', or take fusion.draws.variables, which are plain arrays",
+            "E-EXTRA",
         ) from error
     chains, length = draws.shape
     dataset = xarray.Dataset(

@@ -34,7 +34,9 @@ def require_statsmodels() -> Any:
     try:
         import statsmodels.api
     except ImportError as error:
-        raise UnsupportedError("statsmodels", "is not installed", 'pip install "consilience[statsmodels]"') from error
+        raise UnsupportedError(
+            "statsmodels", "is not installed", 'pip install "consilience[statsmodels]"', "E-EXTRA"
+        ) from error
     return statsmodels.api
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from consilience.catalogue import said_once
 from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.errors import InputError, Problem, UnsupportedError, WithheldWarning
@@ -119,7 +120,7 @@ def describe_inputs(
     problems += counted_twice(described)
     problems += _given_twice(described)
     problems += disagreements([(site.label, site.statistics) for site in described], stated)
-    return described, problems
+    return described, said_once(problems)
 
 
 def _given_twice(described: Sequence[DescribedEstimator]) -> list[Problem]:
