@@ -40,6 +40,18 @@ def test_a_method_is_explained(command):
         assert f"\n  {option.name}=" in command("methods", "kl").out
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_lines_of_a_fusion_fit_the_terminal(command, monkeypatch, width):
+    arguments = ("fuse", "a.safetensors", "b.safetensors", "-o", "fused.safetensors")
+    whole = command(*arguments).out
+    monkeypatch.setenv("COLUMNS", str(width))
+    broken = command(*arguments).out
+    assert broken.split() == whole.split()
+    assert max(len(line) for line in whole.splitlines()) > 80  # in a pipe lines stay whole, for those who search them
+    too_wide = [line for line in broken.splitlines() if len(line) > width]
+    assert all(" " not in line.strip() for line in too_wide), too_wide  # a path is never broken
+
+
 def test_methods_without_a_name_explain_no_options(command):
     assert "Position between" not in command("methods").out
 

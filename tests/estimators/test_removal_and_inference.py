@@ -1,5 +1,7 @@
 """Exact arrival and removal of a site, and inference of linear regression from sums."""
 
+import re
+
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -137,6 +139,20 @@ def test_standard_errors_are_those_of_the_rows(weighted, fit_intercept):
     assert found.intervals(0.9).shape == (5, 2)
     with pytest.raises(cs.InputError, match="are of a LinearRegression of one target"):
         linear_inference(cs.describe(GaussianNB().fit(*class_rows(0))))
+
+
+def test_all_intervals_of_a_page_are_of_one_level(tmp_path):
+    fusion = cs.fuse(regressions(4))
+    for options, level in (({}, 95), ({"level": 0.8}, 80)):
+        fusion.report(tmp_path / "page.html", **options)
+        stated = re.findall(r"\b([0-9.]+) % (?:interval|prediction)", (tmp_path / "page.html").read_text())
+        assert len(stated) > 3
+        assert {float(one) for one in stated} == {level}
+    wide, narrow = (linear_inference(fusion.statistics).intervals(level) for level in (0.95, 0.8))
+    np.testing.assert_array_equal(linear_inference(fusion.statistics).intervals(), wide)
+    assert np.all(np.diff(narrow) < np.diff(wide))
+    with pytest.raises(cs.OptionError, match="level: expected a number between 0 and 1, found 95"):
+        fusion.report(tmp_path / "page.html", level=95)
 
 
 def regressions(count):

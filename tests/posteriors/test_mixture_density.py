@@ -171,7 +171,7 @@ def test_bad_questions_get_one_line():
         cs.OptionError, match=r"^kind 'mean' is not known; expected one of: predictive, plug-in, bound \[E-VALUE\]$"
     ):
         cs.log_density(model, rows(), kind="mean")
-    with pytest.raises(cs.InputError, match=r"has 3 columns, expected 2 \[E-INPUT\]$"):
+    with pytest.raises(cs.InputError, match=r"has 3 columns, expected 2 \[E-SHAPE\]$"):
         cs.log_density(model, rows(dim=3))
     with pytest.raises(cs.InputError, match=r"sum to more than 0"):
         mixture_density.MixtureDensity(cs.describe(model).family, cs.describe(model).natural, np.zeros(3))

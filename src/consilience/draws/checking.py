@@ -27,14 +27,23 @@ def value_problems(draws: Draws) -> list[Problem]:
     problems = []
     if length < MIN_CHAIN_LENGTH:
         problems.append(
-            Problem("", f"has chains of {length} draws, expected at least {MIN_CHAIN_LENGTH}", "sample longer chains")
+            Problem(
+                "",
+                f"has chains of {length} draws, expected at least {MIN_CHAIN_LENGTH}",
+                "sample longer chains",
+                "E-FEW",
+            )
         )
     for name, values in draws.variables.items():
         finite = np.isfinite(values)
         if not finite.all():
             chain, draw = np.argwhere(~finite)[0][:2]
             problems.append(
-                Problem(name, f"is {values[~finite][0]} in draw {draw} of chain {chain}, expected finite numbers")
+                Problem(
+                    name,
+                    f"is {values[~finite][0]} in draw {draw} of chain {chain}, expected finite numbers",
+                    code="E-NUMBER",
+                )
             )
             continue
         constraint = draws.constraints[name]
@@ -47,6 +56,7 @@ def value_problems(draws: Draws) -> list[Problem]:
                     f"lies outside of its constraint, {constraint.to_json()}, in draw {where[1]} of chain {where[0]}:"
                     f" {np.asarray(values[tuple(where)]).ravel()[:3].tolist()}",
                     "mend constraints=",
+                    "E-NUMBER",
                 )
             )
     if problems:
@@ -55,7 +65,9 @@ def value_problems(draws: Draws) -> list[Problem]:
     if len(fixed):
         names = [draws.coordinate_names[place] for place in fixed[:MAX_NAMED]]
         problems.append(
-            Problem("", f"has the same value in all draws of {', '.join(names)}", "leave it out with only=(...)")
+            Problem(
+                "", f"has the same value in all draws of {', '.join(names)}", "leave it out with only=(...)", "E-NUMBER"
+            )
         )
     return problems
 
@@ -69,7 +81,10 @@ def chain_problems(draws: Draws) -> list[Problem]:
         share = 100 * float(np.mean(draws.diverging[chain]))
         problems.append(
             Problem(
-                f"chain {chain}", f"diverged in {share:.1f} % of its draws, more than {100 * MAX_DIVERGENT:g} %", remedy
+                f"chain {chain}",
+                f"diverged in {share:.1f} % of its draws, more than {100 * MAX_DIVERGENT:g} %",
+                remedy,
+                "E-NUMBER",
             )
         )
     rhat = rank_rhat(draws.unconstrained)
@@ -86,6 +101,7 @@ def chain_problems(draws: Draws) -> list[Problem]:
                 subject,
                 f"{verb}: R-hat is above {MAX_RHAT} for {figures}{more}",
                 f"{remedy}; of a mixture, state exchangeable=(...)",
+                "E-NUMBER",
             )
         )
     return problems
@@ -104,7 +120,7 @@ def disagreements(sites: Sequence[tuple[str, Draws]]) -> list[Problem]:
 
 def _of_two(first_label: str, first: Draws, label: str, site: Draws) -> list[Problem]:
     def differs(what: str, found: object, expected: object, remedy: str = "") -> Problem:
-        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy)
+        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
 
     if set(site.variables) != set(first.variables):
         its, expected = (", ".join(sorted(draws.variables))[:200] for draws in (site, first))

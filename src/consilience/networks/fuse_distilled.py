@@ -60,7 +60,7 @@ _NO_INPUTS = (
 def distillation_problems(models: NetworksWithSymmetry, sites: Sites, arguments: NetworkArguments) -> list[Problem]:
     """Return why networks cannot be distilled, a line each, as far as it is known before inputs are drawn."""
     if models.template is None:
-        return [Problem("models", "came without a module", "give module=, a function that makes one")]
+        return [Problem("models", "came without a module", "give module=, a function that makes one", "E-NEEDED")]
     describes = any(said is not None and said.input_shape is not None for said in sites.descriptions)
     has_norm = any(key.endswith("running_var") for key in models.networks[0].arrays)
     if arguments.inputs is None and not describes and not has_norm:
@@ -69,7 +69,7 @@ def distillation_problems(models: NetworksWithSymmetry, sites: Sites, arguments:
 
 
 def _no_inputs(sites: Sites) -> Problem:
-    return Problem(", ".join(sites.names), _NO_INPUTS, f"give inputs=, or {DESCRIBE}")
+    return Problem(", ".join(sites.names), _NO_INPUTS, f"give inputs=, or {DESCRIBE}", "E-NEEDED")
 
 
 def fuse_distilled(
@@ -240,7 +240,9 @@ def _other_architecture(
     n_outputs = comparison.on_held.shape[2]
     shape = _answer_shape(module, rows)
     if shape != (n_outputs,):
-        raise InputError("target", f"answers {shape} for an input where the networks answer ({n_outputs},)")
+        raise InputError(
+            "target", f"answers {shape} for an input where the networks answer ({n_outputs},)", code="E-SHAPE"
+        )
     module = _with_own_statistics(module, comparison)
     aliases = aliases_of_module(module)
     arrays = arrays_of_module(module)

@@ -144,7 +144,9 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
                 described.append(DescribedNetwork(name, label, dict(named.model), None, None, None))
             else:
                 kind = type(named.model).__name__
-                problems.append(Problem(label, f"a {kind} is no network; expected a module, Network or path"))
+                problems.append(
+                    Problem(label, f"a {kind} is no network; expected a module, Network or path", code="E-TYPE")
+                )
         except InputError as error:
             problems += error.problems
     problems += files_given_twice(inputs)

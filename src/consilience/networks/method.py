@@ -232,7 +232,9 @@ class NetworkMethod(Options, ABC):
         if self.wants_activations and ensemble.activations is None:
             return [
                 Problem(
-                    self.name, "matching by activations needs inputs=..., unlabeled inputs that all models are asked"
+                    self.name,
+                    "matching by activations needs inputs=..., unlabeled inputs that all models are asked",
+                    code="E-NEEDED",
                 )
             ]
         if self.widths:
@@ -242,6 +244,7 @@ class NetworkMethod(Options, ABC):
                 network.name,
                 f"group {group} has {network.units[group]} units where the fused network has {units}; "
                 f"method {self.name!r} needs the same everywhere (methods 'consensus', 'ot' and 'wb' do not)",
+                code="E-SHAPE",
             )
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()
@@ -302,7 +305,13 @@ def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list
     """Return how the transports of a method do not fit the networks, a line each; a method of others may err."""
     n_models = len(ensemble.networks)
     if len(alignment.transports) != n_models:
-        return [Problem("", f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}")]
+        return [
+            Problem(
+                "",
+                f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}",
+                code="E-SHAPE",
+            )
+        ]
     problems = []
     widths: dict[str, int] = {}  # a method may find the width of a group, but one for all models
     for network, transports in zip(ensemble.networks, alignment.transports, strict=True):
@@ -336,6 +345,7 @@ def _tied_width_problems(ensemble: NetworkEnsemble) -> list[Problem]:
             f"group {name} has {network.units[name]} units where the fused network has "
             f"{ensemble.target_units[name]}; {array} makes these units and reads them too (tied weights), which no "
             "other width can do alike: keep the width, or untie the weights",
+            code="E-SHAPE",
         )
         for network in ensemble.networks
         for name, array in tied_arrays.items()

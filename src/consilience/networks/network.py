@@ -83,6 +83,7 @@ class Network(Displayed):
                 self.name,
                 f"arrays {alias} and {key} are one array in this network (tied weights), but differ here",
                 "give them the same values",
+                "E-MISMATCH",
             )
             for alias, key in self.symmetry.aliases.items()
             if alias in self.arrays and key in self.arrays and not same_values(self.arrays[alias], self.arrays[key])
@@ -231,7 +232,9 @@ def _cast_like(values: AnyArray, other: AnyArray) -> AnyArray:
 def non_finite_problems(arrays: Mapping[str, AnyArray], name: str) -> list[Problem]:
     """Return a line for every array of a network that has NaN or infinite values."""
     return [
-        Problem(name, f"array {key} has NaN or infinite values", "leave this network out, or train it again")
+        Problem(
+            name, f"array {key} has NaN or infinite values", "leave this network out, or train it again", "E-NUMBER"
+        )
         for key, values in arrays.items()
         if not _is_finite(values)
     ]

@@ -278,6 +278,10 @@ def refuse_robust(name: str, robust: object, count: int, *, averages: bool) -> l
         )
     if count < MIN_VOTES:
         reasons.append(
-            Problem(name, f"robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right")
+            Problem(
+                name,
+                f"robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right",
+                code="E-FEW",
+            )
         )
     return reasons

@@ -113,7 +113,9 @@ def with_symmetry(
         symmetry = with_common_actions(stated)
         if symmetry is None:
             names = ", ".join(network.label for network in inputs if network.symmetry is not None)
-            raise InputError(names, "come with different symmetries, so they are of different architectures")
+            raise InputError(
+                names, "come with different symmetries, so they are of different architectures", code="E-MISMATCH"
+            )
     if symmetry is None:
         symmetry = _trace(inputs, template, example)
     problems = _layer_type_problems(inputs)
@@ -201,6 +203,7 @@ def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
             network.label,
             f"{path or 'it'} is of type {types_by_path[path]}, but {types[0][path]} in {with_modules[0].label}",
             "fuse networks of one architecture only",
+            "E-TYPE",
         )
         for network, types_by_path in zip(with_modules[1:], types[1:], strict=True)
         for path in types_by_path
@@ -215,6 +218,7 @@ def _dtype_problems(network: Network, first: Network) -> list[Problem]:
             network.name,
             f"array {key} holds {values.dtype}, but {first.arrays[key].dtype} in {first.name}",
             "convert one",
+            "E-TYPE",
         )
         for key, values in network.arrays.items()
         if is_floating(values) != is_floating(first.arrays[key])

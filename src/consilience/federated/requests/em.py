@@ -129,17 +129,23 @@ class ExpectationMaximization(RequestKind):
                 data if isinstance(data, str) else "data",
                 f"has {len(rows)} rows, and sums over fewer than {min_count:g} do not leave a site",
                 "answer with more rows, or take a lower min_count=",
+                "E-FEW",
             )
         with np.errstate(all="ignore"):
             step = e_step(state, _state_of(request.content, "start."), rows, min_count)
         sums = step.sums
         if not all(np.all(np.isfinite(values)) for values in (sums.counts, sums.first, sums.second, sums.entropy)):
-            raise InputError("request", "its state gives these rows no finite sums; do the units of its columns fit?")
+            raise InputError(
+                "request",
+                "its state gives these rows no finite sums; do the units of its columns fit?",
+                code="E-NUMBER",
+            )
         if not sums.counts.any():
             raise InputError(
                 data if isinstance(data, str) else "data",
                 f"has no component with {min_count:g} rows or more, and sums over fewer do not leave a site",
                 "answer with more rows, or take a lower min_count=",
+                "E-FEW",
             )
         arrays = {
             "counts": sums.counts,
@@ -225,7 +231,7 @@ class ExpectationMaximization(RequestKind):
             chosen[site], sums[site] = new, new_sums
         sites = sorted(sums)
         if not sites:
-            raise InputError("no site has answered, so there is nothing to reduce")
+            raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")
         total = sums[sites[0]]
         for site in sites[1:]:  # in the order of names, so that the bytes do not depend on arrival
             total = total + sums[site]
@@ -238,7 +244,7 @@ class ExpectationMaximization(RequestKind):
         except InputError as error:
             raise InputError(problem.about("the sums of all sites") for problem in error.problems) from error
         if not np.isfinite(objective):
-            raise InputError("the sums of all sites", "are so large that no mixture has them")
+            raise InputError("the sums of all sites", "are so large that no mixture has them", code="E-ROUND")
         return Reduction(
             _content_of(new_state, _state_of(request.content, "start.")),
             objective,
@@ -301,7 +307,10 @@ def _start_state(posterior: Any) -> MixtureState:
         return MixtureState(covariance_type, "likelihood", "none", 0.0, components, counts, prior)
     if posterior.prior is None:
         raise InputError(
-            "the fused posterior", "has no prior, which every round needs", "fuse models that state their prior"
+            "the fused posterior",
+            "has no prior, which every round needs",
+            "fuse models that state their prior",
+            "E-NEEDED",
         )
     attached = posterior.attached.get("weight_concentration_prior")
     concentration = 1.0 / posterior.n_components if attached is None else float(attached.values)

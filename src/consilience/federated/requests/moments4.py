@@ -155,13 +155,18 @@ class FourthMoments(RequestKind):
                 f"has no {'rows' if classes is None else 'class of the request'} of {max(min_count, 1.0):g} rows or"
                 " more, and sums over fewer do not leave a site",
                 "answer with more rows, or take a lower min_count=",
+                "E-FEW",
             )
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if "matrix" in arrays:
                 X = X @ arrays["matrix"].T + arrays["shift"]
             fourth = fourth_powers(X, numbers, arrays["centres"], arrays["scales"])
         if not np.all(fourth <= _LARGEST):  # NaN is not
-            raise InputError("data", "is so far from the frames of the request that its fourth moments are no numbers")
+            raise InputError(
+                "data",
+                "is so far from the frames of the request that its fourth moments are no numbers",
+                code="E-NUMBER",
+            )
         return len(X), Content({"withheld": n_withheld}, {"fourth": fourth, "rows": counts})
 
     def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
@@ -207,7 +212,7 @@ class FourthMoments(RequestKind):
         behind = told if len(sums) == 1 else np.append(told, told.sum())
         fourth = np.where(behind > 0, sums / np.maximum(behind, 1.0), 0.0)
         if not np.all(fourth <= _LARGEST):
-            raise InputError("the sums of all sites", "are so large that no model has them")
+            raise InputError("the sums of all sites", "are so large that no model has them", code="E-ROUND")
         published = request.content
         return Reduction(
             Content(published.fields, {**published.arrays, "rows_told": told, "fourth": fourth}),

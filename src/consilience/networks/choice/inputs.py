@@ -226,7 +226,7 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
         raise UnsupportedError("the inputs are not tensors")
     inputs = beside(torch.cat(batches), module)
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        raise InputError("inputs", "have NaN or infinite values", "take them out")
+        raise InputError("inputs", "have NaN or infinite values", "take them out", "E-NUMBER")
     refuse_unfit(module, (inputs[:2],), "inputs")
     order = torch.as_tensor(rng.permutation(len(inputs)))
     ends = np.floor(np.cumsum(_GIVEN_SHARES) * len(inputs)).astype(int)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from consilience.core.verdict import Verdict
+from consilience.drawing.words import shorten
 from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, Scores
 from consilience.networks.choice.criterion import Criterion, SquaredGap
@@ -140,7 +141,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         remedy = "take the network of that site, or keep fusion.ensemble"
     elif taken.site is not None:
         code = "site"
-        name = sites.names[taken.site]
+        name = shorten(sites.names[taken.site])
         text = f"No fused network is clearly better than that of {name}, which is returned unchanged: {found}."
     elif choice.gap is not None and choice.gap > MAX_GAP and not is_labelled:
         code = "keep_ensemble"
