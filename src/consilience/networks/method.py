@@ -24,7 +24,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.catalogue import suggestion
-from consilience.checks import AnyArray, Array, is_count, is_number
+from consilience.checks import AnyArray, Array, Labels, is_count, is_number
 from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
@@ -391,8 +391,10 @@ def robust_average(
 ) -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """Return the geometric median of the whole networks that are kept, and which were left out (``robust=True``).
 
-    Models that are copies of each other, or farther from the geometric median than one and a half of the median
-    distance, are left out as a whole (`posteriors.robust.judgement`): the units of one network rely on each other.
+    Models that are copies of each other, a cluster apart, or farther from the geometric median than one and a half of
+    the median distance, are left out as a whole (`posteriors.robust.judgement`): the units of one network rely on each
+    other. They are judged by their weights as they are, and those that pass once more by standardized weights
+    (`networks.robust.standardized_coordinates`), in which small pushes show.
 
     Parameters
     ----------
@@ -400,13 +402,25 @@ def robust_average(
         As for ``average``.
     """
     voters = np.flatnonzero(ensemble.weights > 0)
-    squares, n_coordinates = np.zeros((len(voters), len(voters))), 0
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
-    for key in layouts:
-        arrays, _ = _transported(ensemble, transports, key)
-        squares += squared_distances([arrays[voter] for voter in voters.tolist()])
-        n_coordinates += prod(tuple(arrays[0].shape))
-    judgement = judge([(np.arange(len(voters)), squares)], len(voters), n_coordinates)
+
+    def distances(chosen: Labels, *, standardized: bool) -> tuple[Array, int]:
+        """Return the squared distances of some voters, and the number of coordinates."""
+        squares, n_coordinates = np.zeros((len(chosen), len(chosen))), 0
+        for key in layouts:
+            arrays, _ = _transported(ensemble, transports, key)
+            squares += squared_distances([arrays[voter] for voter in voters[chosen].tolist()], standardized=standardized)
+            n_coordinates += prod(tuple(arrays[0].shape))
+        return squares, n_coordinates
+
+    everyone = np.arange(len(voters))
+    squares, n_coordinates = distances(everyone, standardized=False)
+    judgement = judge([(everyone, squares)], len(voters), n_coordinates)
+    passed = np.flatnonzero(judgement.kept)
+    standardized_squares, _ = distances(passed, standardized=True)
+    judgement = judgement.followed_by(
+        judge([(passed, standardized_squares)], len(voters), n_coordinates, out=~judgement.kept)
+    )
     kept = np.flatnonzero(judgement.kept)
     weights = np.zeros(len(ensemble.weights))
     weights[voters[kept]], _ = geometric_median_weights(squares[np.ix_(kept, kept)], ensemble.weights[voters[kept]])

@@ -114,6 +114,17 @@ class Judgement:
     colluding: NDArray[np.bool_]
     radii: Array
 
+    def followed_by(self, later: Judgement) -> Judgement:
+        """Return what this judgement and a later one of the sites that it kept come to.
+
+        Parameters
+        ----------
+        later : Judgement
+            By other coordinates, made with ``out`` the sites that this one left out.
+        """
+        radii = np.where(self.kept, later.radii, self.radii)
+        return Judgement(later.kept, self.alike | later.alike, self.colluding | later.colluding, radii)
+
     def details(self, names: Any, reasons: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
         """Return the sites that were left out as JSON values: ``model``, ``step`` and, of the gate, ``score``.
 
