@@ -409,7 +409,8 @@ def robust_average(
         squares, n_coordinates = np.zeros((len(chosen), len(chosen))), 0
         for key in layouts:
             arrays, _ = _transported(ensemble, transports, key)
-            squares += squared_distances([arrays[voter] for voter in voters[chosen].tolist()], standardized=standardized)
+            of_chosen = [arrays[voter] for voter in voters[chosen].tolist()]
+            squares += squared_distances(of_chosen, standardized=standardized)
             n_coordinates += prod(tuple(arrays[0].shape))
         return squares, n_coordinates
 
