@@ -11,9 +11,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import consilience as cs
-from consilience.api.kinds import inspect_file
 from consilience.errors import ConsilienceError
 from consilience.federated.folder.masked_site import FolderMailbox
+from consilience.federated.inspect import inspect_message
 from consilience.federated.masking import keys
 from consilience.federated.masking.messages import (
     ADVERTISE,
@@ -196,7 +196,7 @@ def test_a_mutated_message_says_the_same_or_is_refused_by_one_line(step, start, 
             assert read_message(tmp_path / "message").payload == honest.payload, number
         else:
             assert "\n" not in reason, number
-        _, lines = attempt(lambda: inspect_file(tmp_path / "message"))
+        _, lines = attempt(lambda: inspect_message(SafetensorsFile(tmp_path / "message")))
         assert lines is None or len(lines) == 1, number
     assert taken < 50
 
