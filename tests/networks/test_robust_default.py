@@ -6,8 +6,8 @@ import torch
 
 import consilience as cs
 from consilience.errors import InputError
-from consilience.networks.robust import MAX_DEVIATION, squared_distances, standardized_coordinates
-from consilience.posteriors.robust.judgement import Judgement, judge
+from consilience.networks.robust import squared_distances
+from consilience.posteriors.robust.judgement import MAX_DEVIATION, Judgement, judge, standardized_coordinates
 
 
 def network(seed, change=0.0, noise=0.05):
@@ -121,11 +121,12 @@ def test_standardized_distances_do_not_change_with_units_and_places_of_coordinat
 
 
 @pytest.mark.parametrize("size", [1e30, 1e200, np.finfo(np.float64).max])
-def test_standardized_coordinates_of_absurd_networks_are_finite(size):
+def test_standardized_distances_of_absurd_networks_are_finite(size):
     rows = np.concatenate([np.random.default_rng(0).normal(size=(5, 8)), np.array([[size], [-size]]) * np.ones(8)])
-    standard = standardized_coordinates(rows)
-    assert np.isfinite(standard).all()
-    np.testing.assert_array_equal(standard[5:], [[MAX_DEVIATION] * 8, [-MAX_DEVIATION] * 8])
+    squares = squared_distances([*rows], standardized=True)
+    assert np.isfinite(squares).all()
+    assert squares[5, 6] == 8 * (2 * MAX_DEVIATION) ** 2
+    assert np.abs(standardized_coordinates(np.clip(rows, -1e100, 1e100))).max() == MAX_DEVIATION
 
 
 def test_who_is_left_out_by_either_judgement_is_told_with_its_step():

@@ -393,8 +393,8 @@ def robust_average(
 
     Models that are copies of each other, a cluster apart, or farther from the geometric median than one and a half of
     the median distance, are left out as a whole (`posteriors.robust.judgement`): the units of one network rely on each
-    other. They are judged by their weights as they are, and those that pass once more by standardized weights
-    (`networks.robust.standardized_coordinates`), in which small pushes show.
+    other. They are judged by their weights as they are, and those that pass once more by standardized weights, in
+    which small pushes show.
 
     Parameters
     ----------

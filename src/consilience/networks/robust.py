@@ -35,6 +35,7 @@ from consilience.errors import Problem
 from consilience.networks.network import convert_like, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Layout
 from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator
+from consilience.posteriors.robust.judgement import standardized_coordinates
 
 if TYPE_CHECKING:
     from consilience.networks.method import NetworkEnsemble
@@ -44,13 +45,6 @@ BLOCK_BYTES = 2**26
 
 MAX_DIFFERENCE = 1e100
 """Differences of weights are cut to this, so that their squares do not overflow."""
-
-NORMAL_MAD = 1.4826
-"""Standard deviation of normal numbers in their median absolute deviation: 1 / Phi^-1(3/4)."""
-
-MAX_DEVIATION = 3.0
-"""Where standardized coordinates are cut. Of 2, 2.5 and 3, chosen on seeds 0 to 2 and 100 to 111 of the networks of
-benchmarks/hostile_sites.py, judged on others."""
 
 MAX_WEISZFELD_STEPS = 50
 """Steps of one geometric median at most. Chosen by hand; nobody has measured other values."""
@@ -146,8 +140,8 @@ def squared_distances(arrays: Sequence[AnyArray], *, standardized: bool = False)
     arrays : sequence of arrays of one shape, of length n_models
         The array of every model after transport into the fused network.
     standardized : bool
-        Whether every coordinate is measured in what models usually differ by there (`standardized_coordinates`).
-        Default: False.
+        Whether every coordinate is divided by what models usually differ by there (`standardized_coordinates` of
+        `posteriors.robust.judgement`). Default: False.
     """
     n_models, total = len(arrays), np.zeros((len(arrays), len(arrays)))
     matrices = [to_numpy(values).reshape(-1) for values in arrays]
@@ -155,30 +149,10 @@ def squared_distances(arrays: Sequence[AnyArray], *, standardized: bool = False)
     for start in range(0, len(matrices[0]), step):
         block = np.stack([matrix[start : start + step] for matrix in matrices])  # (J, C)
         if standardized:
-            block = standardized_coordinates(block)
+            block = standardized_coordinates(np.clip(block, -MAX_DIFFERENCE, MAX_DIFFERENCE))
         differences = np.clip(block[:, None] - block, -MAX_DIFFERENCE, MAX_DIFFERENCE)
         total += (differences**2).sum(axis=2)
     return total
-
-
-def standardized_coordinates(rows: Array) -> Array:
-    """Return rows (J, C) in median absolute deviations from the median of each coordinate, cut at three.
-
-    A push that is small beside what models differ by in all coordinates together is large where they hardly differ:
-    in weights from inputs that are nearly constant, say. The cut bounds what one coordinate says, so that a model that
-    differs in few is not far (Rousseeuw and van den Bossche, Technometrics 60, 2018, cut at 2.5 likewise).
-
-    Examples
-    --------
-    >>> standardized_coordinates(np.array([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0], [9.0, 5.1]])).round(2).tolist()
-    [[-1.01, 0.0], [-0.34, 0.0], [0.34, 0.0], [3.0, 3.0]]
-    """
-    rows = np.clip(np.asarray(rows, dtype=np.float64), -MAX_DIFFERENCE, MAX_DIFFERENCE)
-    deviations = rows - np.median(rows, axis=0)
-    usual = NORMAL_MAD * np.median(np.abs(deviations), axis=0)
-    # Where most models agree exactly, the usual deviation is 0, and any other value is cut.
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        return np.where(deviations == 0.0, 0.0, np.clip(deviations / usual, -MAX_DEVIATION, MAX_DEVIATION))
 
 
 def geometric_median(

@@ -40,6 +40,7 @@ from consilience.posteriors.robust.judgement import (
     copy_weights,
     judge,
     pairwise_squares,
+    standardized_coordinates,
 )
 
 MAX_COST = 1e4
@@ -298,15 +299,23 @@ def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> tuple[Judg
     ensemble, labels, n_groups
         The matching: stacked sites, group of each row (L,), number G of groups. No site has two rows in one group.
     """
-    members, groups, n_coordinates = [], [], 0
-    is_out = other_priors(ensemble) | unmatched_sites(ensemble, labels)
+    members, points = [], []
     for group in range(n_groups):
         rows = np.flatnonzero(labels == group)
-        points = coordinates(ensemble.family, ensemble.natural[rows], _group_priors(ensemble, rows))
-        members.append((rows, pairwise_squares(points)))
-        groups.append((ensemble.owner[rows], members[-1][1]))
-        n_coordinates += points.shape[1]
-    return judge(groups, ensemble.n_sites, n_coordinates, is_out), members
+        points.append(coordinates(ensemble.family, ensemble.natural[rows], _group_priors(ensemble, rows)))
+        members.append((rows, pairwise_squares(points[-1])))
+    owners = [ensemble.owner[rows] for rows, _ in members]
+    n_coordinates = sum(group_points.shape[1] for group_points in points)
+    is_out = other_priors(ensemble) | unmatched_sites(ensemble, labels)
+    squares = [group_squares for _, group_squares in members]
+    judgement = judge(list(zip(owners, squares, strict=True)), ensemble.n_sites, n_coordinates, is_out)
+    standardized = []
+    for owner, group_points in zip(owners, points, strict=True):
+        passed = judgement.kept[owner]
+        if np.count_nonzero(passed) >= 3:  # of two copies both are as far from their median
+            standardized.append((owner[passed], pairwise_squares(standardized_coordinates(group_points[passed]))))
+    later = judge(standardized, ensemble.n_sites, n_coordinates, ~judgement.kept)
+    return judgement.followed_by(later), members
 
 
 @dataclass(frozen=True)
