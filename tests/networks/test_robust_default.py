@@ -7,7 +7,7 @@ import torch
 import consilience as cs
 from consilience.errors import InputError
 from consilience.networks.robust import squared_distances
-from consilience.posteriors.robust.judgement import MAX_DEVIATION, Judgement, judge, standardized_coordinates
+from consilience.posteriors.robust.judgement import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
 
 
 def network(seed, change=0.0, noise=0.05):
@@ -130,10 +130,22 @@ def test_standardized_distances_of_absurd_networks_are_finite(size):
 
 
 def test_who_is_left_out_by_either_judgement_is_told_with_its_step():
-    nobody = np.zeros(4, dtype=bool)
-    first = Judgement(np.array([True, False, True, True]), np.array([False, True, False, False]), nobody, np.ones(4))
-    later = Judgement(np.array([True, False, False, True]), nobody, nobody, np.array([1.0, np.nan, 2.5, 1.0]))
-    assert first.followed_by(later).details("abcd") == [
-        {"model": "b", "step": "copy of another"},
-        {"model": "c", "step": "gate", "score": 2.5},
-    ]
+    """Copies at once; who is far in standardized coordinates, after them."""
+    rng = np.random.default_rng(0)
+    quiet = np.arange(200) < 100
+    rows = rng.normal(size=(9, 200)) * np.where(quiet, 0.01, 1.0)
+    rows[7] = rows[8]
+    rows[3, quiet] += 0.1
+    distances = squared_distances([*rows])
+    passed = []
+
+    def standardized(kept):
+        passed.extend(np.flatnonzero(kept).tolist())
+        return [(np.flatnonzero(kept), squared_distances([*rows[kept]], standardized=True))]
+
+    judgement = judge_twice([(np.arange(9), distances)], standardized, 9, 200)
+    assert passed == [0, 1, 2, 3, 4, 5, 6]
+    gate, *copies = judgement.details("abcdefghi")
+    assert (gate["model"], gate["step"]) == ("d", "gate")
+    assert gate["score"] > 1.5
+    assert copies == [{"model": "h", "step": "copy of another"}, {"model": "i", "step": "copy of another"}]

@@ -17,11 +17,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any, ClassVar, final
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
 from consilience.checks import AnyArray, Array, Labels, is_count, is_number
@@ -43,7 +45,7 @@ from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
 from consilience.posteriors.robust.estimators import Robust, RobustEstimator, is_robust_option
-from consilience.posteriors.robust.judgement import geometric_median_weights, judge, tolerated
+from consilience.posteriors.robust.judgement import geometric_median_weights, judge_twice, tolerated
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,24 +406,19 @@ def robust_average(
     voters = np.flatnonzero(ensemble.weights > 0)
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
 
-    def distances(chosen: Labels, *, standardized: bool) -> tuple[Array, int]:
-        """Return the squared distances of some voters, and the number of coordinates."""
-        squares, n_coordinates = np.zeros((len(chosen), len(chosen))), 0
+    n_coordinates = sum(prod(tuple(ensemble.networks[0].working[key].shape)) for key in layouts)
+
+    def distances(passed: NDArray[np.bool_], *, standardized: bool) -> list[tuple[Labels, Array]]:
+        """Return those of the voters that passed, and their squared distances: all weights are one group."""
+        chosen, total = np.flatnonzero(passed), np.zeros((np.count_nonzero(passed), np.count_nonzero(passed)))
         for key in layouts:
             arrays, _ = _transported(ensemble, transports, key)
-            of_chosen = [arrays[voter] for voter in voters[chosen].tolist()]
-            squares += squared_distances(of_chosen, standardized=standardized)
-            n_coordinates += prod(tuple(arrays[0].shape))
-        return squares, n_coordinates
+            total += squared_distances([arrays[voter] for voter in voters[chosen].tolist()], standardized=standardized)
+        return [(chosen, total)]
 
-    everyone = np.arange(len(voters))
-    squares, n_coordinates = distances(everyone, standardized=False)
-    judgement = judge([(everyone, squares)], len(voters), n_coordinates)
-    passed = np.flatnonzero(judgement.kept)
-    standardized_squares, _ = distances(passed, standardized=True)
-    judgement = judgement.followed_by(
-        judge([(passed, standardized_squares)], len(voters), n_coordinates, out=~judgement.kept)
-    )
+    everyone = distances(np.ones(len(voters), dtype=np.bool_), standardized=False)
+    ((_, squares),) = everyone
+    judgement = judge_twice(everyone, partial(distances, standardized=True), len(voters), n_coordinates)
     kept = np.flatnonzero(judgement.kept)
     weights = np.zeros(len(ensemble.weights))
     weights[voters[kept]], _ = geometric_median_weights(squares[np.ix_(kept, kept)], ensemble.weights[voters[kept]])

@@ -37,7 +37,7 @@ whole sites. (Weiszfeld 1937; breakdown: Lopuhaa and Rousseeuw, Annals of Statis
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -125,17 +125,6 @@ class Judgement:
     alike: NDArray[np.bool_]
     colluding: NDArray[np.bool_]
     radii: Array
-
-    def followed_by(self, later: Judgement) -> Judgement:
-        """Return what this judgement and a later one of the sites that it kept come to.
-
-        Parameters
-        ----------
-        later : Judgement
-            By other coordinates, made with ``out`` the sites that this one left out.
-        """
-        radii = np.where(self.kept, later.radii, self.radii)
-        return Judgement(later.kept, self.alike | later.alike, self.colluding | later.colluding, radii)
 
     def details(self, names: Any, reasons: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
         """Return the sites that were left out as JSON values: ``model``, ``step`` and, of the gate, ``score``.
@@ -334,9 +323,11 @@ def colluding_sites(squares: Array, limit: int) -> NDArray[np.bool_]:
     return nobody
 
 
-def judge(
-    groups: list[tuple[Labels, Array]], n_sites: int, n_coordinates: int, out: NDArray[np.bool_] | None = None
-) -> Judgement:
+Groups = list[tuple[Labels, Array]]
+"""Of every group the sites that have a copy of it (n,), ascending, and the squared distances (n, n) of the copies."""
+
+
+def judge(groups: Groups, n_sites: int, n_coordinates: int, out: NDArray[np.bool_] | None = None) -> Judgement:
     """Return which sites are averaged, from squared distances in every group.
 
     Parameters
@@ -382,6 +373,29 @@ def judge(
         kept[site] = False
     leave_out_colluding()
     return Judgement(kept, alike, colluding, radii)
+
+
+def judge_twice(
+    groups: Groups,
+    standardized: Callable[[NDArray[np.bool_]], Groups],
+    n_sites: int,
+    n_coordinates: int,
+    out: NDArray[np.bool_] | None = None,
+) -> Judgement:
+    """Return which sites are averaged: those that pass as they are, and then in standardized coordinates.
+
+    Parameters
+    ----------
+    groups, n_sites, n_coordinates, out
+        As for ``judge``.
+    standardized : callable
+        Takes which sites (J,) have passed, and returns of every group those of them that have a copy of it, and the
+        squared distances of their `standardized_coordinates`.
+    """
+    first = judge(groups, n_sites, n_coordinates, out)
+    later = judge(standardized(first.kept), n_sites, n_coordinates, ~first.kept)
+    radii = np.where(first.kept, later.radii, first.radii)
+    return Judgement(later.kept, first.alike | later.alike, first.colluding | later.colluding, radii)
 
 
 def _radii(groups: list[tuple[Labels, Array]], kept: NDArray[np.bool_]) -> Array:

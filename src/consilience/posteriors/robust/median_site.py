@@ -38,7 +38,7 @@ from consilience.posteriors.robust.judgement import (
     MAX_COORDINATE,
     Judgement,
     copy_weights,
-    judge,
+    judge_twice,
     pairwise_squares,
     standardized_coordinates,
 )
@@ -306,16 +306,18 @@ def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> tuple[Judg
         members.append((rows, pairwise_squares(points[-1])))
     owners = [ensemble.owner[rows] for rows, _ in members]
     n_coordinates = sum(group_points.shape[1] for group_points in points)
+
+    def standardized(kept: NDArray[np.bool_]) -> list[tuple[Labels, Array]]:
+        """Return the groups of the sites that passed, in standardized coordinates."""
+        return [
+            (owner[kept[owner]], pairwise_squares(standardized_coordinates(group_points[kept[owner]])))
+            for owner, group_points in zip(owners, points, strict=True)
+            if np.count_nonzero(kept[owner]) >= 3  # of two copies both are as far from their median
+        ]
+
     is_out = other_priors(ensemble) | unmatched_sites(ensemble, labels)
-    squares = [group_squares for _, group_squares in members]
-    judgement = judge(list(zip(owners, squares, strict=True)), ensemble.n_sites, n_coordinates, is_out)
-    standardized = []
-    for owner, group_points in zip(owners, points, strict=True):
-        passed = judgement.kept[owner]
-        if np.count_nonzero(passed) >= 3:  # of two copies both are as far from their median
-            standardized.append((owner[passed], pairwise_squares(standardized_coordinates(group_points[passed]))))
-    later = judge(standardized, ensemble.n_sites, n_coordinates, ~judgement.kept)
-    return judgement.followed_by(later), members
+    groups = [(owner, squares) for owner, (_, squares) in zip(owners, members, strict=True)]
+    return judge_twice(groups, standardized, ensemble.n_sites, n_coordinates, is_out), members
 
 
 @dataclass(frozen=True)
