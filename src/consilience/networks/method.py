@@ -17,14 +17,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any, ClassVar, final
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
-from consilience.checks import AnyArray, Array, is_count, is_number
+from consilience.checks import AnyArray, Array, Labels, is_count, is_number
 from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
@@ -43,7 +45,7 @@ from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
 from consilience.posteriors.robust.estimators import Robust, RobustEstimator, is_robust_option
-from consilience.posteriors.robust.judgement import geometric_median_weights, judge, tolerated
+from consilience.posteriors.robust.judgement import geometric_median_weights, judge_twice, tolerated
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,8 +403,10 @@ def robust_average(
 ) -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """Return the geometric median of the whole networks that are kept, and which were left out (``robust=True``).
 
-    Models that are copies of each other, or farther from the geometric median than one and a half of the median
-    distance, are left out as a whole (`posteriors.robust.judgement`): the units of one network rely on each other.
+    Models that are copies of each other, a cluster apart, or farther from the geometric median than one and a half of
+    the median distance, are left out as a whole (`posteriors.robust.judgement`): the units of one network rely on each
+    other. They are judged by their weights as they are, and those that pass once more by standardized weights, in
+    which small pushes show.
 
     Parameters
     ----------
@@ -410,13 +414,21 @@ def robust_average(
         As for ``average``.
     """
     voters = np.flatnonzero(ensemble.weights > 0)
-    squares, n_coordinates = np.zeros((len(voters), len(voters))), 0
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
-    for key in layouts:
-        arrays, _ = _transported(ensemble, transports, key)
-        squares += squared_distances([arrays[voter] for voter in voters.tolist()])
-        n_coordinates += prod(tuple(arrays[0].shape))
-    judgement = judge([(np.arange(len(voters)), squares)], len(voters), n_coordinates)
+
+    n_coordinates = sum(prod(tuple(ensemble.networks[0].working[key].shape)) for key in layouts)
+
+    def distances(passed: NDArray[np.bool_], *, standardized: bool) -> list[tuple[Labels, Array]]:
+        """Return those of the voters that passed, and their squared distances: all weights are one group."""
+        chosen, total = np.flatnonzero(passed), np.zeros((np.count_nonzero(passed), np.count_nonzero(passed)))
+        for key in layouts:
+            arrays, _ = _transported(ensemble, transports, key)
+            total += squared_distances([arrays[voter] for voter in voters[chosen].tolist()], standardized=standardized)
+        return [(chosen, total)]
+
+    everyone = distances(np.ones(len(voters), dtype=np.bool_), standardized=False)
+    ((_, squares),) = everyone
+    judgement = judge_twice(everyone, partial(distances, standardized=True), len(voters), n_coordinates)
     kept = np.flatnonzero(judgement.kept)
     weights = np.zeros(len(ensemble.weights))
     weights[voters[kept]], _ = geometric_median_weights(squares[np.ix_(kept, kept)], ensemble.weights[voters[kept]])

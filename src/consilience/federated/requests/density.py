@@ -111,9 +111,7 @@ class LogDensities(RequestKind):
     def start(self, fusion: Any) -> Content:
         """Return points about the fused draws; see `RequestKind.start`."""
         if not isinstance(fusion, DrawsFusion):
-            raise UnsupportedError(
-                self.name, f"this is a {type(fusion).__name__}", "density is for fused posterior draws"
-            )
+            raise self.unsupported(f"this is a {type(fusion).__name__}")
         method = str(fusion.provenance["method"])
         if method not in PRODUCTS:
             raise UnsupportedError(

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from consilience.checks import Array, symmetric_part
-from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.errors import InputError, Problem
 from consilience.federated.masking.fixed_point import unit_exponent
 from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
 from consilience.federated.requests.gaussian_mixture import (
@@ -81,7 +81,7 @@ class ExpectationMaximization(RequestKind):
     def start(self, fusion: Any) -> Content:
         """Return the fused mixture as a state; see `RequestKind.start`."""
         if getattr(fusion, "keeps_models", False):
-            raise _unsupported("this fusion keeps all models side by side")
+            raise ExpectationMaximization.unsupported("this fusion keeps all models side by side")
         state = _start_state(getattr(fusion, "posterior", fusion))
         return _content_of(state, state)
 
@@ -288,12 +288,14 @@ def _start_state(posterior: Any) -> MixtureState:
     """
     if not isinstance(posterior, Posterior):
         statistics = getattr(posterior, "statistics", None)  # of an EstimatorFusion, which is no name for users
-        raise _unsupported(f"this is a {type(posterior).__name__ if statistics is None else statistics.kind}")
+        raise ExpectationMaximization.unsupported(
+            f"this is a {type(posterior).__name__ if statistics is None else statistics.kind}"
+        )
     kind = posterior.source.get("kind")
     if (kind is not None and kind not in _KINDS) or posterior.family.name not in _COVARIANCE_NAMES:
-        raise _unsupported(f"this is a {kind or posterior.family.name}")
+        raise ExpectationMaximization.unsupported(f"this is a {kind or posterior.family.name}")
     if posterior.weights is None and posterior.counts is None:
-        raise _unsupported("these components have neither weights nor counts")
+        raise ExpectationMaximization.unsupported("these components have neither weights nor counts")
     covariance_type = str(posterior.source.get("covariance_type", _COVARIANCE_NAMES[posterior.family.name]))
     components = from_natural(posterior.family, posterior.natural)
     counts = np.asarray(components.kappa if posterior.counts is None else posterior.counts)
@@ -317,11 +319,6 @@ def _start_state(posterior: Any) -> MixtureState:
     weight_prior = str(posterior.source.get("weight_concentration_prior_type", "dirichlet_distribution"))
     prior = from_natural(posterior.family, posterior.prior[None])
     return MixtureState(covariance_type, "variational", weight_prior, concentration, components, counts, prior)
-
-
-def _unsupported(found: str) -> UnsupportedError:
-    kind = ExpectationMaximization
-    return UnsupportedError("em", f"{found}, and there is no such request of it", f"em is for {kind.supports}")
 
 
 def _total_variance(components: ConjugateParameters, counts: Array, covariance_type: str) -> Array:

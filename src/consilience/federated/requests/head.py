@@ -22,7 +22,7 @@ from scipy.special import logsumexp
 
 from consilience.checks import Array
 from consilience.core.verdict import Verdict
-from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.heads import ridge_rows
 from consilience.estimators.heads.sums import FeatureMoments, sums_of_features
 from consilience.families.centred_moments import CentredMoments, merge_moments
@@ -82,13 +82,11 @@ class ExactHead(RequestKind):
         outputs = [path for path, is_output in weights_in_order(fusion.network) if is_output]
         if len(outputs) != 1:
             found = ", ".join(outputs) or "none"
-            raise UnsupportedError(
-                self.name,
-                f"the symmetry of this network has {len(outputs)} linear output layers ({found}), expected one",
-                f"{self.name} is for {self.supports}",
+            raise self.unsupported(
+                f"the symmetry of this network has {len(outputs)} linear output layers ({found}), expected one"
             )
         if arrays[PREFIX + array_names(outputs[0])[0]].shape[0] < 2:
-            raise UnsupportedError(self.name, "this network has one output", f"{self.name} is for {self.supports}")
+            raise self.unsupported("this network has one output")
         return Content({"head": outputs[0], "n_rows": 0.0}, arrays)
 
     def request_problems(self, request: Request) -> list[Problem]:

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from consilience.checks import Array
-from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, Problem
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.fourth_moments import fourth_powers, frames_of, with_fourth_moments
@@ -67,17 +67,9 @@ class FourthMoments(RequestKind):
         """Return the frames of all rows; see `RequestKind.start`."""
         statistics = fusion.statistics if isinstance(fusion, EstimatorFusion) else fusion
         if not isinstance(statistics, Statistics):
-            raise UnsupportedError(
-                self.name,
-                f"this is a {type(statistics).__name__}, and there is no such request of it",
-                f"{self.name} is for {self.supports}",
-            )
+            raise self.unsupported(f"this is a {type(statistics).__name__}")
         if not adapter_of_kind(statistics.kind).needs_fourth_moments(statistics.parameters):
-            raise UnsupportedError(
-                self.name,
-                f"a {statistics.kind} with these hyper-parameters needs no fourth moments",
-                f"{self.name} is for {self.supports}",
-            )
+            raise self.unsupported(f"a {statistics.kind} with these hyper-parameters needs no fourth moments")
         centres, scales = frames_of(statistics)
         steps = dict(zip(_STEPS, apply_steps(statistics)[2], strict=True)) if statistics.steps else {}
         rows = np.atleast_1d(statistics.rows.n)

@@ -78,11 +78,7 @@ class Refinement(RequestKind):
         if isinstance(statistics, Statistics) and statistics.last_step is not None:
             raise UnsupportedError("refine", "takes no Pipeline", "describe the last step alone")
         if not isinstance(statistics, Statistics):
-            raise UnsupportedError(
-                "refine",
-                f"this is a {type(statistics).__name__}, and there is no such request of it",
-                f"refine is for {self.supports}",
-            )
+            raise self.unsupported(f"this is a {type(statistics).__name__}")
         return _content_of(start_state(statistics))
 
     def request_problems(self, request: Request) -> list[Problem]:
