@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.special import digamma
 
 import consilience as cs
+from consilience.draws.subposteriors import MIN_SHIFT, Subposteriors
 from tests.draws.methods_zoo import NAMES, SPECIMENS
-from tests.draws.sites import flat, gaussian_sites
+from tests.draws.sites import flat, gaussian_sites, poisson_rate_sites
 from tests.tolerances import ROUNDING
 
 every_method = pytest.mark.parametrize("name", NAMES)
@@ -158,6 +160,25 @@ def test_the_default_is_the_product_of_gaussians_and_averages_draws_of_skewed_la
     assert fusion.details["chosen"] == "consensus_mc"
     assert "beta: positive in all draws" in fusion.verdict.text
     assert "constraints={'beta': 'positive'}" in fusion.verdict.remedy
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_third_moments_predict_how_far_the_product_of_skewed_laws_is_off(seed):
+    rates, law = poisson_rate_sites(10, rows=6, rate=1.5, seed=seed)
+    sites = [cs.Draws({"rate": own}, prior=0.1, constraints={"rate": "positive"}) for own in rates]
+    stack = Subposteriors(tuple(f"site {j}" for j in range(10)), tuple(sites))
+    (mean,), precision = stack.product
+    exact = digamma(law.args[0]) + np.log(law.kwds["scale"])  # the mean of log rate
+    (shift,), (error,) = stack.shift_by_skewness
+    off = (exact - mean) * np.sqrt(precision[0, 0])
+    assert abs(shift - off) < 4 * error + 0.1  # cumulants beyond the third are left out
+    text = cs.fuse(sites, "gaussian_product").verdict.text
+    assert ("standard deviations off" in text) == (abs(shift) > max(MIN_SHIFT, 3 * error))
+
+
+def test_gaussian_subposteriors_are_not_said_to_be_skewed():
+    for seed in range(5):
+        assert "third moments" not in cs.fuse(gaussian_sites(seed=seed)[0]).verdict.text
 
 
 def test_a_fusion_of_fusions_counts_the_prior_once():

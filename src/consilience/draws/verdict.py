@@ -10,8 +10,8 @@ import numpy as np
 
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import format_count
+from consilience.draws.checking import chain_problems
 from consilience.draws.constraints import Real
-from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS
 from consilience.draws.importance import WeightedPoints
 from consilience.draws.methods.auto import DrawsAuto
 from consilience.draws.methods.base import DrawsMethod
@@ -69,7 +69,9 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
     against |= _size_notes(stack)
     against |= _shape_notes(stack)
     if not method.takes_modes and not isinstance(method, WASP):
-        against |= _skewness_notes(stack)
+        against |= _skewness_notes(stack, method)
+    if method.allow_divergent:
+        against |= _chain_notes(stack)
     if code == "fine" and against:
         code = "doubtful"
     parameters = format_count(stack.n_coordinates, "parameter")
@@ -176,20 +178,41 @@ def _size_notes(stack: Subposteriors) -> dict[str, str]:
     }
 
 
-def _skewness_notes(stack: Subposteriors) -> dict[str, str]:
-    """Return that subposteriors are skewed beyond chance: the standard error of a skewness is sqrt(6 / n)."""
-    limits = np.array([GAUSSIAN_SKEWNESS + 3.0 * np.sqrt(6.0 / site.n_draws) for site in stack.sites])
-    beyond = np.abs(stack.skewness) - limits[:, None]  # (J, D)
-    if not np.any(beyond > 0):
+def _skewness_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]:
+    """Return that subposteriors are skewed beyond chance, and how far their third moments put a mean off."""
+    names = stack.sites[0].coordinate_names
+    sentences = []
+    if stack.most_skewed is not None:
+        site, place = stack.most_skewed
+        skewness = f"{names[place]} at {stack.names[site]} by {stack.skewness[site, place]:.2f}"
+        sentences.append(f"subposteriors are skewed ({skewness})")
+    shifted = None
+    if method.needs_covariance and not isinstance(method, HierarchicalDraws):
+        shifted = stack.most_shifted
+    if shifted is not None:
+        shift = abs(stack.shift_by_skewness[0][shifted])
+        sentences.append(
+            f"by the third moments of all sites the mean of {names[shifted]} is about {shift:.2f} standard deviations"
+            " off"
+        )
+    elif sentences:
+        sentences.append("errors of 0.1 to 0.6 standard deviations were measured of such")
+    if not sentences:
         return {}
-    site, place = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
-    largest = stack.skewness[site, place]
     return {
-        f"subposteriors are skewed ({stack.sites[0].coordinate_names[place]} at {stack.names[site]} by {largest:.2f}),"
-        " where errors of 0.1 to 0.6 standard deviations were measured": (
+        ", and ".join(sentences): (
             "send a second message (`consilience serve --then density`); of few parameters, compare with"
             " method='semiparametric', parametric=False"
         )
+    }
+
+
+def _chain_notes(stack: Subposteriors) -> dict[str, str]:
+    """Return chains that diverged or did not mix, and were taken since somebody allowed it."""
+    return {
+        f"{name}: {problem.subject} {problem.text}": "sample again (a smaller step, another parametrisation)"
+        for name, site in zip(stack.names, stack.sites, strict=True)
+        for problem in chain_problems(site)
     }
 
 
