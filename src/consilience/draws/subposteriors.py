@@ -155,6 +155,11 @@ class Subposteriors:
         is_shifted = (shift > MIN_SHIFT) & (shift > 3.0 * error)
         return int(np.argmax(np.where(is_shifted, shift, 0.0))) if np.any(is_shifted) else None
 
+    @property
+    def is_skewed(self) -> bool:
+        """Whether the Gaussian product is off by skewness: of one site, or of all together."""
+        return self.most_skewed is not None or self.most_shifted is not None
+
     @cached_property
     def bimodal(self) -> tuple[Labels, ...]:
         """Coordinates with two modes that are apart, by site."""

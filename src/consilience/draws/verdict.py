@@ -69,7 +69,8 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
     against |= _size_notes(stack)
     against |= _shape_notes(stack)
     if not method.takes_modes and not isinstance(method, WASP):
-        against |= _skewness_notes(stack, method)
+        by_densities = isinstance(method, DrawsAuto) and "acceptance_rate" in details
+        against |= _density_notes(stack) if by_densities else _skewness_notes(stack, method)
     if method.allow_divergent:
         against |= _chain_notes(stack)
     if code == "fine" and against:
@@ -186,15 +187,9 @@ def _skewness_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]
         site, place = stack.most_skewed
         skewness = f"{names[place]} at {stack.names[site]} by {stack.skewness[site, place]:.2f}"
         sentences.append(f"subposteriors are skewed ({skewness})")
-    shifted = None
-    if method.needs_covariance and not isinstance(method, HierarchicalDraws):
-        shifted = stack.most_shifted
-    if shifted is not None:
-        shift = abs(stack.shift_by_skewness[0][shifted])
-        sentences.append(
-            f"by the third moments of all sites the mean of {names[shifted]} is about {shift:.2f} standard deviations"
-            " off"
-        )
+    is_product = method.needs_covariance and not isinstance(method, HierarchicalDraws)
+    if is_product and (shift := _shift_in_words(stack)):
+        sentences.append(f"by the third moments of all sites {shift}")
     elif sentences:
         sentences.append("errors of 0.1 to 0.6 standard deviations were measured of such")
     if not sentences:
@@ -205,6 +200,26 @@ def _skewness_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]
             " method='semiparametric', parametric=False"
         )
     }
+
+
+def _density_notes(stack: Subposteriors) -> dict[str, str]:
+    """Return that subposteriors are skewed, so that the default multiplied their densities."""
+    shift = _shift_in_words(stack)
+    instead = f": in a product of Gaussians {shift}" if shift else ""
+    return {
+        f"subposteriors are skewed, so that their densities are multiplied{instead}": (
+            "send a second message (`consilience serve --then density`)"
+        )
+    }
+
+
+def _shift_in_words(stack: Subposteriors) -> str:
+    """Return how far third moments put a mean of the Gaussian product off; empty where that is within chance."""
+    place = stack.most_shifted
+    if place is None:
+        return ""
+    shift = abs(stack.shift_by_skewness[0][place])
+    return f"the mean of {stack.sites[0].coordinate_names[place]} is about {shift:.2f} standard deviations off"
 
 
 def _chain_notes(stack: Subposteriors) -> dict[str, str]:
