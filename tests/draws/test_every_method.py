@@ -189,7 +189,8 @@ def test_the_default_multiplies_densities_of_few_skewed_coordinates_and_is_neare
 
 def test_the_default_is_not_moved_by_a_trial_of_densities_that_was_not_taken():
     rng = np.random.default_rng(3)
-    sites = [cs.Draws({"beta": rng.gamma(2.0, size=(2, 300, 4))}, prior=0.1) for _ in range(10)]
+    places = 1.5 * rng.normal(size=(10, 4))  # apart, so that few draws lie near the product
+    sites = [cs.Draws({"beta": place + rng.gamma(2.0, size=(2, 300, 4))}, prior=0.1) for place in places]
     default, consensus = cs.fuse(sites), cs.fuse(sites, "consensus_mc")
     assert default.details["chosen"] == "consensus_mc"
     np.testing.assert_array_equal(flat(default), flat(consensus))
