@@ -66,6 +66,24 @@ def test_what_cannot_be_added_or_removed_is_named():
         cs.remove(cs.fuse(scalers, min_count=0), scalers[0])
 
 
+def test_a_site_is_added_under_its_name_and_a_name_alone_takes_nothing_out():
+    X, y = regression_rows(0)
+    parts = [cs.describe(LinearRegression().fit(X[j::3], y[j::3]), (X[j::3], y[j::3])) for j in range(3)]
+    fusion = cs.fuse({"lund": parts[0], "oslo": parts[1]})
+    added = cs.add(fusion, {"riga": parts[2]})
+    assert [record["name"] for record in added.record["inputs"]] == ["lund", "oslo", "riga"]
+    np.testing.assert_array_equal(added.model.coef_, cs.add(fusion, parts[2]).model.coef_)
+    np.testing.assert_array_equal(
+        cs.remove(added, {"riga": parts[2]}).model.coef_, cs.remove(added, parts[2]).model.coef_
+    )
+    with pytest.raises(cs.InputError, match="is called oslo, as another site in the fusion is; give it another name"):
+        cs.add(fusion, {"oslo": parts[2]})
+    with pytest.raises(cs.InputError, match="is a mapping of 2 models, expected one; give one after another"):
+        cs.add(fusion, {"riga": parts[2], "kiel": parts[2]})
+    with pytest.raises(cs.InputError, match=r"is the name of a site, riga, and .*; give what the site had sent"):
+        cs.remove(added, "riga")
+
+
 def test_a_removal_that_rounding_would_spoil_is_refused():
     X, y = regression_rows(0)
     small = cs.describe(LinearRegression().fit(X[:200], y[:200]), (X[:200], y[:200]))

@@ -131,7 +131,9 @@ def _of_two(first_label: str, first: Draws, label: str, site: Draws) -> list[Pro
         if own.shape[2:] != values.shape[2:]:
             problems.append(differs(f"{name} has shape", own.shape[2:], values.shape[2:], "fit the same model"))
         elif site.dims_of(name) != first.dims_of(name):
-            problems.append(differs(f"{name} has the dims", site.dims_of(name), first.dims_of(name)))
+            its, expected = (", ".join(draws.dims_of(name)) for draws in (site, first))
+            remedy = f"name axes alike: dims={{{name!r}: {first.dims_of(name)!r}}}"
+            problems.append(differs(f"{name} has the dims", its, expected, remedy))
         if site.constraints[name] != first.constraints[name]:
             its, expected = (draws.constraints[name].to_json() for draws in (site, first))
             problems.append(differs(f"{name} is", its, expected, "state the same constraints"))
@@ -150,7 +152,14 @@ def _of_two(first_label: str, first: Draws, label: str, site: Draws) -> list[Pro
         for name in ("jacobian", "exchangeable", "likelihood_power")
         if getattr(site, name) != getattr(first, name)
     ]
-    if _prior_kind(site) != _prior_kind(first):
+    if (site.prior is None) != (first.prior is None):
+        silent, stating = (first_label, label) if first.prior is None else (label, first_label)
+        problems.append(
+            Problem(
+                silent, f"does not say what of the prior its draws hold, and {stating} does", "state prior= there too"
+            )
+        )
+    elif _prior_kind(site) != _prior_kind(first):
         problems.append(
             differs("states a prior that is", _prior_kind(site), _prior_kind(first), "sample all sites alike")
         )
@@ -161,8 +170,6 @@ def _prior_kind(draws: Draws) -> object:
     """Return what must agree of priors: laws whole, powers not."""
     if isinstance(draws.prior, float):
         return "a power"
-    if draws.prior is None:
-        return "not stated"
     if isinstance(draws.prior, dict):
         return {name: draws.prior[name] for name in sorted(draws.prior)}
     return draws.prior

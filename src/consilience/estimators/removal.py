@@ -7,7 +7,9 @@ site give that site's sums to whoever has both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,8 +62,9 @@ def add(fused: Any, model: Any) -> EstimatorFusion:
     ----------
     fused : EstimatorFusion, Statistics or path
         What was fused before.
-    model : fitted estimator, Statistics or path
-        What the site sends; of an estimator that does not keep its sums, ``cs.describe(model, data=...)``.
+    model : fitted estimator, Statistics, path, or mapping of one name to such
+        What the site sends, and its name; of an estimator that does not keep its sums, ``cs.describe(model,
+        data=...)``. Default name: the beginning of its digest.
 
     Returns
     -------
@@ -92,7 +95,10 @@ def add(fused: Any, model: Any) -> EstimatorFusion:
     for problem in withheld:
         warn_caller(problem.about("the model"), WithheldWarning)
     joined = average([whole, left])
-    name = f"added {part.digest[:12]}"  # a name for each, by which its file is known too
+    names = [record["name"] for record in _records(provenance)]
+    name = next(iter(model)) if isinstance(model, Mapping) else f"added {part.digest[:12]}"
+    if name in names:
+        raise InputError("the model", f"is called {name}, as another site in the fusion is", "give it another name")
     of_its_parts = {digest: f"{name} > {theirs}" for digest, theirs in _digests(of_part).items()}
     digests = {**known, **of_its_parts, part.digest: name}
     record = {"name": name, "components": part.n_components, "weight": part.n_observations}
@@ -121,7 +127,15 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
     UnsupportedError
         For estimators made of extremes, and refined ones, which nothing can be taken out of.
     """
-    (whole, provenance), (part, _) = _read(fused, "the fusion"), _read(model, "the model")
+    whole, provenance = _read(fused, "the fusion")
+    names = [record["name"] for record in _records(provenance)]
+    if isinstance(model, str) and model in names and not Path(model).exists():
+        raise InputError(
+            "the model",
+            f"is the name of a site, {model}, and the fusion does not keep its sums apart",
+            "give what the site had sent, or fuse the others",
+        )
+    part, _ = _read(model, "the model")
     _require_agreement(whole, part)
     whole = whole.without_fourth_moments()  # which are of these very rows
     known = _digests(provenance)
@@ -215,7 +229,10 @@ def _less(name: str, values: Array, part: Array) -> Array:
 
 def _read(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | None]:
     """Return the statistics of an object or a file, with its provenance where it was fused."""
-    (one,) = name_inputs([value])
+    inputs = name_inputs(value if isinstance(value, Mapping) else [value])
+    if len(inputs) != 1:
+        raise InputError(called, f"is a mapping of {len(inputs)} models, expected one", "give one after another")
+    (one,) = inputs
     try:
         if one.file is not None:
             one.file.header()  # which says why, where it cannot be read

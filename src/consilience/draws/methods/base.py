@@ -149,11 +149,12 @@ class DrawsMethod(Options, ABC):
         return [
             Problem(
                 stack.names[number],
-                "has variables that are functions of each other, so that their covariance is singular",
+                f"has variables that are functions of each other ({stack.called(places)}), so that their covariance is"
+                " singular",
                 "name the parameters alone with only=(...); transformed parameters and generated quantities follow",
                 "E-NUMBER",
             )
-            for number in stack.singular_sites()
+            for number, places in stack.singular_sites().items()
         ]
 
     def _mode_problems(self, stack: Subposteriors) -> list[Problem]:

@@ -358,9 +358,22 @@ def as_rows(values: Any, name: str) -> Array:
     except (TypeError, ValueError):
         raise InputError(name, "expected rows of numbers", code="E-TYPE") from None
     if array.ndim != 2:
-        raise InputError(name, f"expected a row of features for each input, found shape {array.shape}", code="E-SHAPE")
-    if not np.all(np.isfinite(array)):
-        raise InputError(name, "has features that are NaN or infinite", code="E-NUMBER")
+        raise InputError(
+            name,
+            f"expected a row of features for each input, found shape {array.shape}",
+            "give rows (n, columns), or features= that make such of each input",
+            "E-SHAPE",
+        )
+    is_odd = ~np.isfinite(array)
+    if np.any(is_odd):
+        row, column = np.argwhere(is_odd)[0]
+        raise InputError(
+            name,
+            f"has features that are NaN or infinite ({is_odd.any(axis=1).sum():,} of {len(array):,} rows; the first is"
+            f" row {row}, feature {column}, counted from 0)",
+            "leave these rows out, or impute them alike at all sites",
+            "E-NUMBER",
+        )
     return array
 
 

@@ -226,9 +226,9 @@ class Head:
         is_held = self._hold_out(rows, y, held_out, rng)
         rows, y = rows[~is_held], y[~is_held]
         if len(rows) < max(min_count, 1.0):
-            raise InputError(
-                "y", f"has {len(rows)} rows, fewer than {max(min_count, 1):g}: nothing may leave", code="E-FEW"
-            )
+            text = f"has {len(rows)} rows, fewer than {max(min_count, 1):g}: nothing may leave"
+            remedy = "take more rows, or a lower min_count=" if len(rows) else "take more rows"
+            raise InputError("y", text, remedy, "E-FEW")
         sums = self._adapter.sums_of_rows(SiteRows(rows, y), None, 0, self.parameters, products=False)
         self.statistics = Statistics(
             self.head_kind,
@@ -331,7 +331,9 @@ def _without_thin_classes(
     is_kept = (counts > 0) & (counts >= min_count)
     thin = np.flatnonzero((counts > 0) & ~is_kept)
     if not np.any(is_kept):
-        remedy = "real numbers take Head('ridge_regression')" if labels.array().dtype.kind == "f" else ""
+        remedy = "min_count=0 keeps classes of fewer"
+        if labels.array().dtype.kind == "f":
+            remedy += "; real numbers take Head('ridge_regression')"
         raise InputError("y", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", remedy, "E-FEW")
     for number in thin.tolist():
         text = f"has {counts[number]} rows, fewer than {min_count:g}: they are in no sum"

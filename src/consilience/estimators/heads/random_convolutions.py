@@ -215,7 +215,8 @@ def random_convolutions(
         raise OptionError("scale", f"expected a positive number, found {scale!r}")
     least = max(SIDES) + (GRID - 1) * stride
     if min(sizes[1:]) < least:
-        raise OptionError("shape", f"is {sizes[1]} x {sizes[2]}, expected images of {least} x {least} or more")
+        text = f"is {sizes[1]} x {sizes[2]}, expected images of {least} x {least} or more"
+        raise OptionError("shape", text, "flatten small images, and take random_fourier")
     made = RandomConvolutions((sizes[0], sizes[1], sizes[2]), int(count), int(seed), int(stride), float(scale))
     remember(made)
     return made
