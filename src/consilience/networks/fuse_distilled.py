@@ -120,16 +120,21 @@ def fuse_distilled(
     if is_narrower:  # several units of a model became one: its layers are none that this network's could be fitted to
         method = replace(method, refit=False)
     workshop = Workshop(models, sites, arguments, None, method, matching_rng, progress)
-    inputs = choice_inputs(
-        workshop.ordered,
-        workshop.modules,
-        arguments.inputs,
-        arguments.example,
-        method.n_inputs,
-        input_rng,
-        progress,
-        method.max_seconds,
-    )
+    try:
+        inputs = choice_inputs(
+            workshop.ordered,
+            workshop.modules,
+            arguments.inputs,
+            arguments.example,
+            method.n_inputs,
+            input_rng,
+            progress,
+            method.max_seconds,
+        )
+    except OptionError as error:
+        if method.max_seconds is None:
+            raise
+        raise _too_short(method) from error  # which names the caller's bound, and not the images' share of it
     if inputs is None:
         raise InputError([_no_inputs(sites)])
     options = CandidateOptions(refit=method.refit, max_seconds=method.max_seconds)

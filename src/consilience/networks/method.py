@@ -445,7 +445,7 @@ def _transported(
 ) -> tuple[list[AnyArray], list[Any]]:
     """Return one array of every model after transport, and its ownership mask: 1 where the model owns the receiver.
 
-    The masks broadcast to the arrays; the mask of an array without an output axis that moves is the number 1.
+    The masks broadcast to the arrays; where the model has every unit of the output axes, the mask is the number 1.
     """
     layout = ensemble.symmetry.layouts[key]
     arrays, ownership = [], []
@@ -455,7 +455,7 @@ def _transported(
         for number, axis in enumerate(layout.axes):
             values = move_axis(values, number, axis, model_transports, network.units)
             # Only the output side decides ownership: a column of a unit that the model lacks is a zero that counts.
-            if axis.moves and axis.side != "input":
+            if axis.side != "input" and not _owns_axis(axis, model_transports):
                 shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
                 mask = mask * np.reshape(owned_entries(axis, model_transports, ensemble.target_units), shape)
         arrays.append(values)
@@ -463,9 +463,14 @@ def _transported(
     return arrays, ownership
 
 
+def _owns_axis(axis: Axis, transports: Mapping[str, Transport]) -> bool:
+    """Return whether a model has every unit of an axis of the fused network, so that no mask is needed."""
+    return all(segment.group is None or transports[segment.group].owns_all for segment in axis.segments)
+
+
 def _mean_over_owners(arrays: Sequence[AnyArray], ownership: Sequence[Any], weights: Sequence[float]) -> AnyArray:
     """Return the weighted mean of arrays, every entry over the models that own it."""
-    if all(np.all(np.asarray(mask) == 1.0) for mask in ownership):
+    if all(isinstance(mask, float) or np.all(mask == 1.0) for mask in ownership):
         # Written as the heaviest array plus weighted differences, so that equal arrays return to the last bit.
         heaviest = max(range(len(arrays)), key=weights.__getitem__)
         total = arrays[heaviest]
