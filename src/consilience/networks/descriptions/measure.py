@@ -543,7 +543,8 @@ class _Measurement:
         n_said = int(self.counts[said].sum())
         # Sums that do not tell classes apart, for want of memory, leave the site whole or not at all.
         is_all = len(np.setdiff1d(np.flatnonzero(self.counts), said)) == 0
-        has_moments = n_said >= MIN_OBSERVATIONS and not self.is_token and (is_all or self.class_rank is not None)
+        is_described = n_said >= least_class_observations(min_count)
+        has_moments = is_described and not self.is_token and (is_all or self.class_rank is not None)
         if is_enough := n_said >= MIN_OBSERVATIONS:
             channels = {
                 path: sums.statistics(said) for path, sums in self.channels.items() if is_all or len(sums.counts) > 1
@@ -554,9 +555,10 @@ class _Measurement:
                 )
         else:
             channels = {}
+            range_alone = "" if is_described else "moments and "
             left_out.append(
-                f"{n_said} observations are fewer than {MIN_OBSERVATIONS}, so that moments and range of all inputs and "
-                "statistics of channels are left out"
+                f"{n_said} observations are fewer than {MIN_OBSERVATIONS}, so that {range_alone}range of all inputs "
+                "and statistics of channels and layers are left out"
             )
         tokens, class_tokens = self._token_counts(said, is_all, min_count, left_out)
         if self.tokens is not None and self.tokens.has_too_many_pairs:
