@@ -486,6 +486,12 @@ def test_few_observations_have_counts_and_moments_only():
     np.testing.assert_allclose(described.inputs.mean, inputs[labels < 2].mean(axis=0), rtol=1e-5)
 
 
+def test_where_every_class_is_withheld_nothing_can_be_described():
+    inputs, labels = rows(counts=(4, 3, 2))
+    with pytest.raises(InputError, match=r"9 observations, of every class fewer than 5.*give n_observations= alone"):
+        describe_network(perceptron(), (inputs, labels))
+
+
 def test_of_fewer_than_twenty_observations_inputs_have_no_moments():
     inputs, _ = rows(counts=(20,))
     with pytest.warns(cs.WithheldWarning, match="19 observations are fewer than 100, so that moments and range"):

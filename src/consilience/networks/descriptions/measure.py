@@ -515,6 +515,9 @@ class _Measurement:
             )
         withheld = withheld_classes(counts, min_count)
         n_withheld = int(counts[withheld].sum())
+        if n_withheld == (n_seen if n_observations is None else n_observations):
+            text = f"{n_seen} observations, of every class fewer than {min_count:g}, so that all of them are withheld"
+            raise InputError("data", text, "give n_observations= alone, without data, or min_count=0")
         left_out: list[str] = []
         notes = list(self.notes)
         names = () if self.classes is None else self.classes
