@@ -26,7 +26,6 @@ from consilience.networks.choice.candidate import CandidateOptions
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, DESCRIBE_MORE, Choice
 from consilience.networks.choice.workshop import Workshop
-from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fuse_aligned import NetworkArguments
 from consilience.networks.fusion import NetworkFusion
@@ -128,10 +127,9 @@ def fuse_by_choice(
                 return workshop.unseen(reason, DESCRIBE_MORE)
             who = "No site" if len(silent) == len(sites.names) else "Not every site"
             said = dict(zip(sites.names, sites.descriptions, strict=True))
-            if all(
-                (of_site := said[name]) is not None and of_site.n_observations < MIN_OBSERVATIONS for name in silent
-            ):
-                return workshop.unseen(f"{who} has {MIN_OBSERVATIONS} observations to describe its inputs by", FEW)
+            # Whoever says the shape of its inputs described them from data.
+            if all((of_site := said[name]) is not None and of_site.input_shape is not None for name in silent):
+                return workshop.unseen(f"{who} has enough observations to describe its inputs by", FEW)
             return workshop.unseen(f"{who} described its inputs", DESCRIBE)
         return workshop.finish(compare(inputs))
     except UnsupportedError as error:

@@ -23,9 +23,11 @@ MAX_NAMED = 3
 """Classes that a sentence names; further ones are counted. Chosen by hand."""
 
 DESCRIBE = "let every site describe its network: consilience.save(net, path, data=loader)"
+COMPARE = "compare it with the sites' own, which fusion.candidates holds, on rows that none was trained on"
+"""The remedy where sites predict numbers, whose distribution no description tells."""
 DESCRIBE_MORE = (
-    "describe networks with more observations of their rare classes, or give unlabelled inputs=; the notes of a "
-    "description say which classes are left out"
+    "describe networks with labels, and with more observations of their rare classes, or give unlabelled inputs=; the "
+    "notes of a description say which classes are left out"
 )
 
 
@@ -156,7 +158,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     elif harmless is None:
         text += f" {_UNKNOWN}"
         if not is_labelled and remedy is None:
-            remedy = DESCRIBE
+            remedy = COMPARE if sites.is_regression else DESCRIBE_MORE if sites.describe_inputs else DESCRIBE
     if (wider := choice.wider) is not None:
         its = percent.format(choice.by_name[wider.name])
         text += f" A network {wider.name} has {its} {choice.criterion.name}."

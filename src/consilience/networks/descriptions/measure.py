@@ -522,6 +522,9 @@ class _Measurement:
             )
         withheld = withheld_classes(counts, min_count)
         n_withheld = int(counts[withheld].sum())
+        if n_withheld == (n_seen if n_observations is None else n_observations):
+            text = f"{n_seen} observations, of every class fewer than {min_count:g}, so that all of them are withheld"
+            raise InputError("data", text, "give n_observations= alone, without data, or min_count=0")
         left_out: list[str] = []
         notes = list(self.notes)
         names = () if self.classes is None else self.classes
@@ -550,7 +553,8 @@ class _Measurement:
         n_said = int(self.counts[said].sum())
         # Sums that do not tell classes apart, for want of memory, leave the site whole or not at all.
         is_all = len(np.setdiff1d(np.flatnonzero(self.counts), said)) == 0
-        has_moments = n_said >= MIN_OBSERVATIONS and not self.is_token and (is_all or self.class_rank is not None)
+        is_described = n_said >= least_class_observations(min_count)
+        has_moments = is_described and not self.is_token and (is_all or self.class_rank is not None)
         if is_enough := n_said >= MIN_OBSERVATIONS:
             channels = {
                 path: sums.statistics(said) for path, sums in self.channels.items() if is_all or len(sums.counts) > 1
@@ -561,9 +565,10 @@ class _Measurement:
                 )
         else:
             channels = {}
+            range_alone = "" if is_described else "moments and "
             left_out.append(
-                f"{n_said} observations are fewer than {MIN_OBSERVATIONS}, so that moments and range of all inputs and "
-                "statistics of channels are left out"
+                f"{n_said} observations are fewer than {MIN_OBSERVATIONS}, so that {range_alone}range of all inputs "
+                "and statistics of channels and layers are left out"
             )
         tokens, class_tokens = self._token_counts(said, is_all, min_count, left_out)
         if self.tokens is not None and self.tokens.has_too_many_pairs:
