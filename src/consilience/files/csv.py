@@ -134,11 +134,11 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
     elif all(is_numeric):
         header = None
     else:
-        text, number = is_numeric.index(False), is_numeric.index(True)
+        column_of_text, column_of_number = is_numeric.index(False), is_numeric.index(True)
         raise InputError(
             path,
-            f"line {lines[0]}, column {text + 1}: expected a number, as in column {number + 1},"
-            f" found {first_row[text]!r:.60}; a header has no numbers",
+            f"line {lines[0]}, column {column_of_text + 1}: expected a number, as in column"
+            f" {column_of_number + 1}, found {first_row[column_of_text]!r:.60}; a header has no numbers",
             code="E-NUMBER",
         )
     if not rows:
