@@ -39,9 +39,10 @@ def echo_prose(text: str, indent: str = "  ") -> None:
         return
     width = terminal_width()
     for line in text.split("\n"):
-        indents = {"subsequent_indent": indent[: width // 2]}
-        is_wide = len(line) > width
-        click.echo(fill(line, width, break_long_words=False, break_on_hyphens=False, **indents) if is_wide else line)
+        if len(line) > width:
+            below = indent[: width // 2]
+            line = fill(line, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
+        click.echo(line)
 
 
 def echo_marked(mark: str, text: str, colour: str) -> None:
