@@ -200,6 +200,20 @@ def test_setting_options_makes_another_method_and_refuses_unknown_ones():
         method.set_params(regularisation=0.5)
 
 
+def test_a_value_that_lacks_an_attribute_says_so_by_its_code(value):
+    if isinstance(value, Options | cs.families.Family) or type(value).__name__ == "Barrier":
+        return
+    for name in ("no_such_name", "sumary", "plot", "to_frame"):
+        if hasattr(type(value), name):
+            continue
+        with pytest.raises(AttributeError, match=rf"^{type(value).__name__} has no attribute '{name}'") as caught:
+            getattr(value, name)
+        assert str(caught.value).endswith("[E-ATTRIBUTE]")
+        assert ("summary" in str(caught.value)) == (name != "no_such_name")
+    with pytest.raises(AttributeError, match=r"^_repr_png_$"):
+        _ = value._repr_png_
+
+
 @pytest.mark.parametrize("name", ["predict", "score_samples", "transform", "state_dict"])
 def test_a_fusion_asked_for_what_models_do_points_to_its_model(name, tmp_path):
     for key in ("PosteriorFusion", "NetworkFusion", "EstimatorFusion", "BayesianFusion"):

@@ -111,7 +111,7 @@ def test_arrays_by_name_are_told_to_become_draws():
     text = r"is a mapping of arrays \(beta\), which could be anything; of posterior draws, say so: consilience\.Draws"
     with pytest.raises(cs.UnsupportedError, match=text):
         cs.describe({"beta": np.zeros((2, 200))})
-    with pytest.raises(cs.InputError, match=f"^lund, oslo: {text}"):
+    with pytest.raises(cs.InputError, match=f"^lund, oslo: each {text}"):
         cs.fuse({name: {"beta": np.zeros((2, 200))} for name in ("lund", "oslo")})
 
 

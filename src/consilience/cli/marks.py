@@ -40,9 +40,8 @@ def echo_prose(text: str, indent: str = "  ") -> None:
     width = terminal_width()
     for line in text.split("\n"):
         if len(line) > width:
-            line = fill(
-                line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent[: width // 2]
-            )
+            below = indent[: width // 2]
+            line = fill(line, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
         click.echo(line)
 
 

@@ -173,7 +173,7 @@ def _print_method(method: AnyMethod, *, explain: bool) -> None:
     indent = " " * 4
     width = terminal_width()
     for default, (kind, meaning) in zip(defaults, option_meanings(method).values(), strict=True):
-        click.echo(f"  {default}" + (f"  ({kind})" if kind else ""))
+        echo_prose(f"  {default}" + (f"  ({kind})" if kind else ""), indent * 2)
         # Marks of ``code`` are for the reference page; what they mark has quotes of its own where it is a text.
         shown = re.sub(r"``([^`]*)``", lambda code: code[1] if '"' in code[1] else f"'{code[1]}'", meaning)
         click.echo(fill(shown, width, initial_indent=indent, subsequent_indent=indent) + "\n")

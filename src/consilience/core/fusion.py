@@ -84,7 +84,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     def _where_else(self, name: str) -> str:
         if name in _OF_MODELS:
             return f"the fused model may have it, as fusion.model.{name}"
-        return _ELSEWHERE.get(name, "")
+        return _ELSEWHERE.get(name) or super()._where_else(name)
 
     @property
     @abstractmethod

@@ -54,8 +54,7 @@ class Displayed:
 
     def _where_else(self, name: str) -> str:
         """Return where a value has what it is asked for and does not have, as a remedy; else ""."""
-        del name
-        return ""
+        return {"plot": "there is nothing to draw: see its summary()", "to_frame": "see its summary()"}.get(name, "")
 
     @abstractmethod
     def _headline(self) -> str:

@@ -123,10 +123,10 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
         raise FileFormatError(path, "is empty")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(rows[0]):
-            text = f"line {line}: has {len(row)} cells, expected {len(rows[0])} as in the first row"
+            reason = f"line {line}: has {len(row)} cells, expected {len(rows[0])} as in the first row"
             # Spreadsheets write so where the comma is the decimal mark.
             remedy = "write it with commas between cells, and points in numbers" if ";" in "".join(rows[0]) else ""
-            raise InputError(path, text, remedy, "E-SHAPE")
+            raise InputError(path, reason, remedy, "E-SHAPE")
     first_row = [cell.strip() for cell in rows[0]]
     is_numeric = [_is_number(cell) for cell in first_row]
     if set(first_row) & set(names or ()) or not any(is_numeric):

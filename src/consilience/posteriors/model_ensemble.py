@@ -73,7 +73,7 @@ class ModelEnsemble(Displayed):
     def _where_else(self, name: str) -> str:
         member = self.members[0]
         if not hasattr(member, name):
-            return ""
+            return super()._where_else(name)
         reason = f"what {name!r} of one {type(member).__name__} says and what another's says have no common meaning"
         return f"{reason}: ask the members, or use method 'concatenate'"
 
