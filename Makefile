@@ -47,6 +47,9 @@ demo: $(CORE)
 
 # One BLAS thread for each test process: the processes already fill the cores.
 test quick slow: export OMP_NUM_THREADS ?= 1
+# Empty, Python keeps compiled modules: without them every process that a test starts compiles the library anew, and
+# every worker the tests.
+test quick slow: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS)

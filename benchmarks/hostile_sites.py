@@ -12,8 +12,9 @@ Markov models: held-out nats above clean, of one start and of the best of five b
 LinearRegression, 8 coefficients, 200 rows a site; squared error of coefficients over clean.
 
 Seeds 0 to 2 of mixtures and of networks shaped the constants of ``posteriors/robust/judgement.py`` (the specification's
-seeds 10 and 11 saw one of them); seeds from 20 on, topics, chains and sums did not. A
-ratio is one of means over seeds. Of every defence the worst attack at each k is told, and what it costs at k = 0.
+seeds 10 and 11 saw one of them, mixtures of 30 to 36 and networks of 100 to 111 another); seeds 20 to 24, topics,
+chains and sums did not. A ratio is one of means over seeds. Of every defence the worst attack at each k is told, and
+what it costs at k = 0.
 
 Attacks: ALIE (Baruch et al. 2019) at its z_max, which at ten sites is no attack, and at z = 1.5; inner-product
 manipulation (Xie et al. 2019); "ALIE, spread", where each colluder goes a distance of its own from 0.5 to 2 deviations,

@@ -41,10 +41,14 @@ TABLES = {
 SOURCES = Path(consilience.__file__).parent
 SAYS_SO = re.compile(r"\bnew (one|method|\w+) is one file and one (line|entry) here|^Every (kind|format of files)\b")
 
+SAYS_SO_SOMEWHERE = re.compile(r"is one file and one|Every (kind|format of files)\b")
+"""What a file says that may hold a table: only these are parsed."""
+
 
 def tables_in(path):
     """Return the names that a module assigns and says to be tables."""
-    body = ast.parse(path.read_text()).body
+    text = path.read_text()
+    body = ast.parse(text).body if SAYS_SO_SOMEWHERE.search(text) else []
     for statement, after in itertools.pairwise(body):
         said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and str(after.value.value)
         if isinstance(statement, ast.AnnAssign | ast.Assign) and said and SAYS_SO.search(said):

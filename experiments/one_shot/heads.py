@@ -45,9 +45,9 @@ LEAST_STEPS = 250
 def cells(
     sets: tuple[str, ...], n_sites: tuple[int, ...], seeds: tuple[int, ...]
 ) -> Iterator[tuple[str, float, int, int]]:
-    """Yield the cells, those of few sites and of the first seed before the others."""
-    for count in n_sites:
-        for seed in seeds:
+    """Yield the cells, those of the first seed and of few sites before the others: a part that stops has every row."""
+    for seed in seeds:
+        for count in n_sites:
             for name in sets:
                 for alpha in ALPHAS:
                     yield name, alpha, count, seed

@@ -3,8 +3,9 @@
 Networks of one architecture are trained on 14 x 14 images of Fashion-MNIST, each on its own ones, of all classes alike,
 from a start of its own. Those with batch normalisation are fused from nothing but the networks; the others describe
 themselves. Rows: the sites' own networks and their ensemble; the default at the networks' width, at one and a half and
-at twice of it (``target_widths``), with its candidates, their scores and the width that the verdict names; and
-distillation. Accuracies on 5,000 test images, in evaluation mode.
+at twice of it (``target_widths``), with its candidates, their scores and the width that the verdict names; the same at
+their width without ``refit_joined``, as if there were fewer networks; and distillation. Accuracies on 5,000 test
+images, in evaluation mode.
 
 Needs ``fashion_mnist.npz`` in the folder ``CONSILIENCE_DATA``; trained networks are kept in ``CONSILIENCE_CACHE`` as
 those of ``convolutions.py``. Writes ``many.json`` beside this file after every row, so that the run may be stopped and
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -36,6 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import consilience as cs
+from consilience.networks.choice import compare
 
 RESULTS = Path(__file__).with_suffix(".json")
 EPOCHS, RATE = 8, 2e-3
@@ -51,21 +54,29 @@ FACTORS = (1.5, 2.0)
 
 @dataclass(frozen=True)
 class Case:
-    """So many networks of an architecture."""
+    """So many networks of an architecture, from a number on."""
 
     architecture: str
     count: int
+    first: int = 0
 
     @property
     def is_described(self) -> bool:
         """Whether the sites describe themselves: those without batch normalisation."""
         return not self.architecture.endswith("BN")
 
+    @property
+    def sites(self) -> range:
+        """Numbers of the sites."""
+        return range(self.first, self.first + self.count)
+
     def __str__(self) -> str:
-        return f"{self.architecture}, {self.count} networks"
+        others = f" from the {self.first + 1}th on" if self.first else ""
+        return f"{self.architecture}, {self.count} networks{others}"
 
 
 CASES = [Case(architecture, count) for architecture, counts in COUNTS.items() for count in counts]
+CASES += [Case("ResNet-8 BN", 4, 4)]
 
 
 def site_data(architecture: str, site: int) -> tuple[Tensor, Tensor]:
@@ -115,14 +126,14 @@ def widened(nets: Mapping[str, nn.Module], factor: float) -> dict[str, int]:
 
 def rows_of(case: Case) -> Mapping[str, Callable[[], dict[str, Any]]]:
     """Return what computes every row of a case, by its name."""
-    nets = {f"site {site}": trained(case.architecture, site) for site in range(case.count)}
+    nets = {f"site {site}": trained(case.architecture, site) for site in case.sites}
     example = site_data(case.architecture, 0)[0][:2]
 
     @cache
     def models() -> dict[str, Any]:
         if not case.is_described:
             return dict(nets)
-        data = {name: site_data(case.architecture, site) for site, name in enumerate(nets)}
+        data = {name: site_data(case.architecture, site) for name, site in zip(nets, case.sites, strict=True)}
         return {name: cs.describe(net, data[name], classes=10) for name, net in nets.items()}
 
     def sites() -> dict[str, Any]:
@@ -146,6 +157,10 @@ def rows_of(case: Case) -> Mapping[str, Callable[[], dict[str, Any]]]:
             "wider_widths": fusion.details.get("wider_widths"),
         }
 
+    def without_joins() -> dict[str, Any]:
+        with patch.multiple(compare, MIN_MODELS_OF_JOINS=case.count + 1, WIDER_FACTORS=()):
+            return fused(None, None)
+
     def ensemble() -> dict[str, Any]:
         return {"eval": accuracy(cs.fuse(list(nets.values()), "ensemble").model)}
 
@@ -153,6 +168,7 @@ def rows_of(case: Case) -> Mapping[str, Callable[[], dict[str, Any]]]:
         "sites": sites,
         "ensemble": ensemble,
         "default": partial(fused, None, None),
+        "without joins": without_joins,
         **{f"default, {factor:g} times as wide": partial(fused, None, factor) for factor in FACTORS},
         "distill": partial(fused, "distill", None),
     }
@@ -184,7 +200,7 @@ def main() -> None:
         if arguments.only not in str(case):
             continue
         if arguments.train:
-            for site in range(case.count):
+            for site in case.sites:
                 trained(case.architecture, site)
             sys.stdout.write(f"{case}: trained\n")
             sys.stdout.flush()

@@ -20,12 +20,15 @@ ROWS = {
     "distill, described": "`distill`, described",
 }
 MODES = ("eval", "train", "recalibrated")
+NOT_RUN = "not run"
+PLANNED = ("ResNet-8 BN, cifar10 16x16",)
+"""Groups of ``convolutions.CASES`` of which nothing was run."""
 
 
-def _cell(rows: list[dict[str, Any]]) -> str:
+def _cell(rows: list[dict[str, Any]], missing: str = NOT_RUN) -> str:
     """Return the mean accuracies of pairs in every mode, and how many pairs there are where it is not one."""
     if not rows:
-        return ""
+        return missing
     shown = " / ".join(f"{mean(row[mode] for row in rows):.1f}" for mode in MODES if mode in rows[0])
     return shown + (f" ({len(rows)})" if len(rows) > 1 else "")
 
@@ -43,7 +46,7 @@ def _best_fused(row: dict[str, Any]) -> dict[str, Any]:
 def convolutions_table() -> str:
     """Return accuracies by way of fusing (row) and kind of networks (column), means over pairs."""
     results = json.loads(RESULTS.read_text())["rows"]
-    groups = list(dict.fromkeys(row["group"] for row in results))
+    groups = list(dict.fromkeys([*(row["group"] for row in results), *PLANNED]))
     by_row = {
         (group, name): [row for row in results if row["group"] == group and row["row"] == name]
         for group in groups
@@ -53,19 +56,18 @@ def convolutions_table() -> str:
     of_sites = [
         f"{mean(value for row in by_row[group, 'sites'] for value in row['sites']):.1f}"
         if by_row[group, "sites"]
-        else ""
+        else NOT_RUN
         for group in groups
     ]
     lines.append(f"| mean site | {' | '.join(of_sites)} |")
     ensembles = [_cell([{"eval": row["eval"]} for row in by_row[group, "sites"]]) for group in groups]
     lines.append(f"| ensemble | {' | '.join(ensembles)} |")
     for name, shown in ROWS.items():
-        if any(by_row[group, name] for group in groups):
-            lines.append(f"| {shown} | {' | '.join(_cell(by_row[group, name]) for group in groups)} |")
-            fused = [[_best_fused(row) for row in by_row[group, name] if _is_site(row)] for group in groups]
-            if any(fused):
-                cells = " | ".join(_cell(rows) for rows in fused)
-                lines.append(f"| where that is a site's own network, the fused one of the best score | {cells} |")
+        lines.append(f"| {shown} | {' | '.join(_cell(by_row[group, name]) for group in groups)} |")
+        fused = [[_best_fused(row) for row in by_row[group, name] if _is_site(row)] for group in groups]
+        if any(fused):
+            cells = " | ".join(_cell(rows, missing="") for rows in fused)
+            lines.append(f"| where that is a site's own network, the fused one of the best score | {cells} |")
     return "\n".join(lines) + "\n"
 
 
@@ -74,7 +76,7 @@ MANY_ROWS = ("default", "default, 1.5 times as wide", "default, 2 times as wide"
 
 
 def many_networks_table() -> str:
-    """Return accuracies of many networks in one width and in wider ones; rows that were not run are empty."""
+    """Return accuracies of many networks in one width and in wider ones."""
     results = json.loads(MANY.read_text())["rows"]
     by_row = {(row["case"], row["row"]): row for row in results}
     lines = [
@@ -85,9 +87,9 @@ def many_networks_table() -> str:
         if (case, "ensemble") not in by_row:
             continue
         sites = by_row[case, "sites"]["sites"]
-        cells = [f"{by_row[case, name]['eval']:.1f}" if (case, name) in by_row else "" for name in MANY_ROWS]
+        cells = [f"{by_row[case, name]['eval']:.1f}" if (case, name) in by_row else NOT_RUN for name in MANY_ROWS]
         default = by_row.get((case, "default"))
-        named = ""
+        named = NOT_RUN
         if default is not None:
             wider = [score for name, score in default["scores"].items() if name.endswith("as wide")]
             named = " / ".join(f"{100 * score:.1f}" for score in (default["scores"][default["chosen"]], *wider))

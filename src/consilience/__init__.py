@@ -23,7 +23,7 @@ from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.predictive import predictive_scores
 from consilience.bayesian.predictive_scores import PredictiveScores
 from consilience.bayesian.readers.table import as_bayesian_network
-from consilience.catalogue import suggestion
+from consilience.catalogue import no_attribute
 from consilience.checkpoints.merge import Merge, merge
 from consilience.checkpoints.methods.slerp import SLERP
 from consilience.checkpoints.methods.task_vectors import DARE, TIES, TaskArithmetic
@@ -101,8 +101,7 @@ def __getattr__(name: str) -> Any:
     """Import ``federated`` and ``testing`` where they are used, and modules of old names, as ``learners.horseshoe``."""
     if name in ("federated", "testing") or f"{__name__}.{name}" in renamed_modules.RENAMED:
         return import_module(f"{__name__}.{name}")
-    meant = "" if name.startswith("_") else suggestion(name, __all__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")
+    raise no_attribute(f"module {__name__!r}", name, known=__all__)
 
 
 __all__ = [

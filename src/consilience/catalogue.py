@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from itertools import islice
@@ -11,25 +12,36 @@ from consilience.errors import FAMILIES, Problem
 
 CATALOGUE: Mapping[str, str] = {
     "E-ADAPTER": "adapters that cannot be merged as they are",
+    "E-ATTRIBUTE": "an attribute that a value or module does not have",
     "E-COLUMN": "a column that the models expect is not in the data",
     "E-COMMAND": "a command that does not exist",
     "E-CONFIG": "configurations or tokenizers that differ",
     "E-COUNT": "one model where two or more are expected",
     "E-DATA": "data given as a model",
+    "E-DESCRIBE": "an estimator that does not keep what is summed",
     "E-EXTRA": "a library that is not installed",
+    "E-FEW": "too few observations to leave a site, or to be calculated with",
     "E-FILE": "a file that is not what its reader can read",
-    "E-INPUT": "models or data that cannot be used as they are",
+    "E-INPUT": "models or data that cannot be used as they are, for another reason",
     "E-METHOD": "a method that does not exist",
+    "E-MISMATCH": "models or files that do not go together",
     "E-MISSING": "a file that is not there",
     "E-MODEL": "a model that cannot be fused",
     "E-NARROWER": "a target narrower than the networks",
+    "E-NEEDED": "something that is needed and was not given",
+    "E-NUMBER": "numbers that nothing can be calculated with",
+    "E-OBSERVATIONS": "a model whose number of observations is not known",
     "E-OPTION": "an option that does not exist",
+    "E-OUTPUT": "an output that cannot be written where it is to go",
     "E-REBUILD": "something that cannot be rebuilt",
     "E-RECIPE": "a key that a recipe does not have",
-    "E-ROUND": "a round that ended without a fused model",
+    "E-ROUND": "a round that goes wrong, or a message of it that is refused",
+    "E-SHAPE": "an array, a table or a list of another shape than expected",
     "E-SUPPORT": "something that is not supported for this kind of model",
     "E-SYSTEM": "a fault of the machine: disk, memory, interruption",
     "E-TRACE": "a module that cannot be traced",
+    "E-TWICE": "something that would count twice",
+    "E-TYPE": "a value of another type than expected",
     "E-UNFITTED": "a model that was not fitted",
     "E-USAGE": "a command line that cannot be understood",
     "E-VALUE": "an option whose value is not taken, or that does not belong there",
@@ -91,6 +103,32 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """What other libraries (scikit-learn, mergekit, PyTorch) call an option, and what this one calls it; the first that is
 known where it was given counts."""
 
+
+def no_attribute(owner: object, name: str, remedy: str = "", known: Collection[str] | None = None) -> AttributeError:
+    """Return the error of a name that an object or module does not have.
+
+    Parameters
+    ----------
+    owner : object
+        The object, or what a message calls it, such as "module 'consilience'".
+    name : str
+        What it was asked for.
+    remedy : str, optional
+        Where to find that instead. Default: none.
+    known : collection of str, optional
+        Its public names, among which a misspelt one is looked for. Default: those of the object.
+
+    Examples
+    --------
+    >>> no_attribute("module 'consilience'", "fues", known=["fuse"])
+    AttributeError("module 'consilience' has no attribute 'fues', did you mean fuse? [E-ATTRIBUTE]")
+    """
+    called = owner if isinstance(owner, str) else type(owner).__name__
+    public = [one for one in dir(owner) if not one.startswith("_")] if known is None else known
+    meant = "" if remedy or name.startswith("_") else suggestion(name, public)
+    return AttributeError(str(Problem("", f"{called} has no attribute {name!r}{meant}", remedy, "E-ATTRIBUTE")))
+
+
 _MAX_SIBLINGS = 1000
 """Files of a folder among which a misspelt name is looked for. A bound on time."""
 
@@ -136,13 +174,17 @@ def with_suggestions(names: Iterable[object], known: Collection[str]) -> str:
     return ", ".join(f"{name}{suggestion(name, known)}" for name in names)
 
 
+_VERB = re.compile(r"(is|was|has|does|states|lacks|needs|sets|says|keeps|holds)\b")
+"""A verb of one subject, with which the text of a problem begins."""
+
+
 def said_once(problems: Iterable[Problem]) -> list[Problem]:
     """Return problems of the catalogue that several subjects share as one of all of them; all others as they are.
 
     Examples
     --------
     >>> said_once([Problem("a", "is data", "fit a model", "E-DATA"), Problem("b", "is data", "fit a model", "E-DATA")])
-    ['a, b: is data; fit a model [E-DATA]']
+    ['a, b: each is data; fit a model [E-DATA]']
     """
     subjects: dict[Problem, list[str]] = {}  # by the problem without its subject, or as it is
     for problem in problems:
@@ -152,7 +194,8 @@ def said_once(problems: Iterable[Problem]) -> list[Problem]:
     once: list[Problem] = []
     for shared, names in subjects.items():
         if not shared.subject and names[0]:
-            once.append(shared.about(_enumerated(names)))
+            text = f"each {shared.text}" if len(names) > 1 and _VERB.match(shared.text) else shared.text
+            once.append(Problem(_enumerated(names), text, shared.remedy, shared.code))
         else:
             once += [shared] * len(names)
     return once

@@ -34,7 +34,7 @@ def as_rows(name: str, values: ArrayLike, columns: int | None = None) -> Array:
         rows = rows[None, :]
     if rows.ndim != 2 or (columns is not None and rows.shape[1] != columns):
         expected = f"(n, {'any' if columns is None else columns})"
-        raise InputError(name, f"expected an array of shape {expected}, found {np.shape(values)}")
+        raise InputError(name, f"expected an array of shape {expected}, found {np.shape(values)}", code="E-SHAPE")
     return rows
 
 
@@ -44,7 +44,11 @@ def as_vector(name: str, values: ArrayLike, length: int | None = None) -> Array:
     if vector.ndim == 0:
         vector = np.full(1 if length is None else length, float(vector))
     if vector.ndim != 1 or (length is not None and vector.shape[0] != length):
-        raise InputError(name, f"expected {'any number of' if length is None else length} values, found {vector.shape}")
+        raise InputError(
+            name,
+            f"expected {'any number of' if length is None else length} values, found {vector.shape}",
+            code="E-SHAPE",
+        )
     return vector
 
 
@@ -54,7 +58,9 @@ def as_matrices(name: str, values: ArrayLike, dim: int) -> Array:
     if matrices.ndim == 2:
         matrices = matrices[None]
     if matrices.ndim != 3 or matrices.shape[1:] != (dim, dim):
-        raise InputError(name, f"expected an array of shape (n, {dim}, {dim}), found {np.shape(values)}")
+        raise InputError(
+            name, f"expected an array of shape (n, {dim}, {dim}), found {np.shape(values)}", code="E-SHAPE"
+        )
     return matrices
 
 

@@ -46,6 +46,8 @@ class Problem(str):
     code : str, optional
         Its entry in the catalogue of problems (docs/errors.md), such as "E-OPTION". Default: that of the error which
         it is raised with.
+    ends_with_code : bool, optional
+        Whether the sentence ends with the code. Default: True; False for a line of a report whose last line does.
 
     Examples
     --------
@@ -60,20 +62,27 @@ class Problem(str):
     text: str
     remedy: str
     code: str
+    ends_with_code: bool
 
-    def __new__(cls, subject: object, text: str, remedy: str = "", code: str = "") -> Self:
+    def __new__(cls, subject: object, text: str, remedy: str = "", code: str = "", ends_with_code: bool = True) -> Self:
         """Make the sentence of its parts."""
         name = str(subject)
         text, code_of_cause = split_codes(text)  # what is said of another error says it without its code
         code = code or code_of_cause
-        sentence = f"{name}: " * bool(name) + text + f"; {remedy}" * bool(remedy) + f" [{code}]" * bool(code)
-        problem = super().__new__(cls, sentence)
+        ending = f" [{code}]" if code and ends_with_code else ""
+        problem = super().__new__(cls, f"{name}: " * bool(name) + text + f"; {remedy}" * bool(remedy) + ending)
         problem.subject, problem.text, problem.remedy, problem.code = name, text, remedy, code
+        problem.ends_with_code = ends_with_code
         return problem
 
-    def __getnewargs__(self) -> tuple[str, str, str, str]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[str, str, str, str, bool]:  # type: ignore[override]
         """Return the parts, for pickles and copies; those of a text would be the sentence alone."""
-        return self.subject, self.text, self.remedy, self.code
+        return self.subject, self.text, self.remedy, self.code, self.ends_with_code
+
+    def with_parts(self, **parts: Any) -> Problem:
+        """Return the problem with other parts in place of some."""
+        names = ("subject", "text", "remedy", "code", "ends_with_code")
+        return Problem(**{name: getattr(self, name) for name in names} | parts)
 
     @classmethod
     def of(cls, sentence: str) -> Problem:
@@ -82,20 +91,20 @@ class Problem(str):
 
     def coded(self, code: str) -> Problem:
         """Return the problem with a code where it has none of its own."""
-        return self if self.code else Problem(self.subject, self.text, self.remedy, code)
+        return self if self.code else self.with_parts(code=code)
 
     def about(self, subject: object) -> Problem:
         """Return the problem as another's fault: of the input, say, whose part the subject so far is."""
-        return Problem(subject, f"{self.subject}: " * bool(self.subject) + self.text, self.remedy, self.code)
+        return self.with_parts(subject=subject, text=f"{self.subject}: " * bool(self.subject) + self.text)
 
     def renamed(self, old: object, new: object) -> Problem:
         """Return the problem with a name replaced wherever it stands: a path on a server, say, by the site's."""
         subject, text, remedy = (part.replace(str(old), str(new)) for part in (self.subject, self.text, self.remedy))
-        return Problem(subject, text, remedy, self.code)
+        return self.with_parts(subject=subject, text=text, remedy=remedy)
 
     def without_subject(self) -> Problem:
         """Return the problem for where the subject is named already."""
-        return Problem("", self.text, self.remedy, self.code)
+        return self.with_parts(subject="")
 
 
 class ConsilienceError(Exception):
@@ -125,7 +134,7 @@ class ConsilienceError(Exception):
     @overload
     def __init__(self, problems: str | Iterable[str], /) -> None: ...
     @overload
-    def __init__(self, subject: object, text: str, remedy: str = "", code: str = "", /) -> None: ...
+    def __init__(self, subject: object, text: str, /, remedy: str = "", code: str = "") -> None: ...
     def __init__(self, problems: Any, text: str | None = None, remedy: str = "", code: str = "") -> None:
         if text is not None:
             problems = Problem(problems, text, remedy, code)
@@ -158,7 +167,8 @@ class UnsupportedError(ConsilienceError, TypeError):
 
 FAMILIES = (
     *(error.code for error in (InputError, FileFormatError, OptionError, UnsupportedError)),
-    "E-ROUND", "E-SYSTEM", "E-USAGE",
+    "E-FEW", "E-MISMATCH", "E-NEEDED", "E-NUMBER", "E-OUTPUT", "E-ROUND", "E-SHAPE", "E-SYSTEM", "E-TWICE", "E-TYPE",
+    "E-USAGE",
 )  # fmt: skip
 """Codes of families: of problems that have no narrower one."""
 

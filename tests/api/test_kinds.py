@@ -19,7 +19,7 @@ from consilience.api.kinds import (
 from consilience.core.inputs import NamedInput, name_inputs
 from consilience.errors import FileFormatError
 from tests.api.kinds_zoo import FILES, FORMAT_NAMES, KIND_NAMES, OBJECTS, OF_SHARDS, packed
-from tests.refusals.running import command
+from tests.cli.running import command
 
 every_kind = pytest.mark.parametrize("name", KIND_NAMES)
 every_format = pytest.mark.parametrize("name", FORMAT_NAMES)

@@ -1,6 +1,8 @@
-"""The command in a process of its own, with and without a terminal."""
+"""The command in this process, which is quick, and in one of its own, with and without a terminal."""
 
+import contextlib
 import fcntl
+import io
 import os
 import pty
 import re
@@ -13,7 +15,9 @@ import termios
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
+from consilience.cli import main
 from consilience.errors import FAMILIES
 
 COMMAND = [sys.executable, "-m", "consilience"]
@@ -24,7 +28,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": 
 class Finished:
     """How a run of the command ended."""
 
-    code: int
+    code: object
     out: str
     err: str
 
@@ -46,8 +50,24 @@ def rows_of(inspected):
     return rows.splitlines()
 
 
+def command(*arguments):
+    """Run the command's entry point in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    handler = signal.getsignal(signal.SIGTERM)
+    code = 0
+    try:
+        words = mock.patch.object(sys, "argv", ["consilience", *map(str, arguments)])
+        with words, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    return Finished(code, out.getvalue(), err.getvalue())
+
+
 def run(*arguments, **settings):
-    """Run the command to its end."""
+    """Run the command to its end in a process of its own."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         env=ENVIRONMENT,

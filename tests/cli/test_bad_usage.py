@@ -98,8 +98,8 @@ def test_usage_is_explained(command, unchanged, words):
     assert USAGE[words] in done.err
 
 
-def test_usage_errors_of_a_process(process):
-    done = process("fuse", *TWO, *OUTPUT, "--weights", "1,2,3")
+def test_usage_errors_are_one_line_after_the_usage(command):
+    done = command("fuse", *TWO, *OUTPUT, "--weights", "1,2,3")
     assert (done.code, done.out) == (2, "")
     assert len(done.complaints()) == 1
 

@@ -40,6 +40,18 @@ def test_a_method_is_explained(command):
         assert f"\n  {option.name}=" in command("methods", "kl").out
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_lines_of_a_fusion_fit_the_terminal(command, monkeypatch, width):
+    arguments = ("fuse", "a.safetensors", "b.safetensors", "-o", "fused.safetensors")
+    whole = command(*arguments).out
+    monkeypatch.setenv("COLUMNS", str(width))
+    broken = command(*arguments).out
+    assert broken.split() == whole.split()
+    assert max(len(line) for line in whole.splitlines()) > 80  # in a pipe lines stay whole, for those who search them
+    too_wide = [line for line in broken.splitlines() if len(line) > width]
+    assert all(" " not in line.strip() for line in too_wide), too_wide  # a path is never broken
+
+
 def test_methods_without_a_name_explain_no_options(command):
     assert "Position between" not in command("methods").out
 
@@ -220,7 +232,7 @@ def on_a_terminal(environment, folder):
         os.close(ours)
 
 
-def test_marks_are_coloured_on_a_terminal_alone_and_not_where_that_is_unwanted(folder, process):
+def test_marks_are_coloured_on_a_terminal_alone_and_not_where_that_is_unwanted(folder, command):
     assert on_a_terminal({"NO_COLOR": ""}, folder).startswith("\x1b[31m\x1b[1mconsilience:\x1b[0m x: ")
     assert on_a_terminal({"NO_COLOR": "1"}, folder).startswith("consilience: x: ")
-    assert process("inspect", "x").err.startswith("consilience: x: ")
+    assert command("inspect", "x").err.startswith("consilience: x: ")

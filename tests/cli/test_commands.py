@@ -176,8 +176,8 @@ def test_brackets_in_names_are_names(folder, command):
     assert command("check", "--recipe", path).out == "ok: 2 models can be fused\n"
 
 
-def test_check(process):
-    done = process("check", *TWO)
+def test_check(command):
+    done = command("check", *TWO)
     assert (done.code, done.out, done.err) == (0, "ok: 2 models can be fused\n", "")
 
 
@@ -284,8 +284,8 @@ def test_help(command, words):
     )
 
 
-def test_version(process):
-    done = process("--version")
+def test_version(command):
+    done = command("--version")
     assert (done.code, done.out) == (0, f"consilience, version {cs.__version__}\n")
 
 

@@ -1,5 +1,6 @@
 """The contract of ``consilience demo``, on few digits: what it says, in which order, and what it writes."""
 
+import contextlib
 import json
 import re
 from xml.etree import ElementTree
@@ -11,26 +12,43 @@ from numpy.testing import assert_allclose
 import consilience as cs
 from consilience.cli import demo
 from consilience.core.paired import paired_difference
+from tests.cli.running import command
 
 N_DIGITS = 700
 """Digits that are left of 1,797."""
 
 
-@pytest.fixture(autouse=True)
-def few_digits(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def few_digits():
     values, classes, names = demo._load_features()
-    monkeypatch.setattr(demo, "_load_features", lambda: (values[:N_DIGITS], classes[:N_DIGITS], names))
-    monkeypatch.setattr(demo, "HELD_OUT", 150)
-    monkeypatch.setattr(demo, "INITIALISATIONS", 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(demo, "_load_features", lambda: (values[:N_DIGITS], classes[:N_DIGITS], names))
+        patched.setattr(demo, "HELD_OUT", 150)
+        patched.setattr(demo, "INITIALISATIONS", 1)
+        yield
 
 
-@pytest.fixture(params=[1, 2], ids=["one seed", "two seeds"])
-def ran(request, folder, command):
-    """The number of seeds, what was said, and the record."""
+@pytest.fixture(scope="module", params=[1, 2], ids=["one seed", "two seeds"])
+def run_of_demo(request, tmp_path_factory):
+    """The number of seeds, the folder in which the demo ran, and what it said."""
+    folder = tmp_path_factory.mktemp("demo")
     options = () if request.param == 1 else ("--seeds", str(request.param))
-    done = command("demo", "out", *options)
+    with contextlib.chdir(folder):
+        done = command("demo", "out", *options)
     assert (done.code, done.err) == (0, "")
-    return request.param, done.out, json.loads((folder / "out" / "demo.json").read_text())
+    return request.param, folder, done.out
+
+
+@pytest.fixture
+def out(run_of_demo):
+    """The folder that the demo wrote."""
+    return run_of_demo[1] / "out"
+
+
+@pytest.fixture
+def ran(run_of_demo, out):
+    """The number of seeds, what was said, and the record."""
+    return run_of_demo[0], run_of_demo[2], json.loads((out / "demo.json").read_text())
 
 
 def rows_said(text):
@@ -55,9 +73,9 @@ def test_it_says_what_it_does_then_the_verdict_then_the_table_with_the_default_f
     assert len(record["verdicts"]) == seeds
 
 
-def test_the_numbers_said_drawn_and_recorded_are_the_same(ran, folder):
+def test_the_numbers_said_drawn_and_recorded_are_the_same(ran, out):
     _, said, record = ran
-    picture = ElementTree.parse(folder / "out" / "demo.svg").getroot()  # noqa: S314  (made just before)
+    picture = ElementTree.parse(out / "demo.svg").getroot()  # noqa: S314  (made just before)
     words = [element.text for element in picture.findall("{*}text")]
     names, lines = rows_said(said)
     assert [word for word in words if word in names] == names  # the same rows in the same order
@@ -73,7 +91,7 @@ def test_the_numbers_said_drawn_and_recorded_are_the_same(ran, folder):
             assert f"{difference['mean']:+.2f} ± {(high - low) / 2:.2f}" in line
 
 
-def test_differences_are_paired_by_digit_and_with_more_seeds_by_seed(ran, folder):
+def test_differences_are_paired_by_digit_and_with_more_seeds_by_seed(ran):
     seeds, _, record = ran
     results, differences = record["results"], record["fused_minus"]
     for name, difference in differences.items():
@@ -100,16 +118,16 @@ def test_the_words_under_the_table_follow_from_the_intervals(ran):
     assert told == signs
 
 
-def test_it_writes_the_files_it_names_and_the_fused_one_is_scored(ran, folder):
+def test_it_writes_the_files_it_names_and_the_fused_one_is_scored(ran, out):
     seeds, said, record = ran
-    written = {str(path.relative_to(folder / "out")) for path in (folder / "out").rglob("*") if path.is_file()}
+    written = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     of_seeds = {f"seed-{seed}/{name}.safetensors" for seed in range(seeds) for name in ("fused", "site-1", "site-5")}
     assert {"demo.json", "demo.svg", "report.html"} | of_seeds <= written
     assert all(name in said for name in ("demo.json", "demo.svg", "report.html"))
     values, classes, _ = demo._load_features()
     for seed in range(seeds):
         held_out = values[demo._split_rows(classes, np.random.default_rng(seed))[1]]
-        found = cs.log_density(folder / "out" / f"seed-{seed}" / "fused.safetensors", held_out).mean()
+        found = cs.log_density(out / f"seed-{seed}" / "fused.safetensors", held_out).mean()
         assert_allclose(found, record["results"]["fused"]["log_density"][seed], rtol=1e-9)
 
 
@@ -123,6 +141,6 @@ def test_the_estimate_is_in_proportion_to_the_machine_and_grows_with_the_seeds(m
     assert_allclose(demo.estimated_seconds(1), slow / 100)
 
 
-def test_quiet_says_nothing(folder, command):
-    done = command("demo", "out", "--quiet")
+def test_quiet_says_nothing(tmp_path):
+    done = command("demo", tmp_path / "out", "--quiet")
     assert (done.code, done.out, done.err) == (0, "", "")

@@ -115,7 +115,7 @@ def test_a_description_is_no_network(data, command):
     done = command("fuse", DESCRIBED[0], "-o", "fused")
     assert done.code == 1
     assert done.err.splitlines() == [
-        f"consilience: {DESCRIBED[0]}: is the description of a network; give the networks too [E-INPUT]"
+        f"consilience: {DESCRIBED[0]}: is the description of a network; give the networks too [E-NEEDED]"
     ]
     done = command("evaluate", DESCRIBED[0], SITES[1], "--data", "0.npz", *MODULE)
     assert "is a description, expected the network that it is of" in done.err

@@ -33,9 +33,9 @@ def csv(path, values, header=None, last=None):
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_it_says_what_the_function_finds(folder, rows, process):
+def test_it_says_what_the_function_finds(folder, rows, command):
     csv(folder / "data.csv", rows, "age,weight")
-    done = process("evaluate", *FILES, "--data", "data.csv")
+    done = command("evaluate", *FILES, "--data", "data.csv")
     assert (done.code, done.err) == (0, "")
     expected = cs.evaluate(*FILES, rows)
     assert done.out == f"{expected}\n"

@@ -122,6 +122,89 @@ def cs_segment(length):
     return Segment(None, inner=length)
 
 
+NORMALISED = ("--module", "somenets:normalised", "--example", "2,6")
+
+
+@pytest.fixture
+def normed(folder, nets):
+    """Checkpoints of two sites with batch normalisation that has seen data; a way to write the second one's arrays."""
+    states = []
+    for seed, name in enumerate(SITES):
+        torch.manual_seed(seed)
+        net = nets.normalised()
+        with torch.no_grad():
+            for _ in range(20):
+                net(2.0 * torch.randn(32, 6) + 1.0)
+        states.append(net.state_dict())
+        save_file(states[-1], folder / name)
+    return states[1], lambda changed: save_file(changed, folder / SITES[1])
+
+
+VARIANCES = {
+    "negative": (
+        -0.5,
+        r"array 1.running_var has a negative variance \(-0.5\); leave this network out, or train it again",
+    ),
+    "NaN": (float("nan"), "array 1.running_var has NaN or infinite values; leave this network out, or train it again"),
+}
+
+
+@pytest.mark.parametrize("case", VARIANCES)
+@pytest.mark.parametrize("arguments", [("fuse", "-o", FUSED), ("fuse", "--method", "ot", "-o", FUSED), ("check",)])
+def test_running_variances_that_are_none(normed, command, unchanged, case, arguments):
+    state, write = normed
+    value, message = VARIANCES[case]
+    state["1.running_var"][2] = value
+    write(state)
+    unchanged()
+    line = refused(command(arguments[0], *SITES, *NORMALISED, *arguments[1:]))
+    assert re.match(f"{SITES[1]}: {message}", line), line
+    line = refused(command("describe", SITES[1], *NORMALISED[:2], "--data", "data.npz"))
+    assert re.search(message, line), line
+
+
+def test_running_statistics_that_are_missing(normed, command, unchanged):
+    state, write = normed
+    write({name: values for name, values in state.items() if "running" not in name and "tracked" not in name})
+    unchanged()
+    line = refused(command("fuse", *SITES, *NORMALISED, "-o", FUSED))
+    assert line.startswith(f"{SITES[1]}: arrays 1.running_mean, 1.running_var, 1.num_batches_tracked are missing; ")
+
+
+def test_running_statistics_that_never_saw_data_are_said(normed, command):
+    state, write = normed
+    write({**state, "1.running_mean": torch.zeros(10), "1.running_var": torch.ones(10)})
+    line = refused(command("fuse", *SITES, *NORMALISED, "--method", "distill", "-o", FUSED))
+    assert line.startswith("two: batch normalisation 1 has never seen data (mean 0, variance 1); describe the network")
+    done = command("fuse", *SITES, *NORMALISED, "-o", FUSED)
+    assert done.code == 0
+    assert "two: batch normalisation 1 has never seen data (mean 0, variance 1)" in " ".join(done.out.split())
+
+
+def test_a_time_too_short_for_one_step(normed, command, unchanged):
+    unchanged()
+    short = ("--method", "distill", "--set", "max_seconds=1e-6")
+    line = refused(command("fuse", *SITES, *NORMALISED, *short, "-o", FUSED), code=2)
+    assert line.startswith("max_seconds: 1e-06 s were over before the first step")
+
+
+def test_descriptions_of_inputs_of_different_shapes(folder, command):
+    states = {}
+    for number, name in enumerate(SITES):
+        side = 8 + 2 * number
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+        states[name] = cs.describe(net, (torch.randn(200, 1, side, side), torch.arange(200) % 3))
+        cs.save(states[name], folder / name)
+    line = refused(command("fuse", *SITES, "-o", FUSED))
+    assert line.startswith(f"{SITES[1]}: has inputs of shape (1, 10, 10), and those of {SITES[0]} have (1, 8, 8); ")
+
+
+def test_a_target_that_is_no_change_of_widths(nets, command, unchanged):
+    unchanged()
+    text = refused(command("fuse", *SITES, *TRACED, "--target", "somenets:normalised", "-o", FUSED), lines=3)
+    assert text.startswith("--target: a Sequential that is not the models' network in other widths; give one that")
+
+
 def test_files_of_different_architectures_with_their_symmetries(folder, nets, command):
     nets_of = {"p.safetensors": nets.make_mlp(), "q.safetensors": nets.normalised()}
     for name, net in nets_of.items():

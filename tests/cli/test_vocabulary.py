@@ -91,7 +91,7 @@ def test_a_site_that_does_not_name_its_words_is_told_how_to():
     nameless = replace(site(1, WORDS[:20]), features=cs.Features())
     (problem,) = check_problems(site(0), nameless)
     assert problem == (
-        f"model 1: does not say which words its 20 columns are, and the vocabularies differ; {REMEDY} [E-INPUT]"
+        f"model 1: does not say which words its 20 columns are, and the vocabularies differ; {REMEDY} [E-MISMATCH]"
     )
     assert len(check_problems(replace(site(0), features=cs.Features()), nameless)) == 2
     same_size = replace(site(2), features=cs.Features())
@@ -110,7 +110,7 @@ def test_vocabularies_with_nothing_in_common_are_refused():
 def test_a_word_that_is_there_twice_is_refused():
     twice = replace(site(0), features=cs.Features(names=("w01", *WORDS[1:])))
     (problem,) = check_problems(twice, site(1))
-    assert problem == "model 0: vocabulary has the word 'w01' 2 times, expected once [E-INPUT]"
+    assert problem == "model 0: vocabulary has the word 'w01' 2 times, expected once [E-TWICE]"
 
 
 def test_missing_words_need_a_prior_that_is_the_same_for_all_words():
@@ -138,8 +138,8 @@ def test_units_of_words_are_refused():
 def test_an_empty_vocabulary_is_refused():
     nothing = {"natural": np.zeros((3, 0)), "prior": np.zeros(0), "features": cs.Features(names=())}
     empty = replace(site(1), family=cs.families.Dirichlet(0), **nothing)
-    assert check_problems(site(0), empty) == ["model 1: has no words [E-INPUT]"]
-    assert check_problems(empty, empty) == ["model 0: has no words [E-INPUT]", "model 1: has no words [E-INPUT]"]
+    assert check_problems(site(0), empty) == ["model 1: has no words [E-NEEDED]"]
+    assert check_problems(empty, empty) == ["model 0: has no words [E-NEEDED]", "model 1: has no words [E-NEEDED]"]
 
 
 def test_every_other_problem_is_still_told():
@@ -157,9 +157,9 @@ def test_other_models_must_have_the_same_columns_in_the_same_order(kind):
     first, second = (replace(site(n, w), source=source) for n, w in ((0, WORDS), (1, shuffled(WORDS, 1))))
     assert "has the same features in another order; train with the columns ordered" in check_problems(first, second)[0]
     (problem,) = check_problems(first, replace(site(1, WORDS[:20]), source=source))
-    assert problem == "model 1: is Dirichlet(dim=20), expected Dirichlet(dim=24) as in model 0 [E-INPUT]"
+    assert problem == "model 1: is Dirichlet(dim=20), expected Dirichlet(dim=24) as in model 0 [E-MISMATCH]"
 
 
 def test_topic_models_of_two_libraries_are_not_mixed():
     problems = check_problems(site(0), site(1, WORDS[:20], GENSIM))
-    assert problems[0] == "model 1: has doc_topic_prior None, expected 'given' as in model 0 [E-INPUT]"
+    assert [problem for problem in problems if " kind " in problem] == problems[:1]

@@ -78,7 +78,7 @@ def test_problems_that_many_share_are_said_once_and_others_as_often_as_they_are(
     shared = [Problem(f"model {number}", "is data", "fit", "E-DATA") for number in range(7)]
     others = [Problem("x", "is empty"), Problem("x", "is empty"), Problem("model 2", "is wide")]
     found = said_once([*shared, *others])
-    assert found[0] == "model 0, model 1, model 2, model 3, model 4 and 2 more: is data; fit [E-DATA]"
+    assert found[0] == "model 0, model 1, model 2, model 3, model 4 and 2 more: each is data; fit [E-DATA]"
     assert found[1:] == others
 
 

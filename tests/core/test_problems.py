@@ -52,6 +52,13 @@ def test_a_subject_is_added_left_out_and_renamed_without_a_look_at_the_sentence(
     assert cs.Problem("", "is empty").about("b").text == "is empty"
 
 
+def test_a_line_of_a_report_knows_its_code_without_ending_with_it():
+    line = cs.Problem("", "sent nothing: oslo", "", "E-ROUND", ends_with_code=False)
+    for one in (line, copy.deepcopy(line), _through_pickle(line), line.renamed("oslo", "lund").renamed("lund", "oslo")):
+        assert one == "sent nothing: oslo"
+        assert (one.code, one.coded("E-INPUT").code) == ("E-ROUND", "E-ROUND")
+
+
 @pytest.mark.parametrize("error", [cs.InputError, cs.FileFormatError, cs.OptionError, cs.UnsupportedError])
 def test_every_error_has_its_problems(error):
     assert error("is empty").problems == (f"is empty [{error.code}]",)

@@ -1,5 +1,6 @@
 """Laws of all public values: they show themselves in few lines, and travel between processes."""
 
+import base64
 import copy
 import inspect
 import pickle
@@ -9,6 +10,7 @@ import sys
 from enum import Enum
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import joblib
 import numpy as np
@@ -99,6 +101,28 @@ def test_notebooks_show_every_public_value_as_well_formed_html(value):
     assert type(value).__name__ in "".join(page.text)
 
 
+def test_a_notebook_that_is_not_trusted_keeps_every_figure(value):
+    """JupyterLab's sanitizer takes out ``svg`` and ``style``, leaves their texts, and keeps ``img`` with its file."""
+    if isinstance(value, Options | cs.families.Family):
+        return
+    page = value._repr_html_()
+    assert "svg" not in WellFormed(page).tags
+    for attributes in re.findall(r"<img([^>]*)>", page):
+        image = dict(re.findall(r'(\w+)="([^"]*)"', attributes))
+        assert image["alt"]
+        kind, content = image["src"].split(",", 1)
+        assert kind == "data:image/svg+xml;base64"
+        drawing = base64.b64decode(content, validate=True).decode()
+        assert ElementTree.fromstring(drawing).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314  (our own)
+        assert "prefers-color-scheme:dark" in drawing
+        undefined = set(re.findall(r"var\(--([\w-]+)\)", drawing)) - set(re.findall(r"--([\w-]+):", drawing))
+        assert not undefined
+
+
+def test_figures_are_images_in_notebooks():
+    assert posterior_fusion()._repr_html_().count("<img") == 2
+
+
 @pytest.mark.parametrize("travel", [pickled, copy.deepcopy, copy.copy])
 def test_every_public_value_can_be_pickled_and_copied(value, travel):
     assert repr(travel(value)) == repr(value)
@@ -137,6 +161,7 @@ def test_no_name_of_a_site_acts_or_breaks_a_line(name, tmp_path):
         assert "‮" not in shown._repr_html_() + repr(shown) + shown.summary()
         assert "INJECTED" not in [line.strip() for line in shown.summary().splitlines()]
     assert max(map(len, repr(fusion.matching).splitlines())) <= MAX_WIDTH
+    assert len(fusion.verdict.text) < 500
 
 
 def test_names_of_sites_are_shown_everywhere():
@@ -173,6 +198,20 @@ def test_setting_options_makes_another_method_and_refuses_unknown_ones():
     assert method == cs.KLFusion()
     with pytest.raises(cs.OptionError, match="no option regularisation"):
         method.set_params(regularisation=0.5)
+
+
+def test_a_value_that_lacks_an_attribute_says_so_by_its_code(value):
+    if isinstance(value, Options | cs.families.Family) or type(value).__name__ == "Barrier":
+        return
+    for name in ("no_such_name", "sumary", "plot", "to_frame"):
+        if hasattr(type(value), name):
+            continue
+        with pytest.raises(AttributeError, match=rf"^{type(value).__name__} has no attribute '{name}'") as caught:
+            getattr(value, name)
+        assert str(caught.value).endswith("[E-ATTRIBUTE]")
+        assert ("summary" in str(caught.value)) == (name != "no_such_name")
+    with pytest.raises(AttributeError, match=r"^_repr_png_$"):
+        _ = value._repr_png_
 
 
 @pytest.mark.parametrize("name", ["predict", "score_samples", "transform", "state_dict"])

@@ -26,3 +26,17 @@ def test_a_verdict_is_how_the_fusion_ended_and_the_remedy(fusion, status):
     assert not advice or advice not in verdict.text
     assert (verdict.remedy or "") == (status.remedy or "")
     assert verdict.harmless is None
+
+
+@pytest.mark.parametrize(
+    ("harmless", "remedy", "kind"),
+    [
+        (True, None, "status"),
+        (None, None, "status open"),
+        (False, None, "status act"),
+        (True, "send more", "status act"),
+        (None, "send more", "status act"),
+    ],
+)
+def test_a_verdict_is_green_only_where_harm_is_excluded_and_amber_where_something_is_to_do(harmless, remedy, kind):
+    assert cs.Verdict("fine", "a sentence.", harmless, remedy=remedy).paragraph().kind == kind

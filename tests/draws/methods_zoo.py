@@ -6,13 +6,13 @@ from tests.draws.sites import gaussian_sites
 from tests.specimens import Specimens
 
 
-def shared_prior(seed=0):
-    return gaussian_sites(seed=seed)
+def shared_prior(n_draws=400):
+    return gaussian_sites(n_draws=n_draws)
 
 
-def whole_prior(seed=0):
+def whole_prior(n_draws=400):
     """Sites whose likelihoods were raised to their number."""
-    return gaussian_sites(seed=seed, likelihood_power=4.0)
+    return gaussian_sites(n_draws=n_draws, likelihood_power=4.0)
 
 
 SPECIMENS = Specimens(
@@ -26,7 +26,7 @@ SPECIMENS = Specimens(
         "hierarchical": (cs.HierarchicalDraws(), shared_prior),
     },
 )
-"""By the method's name: a method, and what makes sites of a seed, with mean and covariance of their product."""
+"""By the method's name: a method, and what makes sites of some draws, with mean and covariance of their product."""
 
 NAMES = [method.name for method in DRAWS_METHODS]
 """What the laws run over: the table itself."""

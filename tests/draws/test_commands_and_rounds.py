@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from tests.cli.running import run
+from tests.cli.running import command
 from tests.draws.sites import gaussian_sites
 from tests.draws.test_containers import write_cmdstan
 
@@ -23,20 +23,20 @@ def sites(tmp_path):
 def test_files_are_fused_checked_inspected_evaluated_and_reported(sites, tmp_path):
     files, mean, covariance = sites
     fused, page, again = (tmp_path / name for name in ("fused.safetensors", "page.html", "again.html"))
-    done = run("fuse", *files, "-o", str(fused), "--report", str(page))
+    done = command("fuse", *files, "-o", str(fused), "--report", str(page))
     assert done.code == 0, done.err
     assert "3 subposteriors of 3 parameters combined by gaussian_product" in done.out
     assert "beta[0]" in done.out
     deviation = np.sqrt(np.diagonal(covariance))
     found = cs.load(fused).variables["beta"].mean(axis=(0, 1))
     np.testing.assert_allclose((found - mean) / deviation, 0.0, atol=0.1)
-    assert "3 models can be fused" in run("check", *files).out
-    inspected = run("inspect", str(fused)).out
+    assert "3 models can be fused" in command("check", *files).out
+    inspected = command("inspect", str(fused)).out
     for text in ("What this file tells about people", "beta (3,) real", "prior:       to the power 1", "fused by:"):
         assert text in inspected
-    evaluated = run("evaluate", str(fused), files[0], "--data", str(fused), "--json").out
+    evaluated = command("evaluate", str(fused), files[0], "--data", str(fused), "--json").out
     assert json.loads(evaluated)["scores"][0]["name"] == "Wasserstein distance"
-    assert run("report", str(fused), *files, "-o", str(again)).code == 0
+    assert command("report", str(fused), *files, "-o", str(again)).code == 0
     for text in (
         "Forest plots",
         "Densities by site",
@@ -46,7 +46,7 @@ def test_files_are_fused_checked_inspected_evaluated_and_reported(sites, tmp_pat
     ):
         assert text in again.read_text()
         assert text in page.read_text()
-    wrong = run("report", str(fused), str(page), "-o", str(tmp_path / "no.html"))
+    wrong = command("report", str(fused), str(page), "-o", str(tmp_path / "no.html"))
     assert wrong.code != 0
     assert "Traceback" not in wrong.err
 
@@ -56,20 +56,20 @@ def test_cmdstan_files_go_into_the_command_as_they_are(tmp_path):
         write_cmdstan(tmp_path / f"{site}_{chain}.csv", chain, seed=ord(site[0]))
     files = sorted(map(str, tmp_path.glob("*.csv")))
     options = ["--set", "prior=0.5", "--set", "constraints={S: covariance}"]
-    assert "2 models can be fused" in run("check", *files, *options).out
-    done = run("fuse", *files, "-o", str(tmp_path / "fused.safetensors"), *options)
+    assert "2 models can be fused" in command("check", *files, *options).out
+    done = command("fuse", *files, "-o", str(tmp_path / "fused.safetensors"), *options)
     assert done.code == 0, done.err
     fused = cs.load(tmp_path / "fused.safetensors")
     assert np.all(np.linalg.eigvalsh(fused.variables["S"]) > 0)
-    unstated = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"))
+    unstated = command("fuse", *files, "-o", str(tmp_path / "no.safetensors"))
     assert unstated.code == 1
     assert "does not say what of the prior its draws hold" in unstated.err
     assert "Traceback" not in unstated.err
-    missing = run("fuse", str(tmp_path / "nowhere_1.csv"), files[0], "-o", str(tmp_path / "no.safetensors"))
+    missing = command("fuse", str(tmp_path / "nowhere_1.csv"), files[0], "-o", str(tmp_path / "no.safetensors"))
     assert missing.code == 1
     assert "nowhere_1.csv: cannot be read" in missing.err
     assert not (tmp_path / "no.safetensors").exists()
-    refused = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"), "--target-width", "a=3")
+    refused = command("fuse", *files, "-o", str(tmp_path / "no.safetensors"), "--target-width", "a=3")
     assert "for networks only" in refused.err
 
 
@@ -88,13 +88,13 @@ def test_other_files_beside_draws_are_named(sites, tmp_path):
 
     files, *_ = sites
     cs.save(KMeans(2, n_init=1, random_state=0).fit(np.arange(20.0)[:, None]), tmp_path / "other.safetensors")
-    done = run("check", *files, str(tmp_path / "other.safetensors"))
+    done = command("check", *files, str(tmp_path / "other.safetensors"))
     assert done.code == 1
     assert "other.safetensors: is no draws file" in done.err
 
 
 def test_methods_are_listed(sites):
-    done = run("methods", "consensus_mc").out
+    done = command("methods", "consensus_mc").out
     assert done.startswith("Posterior draws\n\nconsensus_mc average draws weighted by the precisions")
     assert "covariance=full" in done
     assert len(sites) == 3

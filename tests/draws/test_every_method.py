@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.special import digamma
 
 import consilience as cs
+from consilience.draws.subposteriors import MIN_SHIFT, Subposteriors
 from tests.draws.methods_zoo import NAMES, SPECIMENS
-from tests.draws.sites import flat, gaussian_sites
+from tests.draws.sites import flat, gaussian_sites, poisson_rate_sites
 from tests.tolerances import ROUNDING
 
 every_method = pytest.mark.parametrize("name", NAMES)
@@ -17,7 +19,7 @@ OF_DRAWS = 0.1
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_gaussian_subposteriors_give_their_product(name):
     method, make = SPECIMENS[name]
-    sites, mean, covariance = make()
+    sites, mean, covariance = make(n_draws=4000)
     draws = flat(cs.fuse(sites, method))
     deviation = np.sqrt(np.diagonal(covariance))
     np.testing.assert_allclose((draws.mean(axis=0) - mean) / deviation, 0.0, atol=OF_DRAWS)
@@ -52,7 +54,7 @@ def test_what_comes_back_has_the_same_variables_and_says_how_it_was_made(name):
     sites = make()[0]
     fusion = cs.fuse(sites, method)
     assert set(fusion.model) == {"beta"}
-    assert fusion.model["beta"].shape == (1, 4000, 3)
+    assert fusion.model["beta"].shape == (1, 400, 3)
     assert fusion.draws.attributes["fused_by"].startswith("consilience ")
     assert fusion.provenance["method"] == name
     assert fusion.draws.prior in (1.0, 0.25)
@@ -153,11 +155,50 @@ def test_density_products_keep_two_modes_where_gaussian_ones_fill_the_valley():
 def test_the_default_is_the_product_of_gaussians_and_averages_draws_of_skewed_laws():
     assert cs.fuse(gaussian_sites()[0]).details["chosen"] == "gaussian_product"
     rng = np.random.default_rng(0)
-    skewed = [cs.Draws({"beta": rng.gamma(2.0, size=(2, 1000))}, prior=0.5) for _ in range(2)]
+    skewed = [cs.Draws({"beta": rng.gamma(2.0, size=(2, 1000, 5))}, prior=0.5) for _ in range(2)]
     fusion = cs.fuse(skewed)
     assert fusion.details["chosen"] == "consensus_mc"
     assert "beta: positive in all draws" in fusion.verdict.text
     assert "constraints={'beta': 'positive'}" in fusion.verdict.remedy
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_third_moments_predict_how_far_the_product_of_skewed_laws_is_off(seed):
+    rates, law = poisson_rate_sites(10, rows=6, rate=1.5, seed=seed)
+    sites = [cs.Draws({"rate": own}, prior=0.1, constraints={"rate": "positive"}) for own in rates]
+    stack = Subposteriors(tuple(f"site {j}" for j in range(10)), tuple(sites))
+    (mean,), precision = stack.product
+    exact = digamma(law.args[0]) + np.log(law.kwds["scale"])  # the mean of log rate
+    (shift,), (error,) = stack.shift_by_skewness
+    off = (exact - mean) * np.sqrt(precision[0, 0])
+    assert abs(shift - off) < 4 * error + 0.1  # cumulants beyond the third are left out
+    text = cs.fuse(sites, "gaussian_product").verdict.text
+    assert ("standard deviations off" in text) == (abs(shift) > max(MIN_SHIFT, 3 * error))
+
+
+def test_the_default_multiplies_densities_of_few_skewed_coordinates_and_is_nearer():
+    rates, law = poisson_rate_sites(10, rows=6, rate=1.5, seed=7)
+    sites = [cs.Draws({"rate": own}, prior=0.1, constraints={"rate": "positive"}) for own in rates]
+    default, product = cs.fuse(sites), cs.fuse(sites, "gaussian_product")
+    assert default.details["chosen"] == "semiparametric, parametric=False"
+    assert "densities are multiplied: in a product of Gaussians the mean of rate is about" in default.verdict.text
+    places = (np.arange(4000) + 0.5) / 4000
+    off = [np.abs(np.sort(flat(one, "rate")[:, 0]) - law.ppf(places)).mean() / law.std() for one in (default, product)]
+    assert off[0] < 0.5 * off[1], off
+
+
+def test_the_default_is_not_moved_by_a_trial_of_densities_that_was_not_taken():
+    rng = np.random.default_rng(3)
+    places = 1.5 * rng.normal(size=(10, 4))  # apart, so that few draws lie near the product
+    sites = [cs.Draws({"beta": place + rng.gamma(2.0, size=(2, 300, 4))}, prior=0.1) for place in places]
+    default, consensus = cs.fuse(sites), cs.fuse(sites, "consensus_mc")
+    assert default.details["chosen"] == "consensus_mc"
+    np.testing.assert_array_equal(flat(default), flat(consensus))
+
+
+def test_gaussian_subposteriors_are_not_said_to_be_skewed():
+    for seed in range(5):
+        assert "third moments" not in cs.fuse(gaussian_sites(seed=seed)[0]).verdict.text
 
 
 def test_a_fusion_of_fusions_counts_the_prior_once():

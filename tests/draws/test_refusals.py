@@ -30,8 +30,11 @@ PAIRS = {
         gamma=(2,)
     ),
     r"oslo: beta has shape (3,), expected (2,) as in lund; fit the same model": lambda: other(beta=(3,)),
-    "oslo: beta has the dims ('school',), expected ('beta_dim_0',) as in lund": lambda: draws(
-        1, dims={"beta": ("school",)}
+    "oslo: beta has the dims school, expected beta_dim_0 as in lund; name axes alike: dims={'beta': ('beta_dim_0',)}": (
+        lambda: draws(1, dims={"beta": ("school",)})
+    ),
+    "oslo: does not say what of the prior its draws hold, and lund does; state prior= there too": lambda: draws(
+        1, prior=None
     ),
     "oslo: states a prior that is flat, expected a power as in lund; sample all sites alike": lambda: draws(
         1, prior="flat"
@@ -60,6 +63,40 @@ def test_sites_that_do_not_go_together_are_refused(message):
     assert any(message in problem for problem in cs.check(sites))
 
 
+def test_the_site_that_does_not_state_its_prior_is_the_one_that_is_named():
+    with pytest.raises(cs.InputError, match=r"^lund: does not say what of the prior its draws hold, and oslo does"):
+        cs.fuse({"lund": draws(prior=None), "oslo": draws(1)})
+
+
+def test_variables_that_are_functions_of_others_are_named():
+    rng = np.random.default_rng(2)
+
+    def site():
+        mu, tau, free = rng.normal(size=(2, 200, 3)), rng.gamma(9.0, size=(2, 200)), rng.normal(size=(2, 200))
+        variables = {"mu": mu, "free": free, "tau": tau, "variance": tau**2, "total": mu.sum(axis=-1)}
+        positive = {"tau": "positive", "variance": "positive"}
+        return cs.Draws(variables, prior=0.5, constraints=positive)
+
+    named = r"functions of each other \(mu\[0\], mu\[1\], mu\[2\], tau, variance, ... \(6\)\), so that their covariance"
+    with pytest.raises(cs.InputError, match=f"^lund: has variables that are {named}.*only="):
+        cs.fuse({"lund": site(), "oslo": site()})
+    fused = cs.fuse({"lund": site(), "oslo": site()}, only=("mu", "tau", "free"))
+    assert list(fused.draws.variables) == ["mu", "free", "tau"]
+
+
+@pytest.mark.parametrize("method", ["gaussian_product", "semiparametric", "hierarchical"])
+def test_chains_that_were_taken_though_they_diverged_are_said(method):
+    diverging = np.zeros((2, 200), dtype=bool)
+    diverging[1, :30] = True
+    sites = {"lund": draws(0, diverging=diverging), "oslo": draws(1)}
+    with pytest.raises(cs.InputError, match=r"^lund: chain 1: diverged in 15.0 % of its draws"):
+        cs.fuse(sites, method)
+    verdict = cs.fuse(sites, method, allow_divergent=True).verdict
+    assert verdict.code == "doubtful"
+    assert "lund: chain 1 diverged in 15.0 % of its draws, more than 1 %" in verdict.text
+    assert "sample again" in verdict.remedy
+
+
 def test_a_site_that_is_given_twice_is_said():
     sites = {"lund": draws(0), "oslo": draws(0), "riga": draws(1)}
     verdict = cs.fuse(sites, "gaussian_product").verdict
@@ -74,7 +111,7 @@ def test_arrays_by_name_are_told_to_become_draws():
     text = r"is a mapping of arrays \(beta\), which could be anything; of posterior draws, say so: consilience\.Draws"
     with pytest.raises(cs.UnsupportedError, match=text):
         cs.describe({"beta": np.zeros((2, 200))})
-    with pytest.raises(cs.InputError, match=f"^lund, oslo: {text}"):
+    with pytest.raises(cs.InputError, match=f"^lund, oslo: each {text}"):
         cs.fuse({name: {"beta": np.zeros((2, 200))} for name in ("lund", "oslo")})
 
 

@@ -77,6 +77,7 @@ def test_results_are_json_with_lists_on_one_line():
     assert '"a": [ 1.23457, 2.0, null ]' in text
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_and_are_the_same_bytes_again(tmp_path):
     settings = {Setting(s, 0.5, most) for s in SEPARATIONS for most in ARMS}
     settings |= {Setting(0.5, sigma, most) for sigma in NOISES for most in ARMS}

@@ -68,7 +68,10 @@ def test_a_round_that_fails_says_who_was_missing(room):
     done("send", "a", "--to", "round", "--site", "a")
     found = run("serve", "round", "-o", "fused.safetensors", *SITES)
     assert isinstance(found.exception, RoundError)
-    assert "sent nothing: b, c [E-ROUND]" in found.exception.problems
+    assert "sent nothing: b, c" in found.exception.problems
+    assert {problem.code for problem in found.exception.problems} == {"E-ROUND"}
+    assert str(found.exception).count("[E-ROUND]") == 1
+    assert str(found.exception).endswith("[E-ROUND]")
     assert json.loads((room / "fused.round.json").read_text())["missing"] == ["b", "c"]
     assert not (room / "fused.safetensors").exists()
 

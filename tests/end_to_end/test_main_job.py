@@ -3,11 +3,10 @@
 The demo does it on scikit-learn's digits; here its files are fused again by the command and judged on held-out digits.
 """
 
+import contextlib
 import hashlib
 import json
 import pickle
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,6 +20,7 @@ import consilience as cs
 from consilience.cli.demo import CLASSES_OF_SITES, DIM, HELD_OUT, LOCAL_COMPONENTS, _load_features, _split_rows
 from consilience.core.provenance import library_versions
 from consilience.posteriors.files import read_posterior
+from tests.cli.running import command
 from tests.tolerances import ROUNDING
 
 SITES = [f"demo/seed-0/site-{number}.safetensors" for number in range(1, 6)]
@@ -28,11 +28,10 @@ FUSED = "demo/seed-0/fused.safetensors"
 
 
 def consilience(folder, *arguments):
-    command = [sys.executable, "-m", "consilience", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    assert done.stderr == ""
-    assert done.returncode == 0
-    return done.stdout
+    with contextlib.chdir(folder):
+        done = command(*arguments)
+    assert (done.code, done.err) == (0, "")
+    return done.out
 
 
 @pytest.fixture(scope="module")

@@ -211,7 +211,7 @@ def test_transitions_without_a_library_are_shown_but_decode_nothing(path):
 
 FIVE = np.ones((5, 2))
 REFUSED = {
-    "wide": ({"data": np.ones((5, 3))}, r"^data: has 3 columns, expected 2 \[E-INPUT\]$"),
+    "wide": ({"data": np.ones((5, 3))}, r"^data: has 3 columns, expected 2 \[E-SHAPE\]$"),
     "two wide": (
         {"data": {"a": FIVE[:, :1], "b": np.ones((5, 3))}},
         r"^data 'a': has 1 columns.*\ndata 'b': has 3",

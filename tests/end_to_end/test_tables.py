@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_tables_are_up_to_date():
     command = [sys.executable, str(ROOT / "experiments/write_tables.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.naive_bayes import GaussianNB
 
 import consilience as cs
-from tests.cli.running import run
+from tests.cli.running import command
 from tests.estimators.estimators_zoo import class_rows, regression_rows
 
 
@@ -30,21 +30,24 @@ def sites(tmp_path):
 def test_files_are_fused_checked_inspected_evaluated_and_reported(sites, tmp_path):
     X, y, files = sites
     fused, page = tmp_path / "fused.safetensors", tmp_path / "page.html"
-    done = run("fuse", *files, "-o", str(fused), "--report", str(page))
+    done = command("fuse", *files, "-o", str(fused), "--report", str(page))
     assert done.code == 0, done.err
     assert "exact: this is the LinearRegression that fit gives on the 420 rows of all 3 sites" in done.out
     np.testing.assert_allclose(cs.rebuild(cs.load(fused)).coef_, LinearRegression().fit(X, y).coef_, rtol=1e-10)
-    assert "3 models can be fused" in run("check", *files).out
-    inspected = run("inspect", str(fused)).out
+    assert "3 models can be fused" in command("check", *files).out
+    inspected = command("inspect", str(fused)).out
     assert "sklearn.LinearRegression" in inspected
     assert "What this file tells about people" in inspected
-    evaluated = json.loads(run("evaluate", str(fused), files[0], "--data", str(tmp_path / "held.npz"), "--json").out)
+    evaluated = json.loads(
+        command("evaluate", str(fused), files[0], "--data", str(tmp_path / "held.npz"), "--json").out
+    )
     assert [score["name"] for score in evaluated["scores"]] == ["squared error", "R^2"]
     again = tmp_path / "again.html"
-    assert run("report", str(fused), *files, "-o", str(again)).code == 0
-    for text in ("How sites differ", "Forest plots", "90 % interval", "The coefficients", "What it tells about people"):
+    assert command("report", str(fused), *files, "-o", str(again)).code == 0
+    for text in ("How sites differ", "Forest plots", "95 % interval", "The coefficients", "What it tells about people"):
         assert text in again.read_text()
     assert "The coefficients" in page.read_text()
+    assert "90 % interval" not in again.read_text()
 
 
 def test_a_folder_of_statistics_is_summed(tmp_path):
@@ -54,7 +57,7 @@ def test_a_folder_of_statistics_is_summed(tmp_path):
     assert cs.check(tmp_path / "sites") == []
     for where in (tmp_path / "sites", str(tmp_path / "sites" / "*.safetensors")):
         np.testing.assert_allclose(cs.fuse(where).model.coef_, pooled, rtol=1e-10)
-    done = run("fuse", tmp_path / "sites", "-o", tmp_path / "fused.safetensors")
+    done = command("fuse", tmp_path / "sites", "-o", tmp_path / "fused.safetensors")
     assert done.code == 0, done.err
     np.testing.assert_allclose(cs.rebuild(cs.load(tmp_path / "fused.safetensors")).coef_, pooled, rtol=1e-10)
     with pytest.raises(cs.InputError, match=r"no file named|cannot be read"):
@@ -63,17 +66,17 @@ def test_a_folder_of_statistics_is_summed(tmp_path):
 
 def test_a_hyper_parameter_is_set_on_the_command_line_and_another_is_refused(sites, tmp_path):
     *_, files = sites
-    done = run("fuse", *files, "-o", str(tmp_path / "out.safetensors"), "--set", "fit_intercept=false", "--quiet")
+    done = command("fuse", *files, "-o", str(tmp_path / "out.safetensors"), "--set", "fit_intercept=false", "--quiet")
     assert done.code == 0, done.err
     assert cs.load(tmp_path / "out.safetensors").parameters["fit_intercept"] is False
-    wrong = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"), "--set", "alpha=2")
+    wrong = command("fuse", *files, "-o", str(tmp_path / "no.safetensors"), "--set", "alpha=2")
     assert wrong.code != 0
     assert "alpha: is no hyper-parameter of a sklearn.LinearRegression; it has" in wrong.err
-    misspelt = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"), "--set", "fit_intercpt=false")
+    misspelt = command("fuse", *files, "-o", str(tmp_path / "no.safetensors"), "--set", "fit_intercpt=false")
     assert misspelt.code != 0
     assert "did you mean fit_intercept?" in misspelt.err
     for option in (["--method", "kl"], ["--weights", "1,2,3"], ["--target-width", "a=3"]):
-        refused = run("fuse", *files, "-o", str(tmp_path / "no.safetensors"), *option)
+        refused = command("fuse", *files, "-o", str(tmp_path / "no.safetensors"), *option)
         assert refused.code != 0
         assert "Traceback" not in refused.err
     assert not (tmp_path / "no.safetensors").exists()
@@ -84,14 +87,14 @@ def test_other_files_beside_statistics_are_named(sites, tmp_path):
     from sklearn.cluster import KMeans
 
     cs.save(KMeans(2, n_init=1, random_state=0).fit(np.arange(20.0)[:, None]), tmp_path / "other.safetensors")
-    done = run("check", *files, str(tmp_path / "other.safetensors"))
+    done = command("check", *files, str(tmp_path / "other.safetensors"))
     assert done.code == 1
     assert "other.safetensors" in done.err
     assert "Traceback" not in done.err
 
 
 def test_methods_say_which_estimators_need_none():
-    done = run("methods").out
+    done = command("methods").out
     assert "Estimators, fused by their sums, which takes no method" in done
     assert "GaussianNB                     exact      needs: the fitted object" in done
     assert "LinearRegression               exact      needs: cs.describe(model, data=(X, y)) at the site" in done
@@ -149,7 +152,7 @@ def test_a_site_sends_no_unweighted_moments_beside_weighted_ones(tmp_path):
 def test_numbers_where_classes_are_needed_are_named_without_their_values(tmp_path):
     rows = np.random.default_rng(0).normal(size=(40, 3))
     np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="a,b,c", comments="")
-    done = run("describe", "GaussianNB", "--data", tmp_path / "rows.csv", "-o", tmp_path / "nb.safetensors")
+    done = command("describe", "GaussianNB", "--data", tmp_path / "rows.csv", "-o", tmp_path / "nb.safetensors")
     assert done.code == 1
     (complaint,) = done.complaints()
     assert "needs classes" in complaint

@@ -21,7 +21,7 @@ from consilience.errors import InputError, OptionError, UnsupportedError, Withhe
 from consilience.estimators.adapters.linear_regression import SingularMomentsWarning
 from consilience.estimators.heads import feature_maps
 from consilience.estimators.heads.head import KINDS
-from tests.cli.running import run
+from tests.cli.running import command
 
 POOLED = 1e-10
 """What a fused head may differ by from the one of all rows, relative to the largest score."""
@@ -424,11 +424,24 @@ def test_alignment_of_sites_alike_changes_nothing_and_names_sites_that_share_no_
             "has the class 3, which the model does not know",
         ),
         (lambda X, y: cs.learners.Head().fit(X, y, classes="abc"), OptionError, "number of classes or their labels"),
-        (lambda X, y: cs.learners.Head().fit(X * np.nan, y), InputError, "NaN or infinite"),
-        (lambda X, y: cs.learners.Head().fit(X[:, 0], y), InputError, "expected a row of features for each input"),
+        (
+            lambda X, y: cs.learners.Head().fit(np.where(X[7, 2] == X, np.nan, X), y),
+            InputError,
+            r"X: has features that are NaN or infinite \(1 of 240 rows; the first is row 7, feature 2, counted from"
+            r" 0\); leave these rows out",
+        ),
+        (
+            lambda X, y: cs.learners.Head().fit(X[:, 0], y),
+            InputError,
+            "expected a row of features for each input.*; give rows",
+        ),
         (lambda X, y: cs.learners.Head().fit(X[:0], y[:0]), InputError, "has no rows"),
         (lambda X, y: cs.learners.Head().fit(X, y, held_out=1.0), OptionError, "from 0 to below 1"),
-        (lambda X, y: cs.learners.Head().fit(X[:4], y[:4]), InputError, "has no class of 5 rows or more"),
+        (
+            lambda X, y: cs.learners.Head().fit(X[:4], y[:4]),
+            InputError,
+            "has no class of 5 rows or more: nothing may leave; min_count=0",
+        ),
         (lambda X, y: cs.fuse([cs.learners.Head(), cs.learners.Head()]), InputError, "is not fitted yet"),
         (lambda X, y: cs.learners.Head().model, InputError, "not fitted yet"),
         (lambda X, y: cs.fuse([cs.learners.Head().fit(X, y).model] * 2), InputError, "has no sums"),
@@ -472,26 +485,27 @@ def test_heads_are_fused_checked_inspected_evaluated_and_reported_by_the_command
         files.append(str(tmp_path / f"site-{number}.safetensors"))
         cs.save(cs.learners.Head(features=kernel).fit(*part, classes=CLASSES, min_count=0), files[-1], min_count=0)
     fused, page = str(tmp_path / "fused.safetensors"), tmp_path / "page.html"
-    done = run("fuse", *files, "-o", fused, "--report", str(page), "--set", "min_count=0", "--set", "ridge=0.001")
+    done = command("fuse", *files, "-o", fused, "--report", str(page), "--set", "min_count=0", "--set", "ridge=0.001")
     assert done.code == 0, done.err
     assert "exact: this is the RidgeHead that fit gives on the 240 rows of all 3 sites" in done.out
     assert cs.load(fused).parameters["ridge"] == 0.001
-    assert "3 models can be fused" in run("check", *files, "--set", "min_count=0").out
-    inspected = run("inspect", fused).out
+    assert "3 models can be fused" in command("check", *files, "--set", "min_count=0").out
+    inspected = command("inspect", fused).out
     for text in (
         "30 random Fourier features (random_fourier, digest",
         "sums by class",
         "What this file tells about people",
     ):
         assert text in inspected
+    assert "Behind it are about 240 observations." in " ".join(inspected.split())
     np.savez(tmp_path / "held.npz", x=X, y=y)
-    evaluated = json.loads(run("evaluate", fused, files[0], "--data", str(tmp_path / "held.npz"), "--json").out)
+    evaluated = json.loads(command("evaluate", fused, files[0], "--data", str(tmp_path / "held.npz"), "--json").out)
     assert [score["name"] for score in evaluated["scores"]] == ["accuracy"]
     expected = 100.0 * np.mean(cs.rebuild(cs.load(fused)).predict(X) == y)
     assert evaluated["scores"][0]["fused"] == pytest.approx(expected)
     assert "Who knows which class" in page.read_text()
-    assert run("report", fused, *files, "-o", str(tmp_path / "again.html")).code == 0
-    listed = run("methods").out
+    assert command("report", fused, *files, "-o", str(tmp_path / "again.html")).code == 0
+    listed = command("methods").out
     for name in ("RidgeHead", "LDAHead", "QDAHead", "GaussianNBHead", "BayesianHead"):
         assert name in listed
 
@@ -555,6 +569,14 @@ def test_a_site_takes_its_sums_by_the_command(tmp_path, monkeypatch):
         done = run("head", "lda", "--data", rows, "-o", out, "--quiet", *arguments)
         assert done.exception is None, done.exception
         assert done.output == ""
+    table, of_table = tmp_path / "rows.csv", tmp_path / "table.safetensors"
+    with np.load(rows) as arrays:
+        cells = np.column_stack([arrays["x"], arrays["y"]])
+    np.savetxt(table, cells, delimiter=",", header=",".join([*"abcdef"[:D], "species"]), comments="", fmt="%.17g")
+    for kind in ("ridge", "ridge_regression"):
+        for source, target in ((rows, out), (table, of_table)):
+            assert run("head", kind, "--data", source, "-o", target, "--quiet").exception is None
+        assert cs.load(out).digest == cs.load(of_table).digest
     (tmp_path / "bodies.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(6, 4)\n")
     monkeypatch.chdir(tmp_path)
     assert run("head", "qda", "--data", rows, "-o", out, "--module", "bodies:make").exception is None

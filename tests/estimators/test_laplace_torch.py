@@ -15,7 +15,7 @@ import pytest
 import consilience as cs
 from consilience.api.kinds import inspect_file
 from consilience.estimators.inputs import HyperParameterWarning
-from tests.cli.running import run
+from tests.cli.running import command
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  (after the skip)
@@ -304,7 +304,7 @@ def test_files_are_written_checked_inspected_fused_and_put_back(library, subset,
         cs.save(site, tmp_path / f"{name}.safetensors")
     paths = sorted(tmp_path.glob("site*.safetensors"))
     assert cs.check(paths) == []
-    done = run("fuse", *map(str, paths), "-o", str(tmp_path / "fused.safetensors"))
+    done = command("fuse", *map(str, paths), "-o", str(tmp_path / "fused.safetensors"))
     assert (done.code, {"all": "FullLaplace", "last_layer": "FullLLLaplace"}[subset] in done.out) == (0, True)
     shown = dict(inspect_file(tmp_path / "fused.safetensors").rows)
     assert shown["columns"] == str(len(sites["site 0"].mean))
@@ -508,7 +508,7 @@ def test_a_fused_file_is_compared_with_the_network_of_the_site(library, tmp_path
     np.testing.assert_allclose(own["cross-entropy"], expected["cross-entropy"], rtol=1e-4)
     np.savez(tmp_path / "rows.npz", x=rows[0], y=rows[1])
     paths = [str(tmp_path / name) for name in ("fused.safetensors", "site 0.safetensors", "rows.npz")]
-    done = run("evaluate", *paths[:2], "--data", paths[2])
+    done = command("evaluate", *paths[:2], "--data", paths[2])
     assert done.code != 0
     assert "has no network in its file, so that it predicts nothing; compare in Python" in done.err
     assert len(done.err.strip().splitlines()) == 1, done.err

@@ -1,5 +1,7 @@
 """Exact arrival and removal of a site, and inference of linear regression from sums."""
 
+import re
+
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -62,6 +64,24 @@ def test_what_cannot_be_added_or_removed_is_named():
     scalers = [cs.describe(MaxAbsScaler().fit(X[j::2]), min_count=0) for j in range(2)]
     with pytest.raises(cs.UnsupportedError, match="is made of extremes, which cannot be taken out"):
         cs.remove(cs.fuse(scalers, min_count=0), scalers[0])
+
+
+def test_a_site_is_added_under_its_name_and_a_name_alone_takes_nothing_out():
+    X, y = regression_rows(0)
+    parts = [cs.describe(LinearRegression().fit(X[j::3], y[j::3]), (X[j::3], y[j::3])) for j in range(3)]
+    fusion = cs.fuse({"lund": parts[0], "oslo": parts[1]})
+    added = cs.add(fusion, {"riga": parts[2]})
+    assert [record["name"] for record in added.record["inputs"]] == ["lund", "oslo", "riga"]
+    np.testing.assert_array_equal(added.model.coef_, cs.add(fusion, parts[2]).model.coef_)
+    np.testing.assert_array_equal(
+        cs.remove(added, {"riga": parts[2]}).model.coef_, cs.remove(added, parts[2]).model.coef_
+    )
+    with pytest.raises(cs.InputError, match="is called oslo, as another site in the fusion is; give it another name"):
+        cs.add(fusion, {"oslo": parts[2]})
+    with pytest.raises(cs.InputError, match="is a mapping of 2 models, expected one; give one after another"):
+        cs.add(fusion, {"riga": parts[2], "kiel": parts[2]})
+    with pytest.raises(cs.InputError, match=r"is the name of a site, riga, and .*; give what the site had sent"):
+        cs.remove(added, "riga")
 
 
 def test_a_removal_that_rounding_would_spoil_is_refused():
@@ -137,6 +157,20 @@ def test_standard_errors_are_those_of_the_rows(weighted, fit_intercept):
     assert found.intervals(0.9).shape == (5, 2)
     with pytest.raises(cs.InputError, match="are of a LinearRegression of one target"):
         linear_inference(cs.describe(GaussianNB().fit(*class_rows(0))))
+
+
+def test_all_intervals_of_a_page_are_of_one_level(tmp_path):
+    fusion = cs.fuse(regressions(4))
+    for options, level in (({}, 95), ({"level": 0.8}, 80)):
+        fusion.report(tmp_path / "page.html", **options)
+        stated = re.findall(r"\b([0-9.]+) % (?:interval|prediction)", (tmp_path / "page.html").read_text())
+        assert len(stated) > 3
+        assert {float(one) for one in stated} == {level}
+    wide, narrow = (linear_inference(fusion.statistics).intervals(level) for level in (0.95, 0.8))
+    np.testing.assert_array_equal(linear_inference(fusion.statistics).intervals(), wide)
+    assert np.all(np.diff(narrow) < np.diff(wide))
+    with pytest.raises(cs.OptionError, match="level: expected a number between 0 and 1, found 95"):
+        fusion.report(tmp_path / "page.html", level=95)
 
 
 def regressions(count):

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.naive_bayes import GaussianNB
 
 import consilience as cs
-from tests.cli.running import run
+from tests.cli.running import command
 from tests.estimators.estimators_zoo import class_rows, regression_rows
 
 
@@ -54,11 +54,11 @@ def test_results_of_adding_and_removing_are_not_sent_unless_differencing_is_allo
     for name, word in (("left", "removed from"), ("more", "added to")):
         with pytest.raises(cs.InputError, match=f"a site was {word} others.*allow_differencing=True"):
             cs.federated.send_folder(tmp_path / f"{name}.safetensors", tmp_path / "round", "a")
-    done = run("send", str(tmp_path / "left.safetensors"), "--to", str(tmp_path / "round"), "--site", "a")
+    done = command("send", str(tmp_path / "left.safetensors"), "--to", str(tmp_path / "round"), "--site", "a")
     assert done.code == 1
     assert "by subtraction" in done.err
     cs.federated.send_folder(tmp_path / "left.safetensors", tmp_path / "round", "a", allow_differencing=True)
-    again = run(
+    again = command(
         *("send", str(tmp_path / "more.safetensors"), "--to", str(tmp_path / "round"), "--site", "b"),
         "--allow-differencing",
     )
@@ -104,7 +104,7 @@ def test_an_estimator_is_described_by_its_name_on_the_command_line(tmp_path):
     np.savez(tmp_path / "rows.npz", x=X, y=y)
     for data in ("rows.csv", "rows.npz"):
         out = tmp_path / f"{data}.safetensors"
-        done = run(
+        done = command(
             "describe", "GaussianNB", "--data", str(tmp_path / data), "-o", str(out), "--set", "var_smoothing=0.1"
         )
         assert done.code == 0, done.err
@@ -116,11 +116,11 @@ def test_an_estimator_is_described_by_its_name_on_the_command_line(tmp_path):
         (["net.safetensors", "--data", str(tmp_path / "rows.npz")], "--module"),
         (["net.safetensors", "--data", str(tmp_path / "rows.npz"), "--set", "a=1"], "--set is for estimators"),
     ):
-        done = run("describe", *arguments)
+        done = command("describe", *arguments)
         assert done.code == 2
         assert text in done.err
     (tmp_path / "one.csv").write_text("a,y\n1,u\n2,u\n3,u\n4,u\n5,u\n6,u\n")
-    done = run("describe", "LogisticRegression", "--data", str(tmp_path / "one.csv"), "-o", str(tmp_path / "no"))
+    done = command("describe", "LogisticRegression", "--data", str(tmp_path / "one.csv"), "-o", str(tmp_path / "no"))
     assert done.code == 1
     assert "cannot be fitted to it" in done.err
 

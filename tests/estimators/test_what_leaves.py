@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 import consilience as cs
 from consilience.estimators.describe import ApproximateStatisticsWarning
-from tests.cli.running import run
+from tests.cli.running import command
 from tests.estimators.estimators_zoo import class_rows, code_rows, count_rows, regression_rows
 from tests.estimators.sites import differences
 
@@ -134,5 +134,5 @@ def test_a_row_that_alone_has_a_value_in_a_column_follows_from_products_and_the_
     fusion.report(tmp_path / "page.html")
     assert "they hold that whole row, whatever min_count" in (tmp_path / "page.html").read_text()
     fusion.save(tmp_path / "fused.safetensors")
-    told = run("inspect", tmp_path / "fused.safetensors").out
+    told = command("inspect", tmp_path / "fused.safetensors").out
     assert "of a column that is not zero for one row alone, that whole row" in " ".join(told.split())

@@ -166,7 +166,7 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path):
         given.append(contribution(site, tmp_path / site))
     report = run_round(RoundPlan(("a", "b", "c"), "fisher", {"structure": "isotropic"}), given).report
     assert report.sites == ("a", "b")
-    assert report.left_out[0].reasons == ("array bias has values that are not finite [E-INPUT]",)
+    assert report.left_out[0].reasons == ("array bias has values that are not finite [E-NUMBER]",)
 
 
 def test_networks_come_with_the_information_of_their_own(tmp_path):

@@ -1,10 +1,13 @@
 """Requests that no model of a round can answer are refused before any site is asked."""
 
+import re
+
 import pytest
 
 import consilience as cs
 from consilience.federated.requests.table import REQUEST_KINDS, Then
 from tests.api.kinds_zoo import KIND_NAMES, posterior
+from tests.refusals.running import command
 
 
 @pytest.mark.parametrize("kind", REQUEST_KINDS, ids=lambda one: one.name)
@@ -45,3 +48,14 @@ def test_what_is_not_known_beforehand_is_not_refused():
 def test_a_misspelt_kind_is_answered_with_the_one_that_was_meant():
     with pytest.raises(cs.OptionError, match=r"there is no kind 'refin', did you mean refine\?"):
         Then.parse("refin:3")
+
+
+def test_a_misspelt_kind_is_refused_before_anything_is_read_or_written(tmp_path):
+    absent = {"recipe": tmp_path / "no.yaml", "site-keys": tmp_path / "no", "work": tmp_path / "work"}
+    beside = [f"--{name}={path}" for name, path in absent.items()]
+    done = command("serve", "--flower", "--address=host:1", *beside, "-o", tmp_path / "out", "--then", "emm")
+    assert done.code == 2
+    assert re.search(r"^consilience: --then: there is no kind 'emm', did you mean em\?", done.err), done.err
+    with pytest.raises(cs.OptionError, match=r"^then: there is no kind 'emm'"):
+        cs.federated.serve_folder(tmp_path / "round", tmp_path / "out", sites=["a"], then="emm")
+    assert not list(tmp_path.iterdir())

@@ -125,6 +125,12 @@ def test_a_parquet_file_that_is_none_is_refused_in_one_line(tmp_path):
         cs.describe(BayesianGaussianMixture(n_components=2).fit(X), data=tmp_path / "none.parquet")
 
 
+def test_a_csv_of_a_spreadsheet_with_decimal_commas_says_how_to_write_it(tmp_path):
+    FRAME.to_csv(tmp_path / "rows.csv", index=False, sep=";", decimal=",")
+    with pytest.raises(InputError, match=r"line 2: .*; write it with commas between cells.*\[E-SHAPE\]$"):
+        cs.describe(LinearRegression().fit(X, Y), data=(tmp_path / "rows.csv", "bmi"))
+
+
 def test_without_pyarrow_one_line_says_what_to_install(tmp_path, monkeypatch):
     model = BayesianGaussianMixture(n_components=2).fit(X)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -559,19 +559,35 @@ def test_statistics_that_were_never_updated_or_are_not_kept_are_said():
     assert "batch normalisation 2 keeps no running statistics (track_running_stats=False)" in verdict.text
 
 
-@pytest.mark.parametrize("method", [None, "distill"])
+@pytest.mark.parametrize("method", [None, "distill", "consensus", "ot", "average"])
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (-1.0, r"model 1: channel variances of 2 are negative \(-1\)"),
-        (float("nan"), "model 1: array 2.running_var has NaN"),
+        (-1.0, r"array 2.running_var has a negative variance \(-1\); leave this network out, or train it again"),
+        (float("nan"), "array 2.running_var has NaN or infinite values"),
     ],
 )
 def test_variances_that_are_none_are_refused_by_name(method, value, message):
-    broken, _ = halves()
+    broken, of_site = halves()
     broken[1][2].running_var[3] = value
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.InputError, match=f"^model 1: {message}.*\\[E-INPUT\\]$"):
         cs.fuse(broken, method, example=X[:2])
+    (problem,) = cs.check(broken, method, example=X[:2])
+    assert problem.startswith("model 1: array 2.running_var has")
+    with pytest.raises(cs.InputError, match=message):
+        cs.describe(broken[1], (X[of_site[1]], Y[of_site[1]]))
+
+
+@pytest.mark.parametrize("method", [None, "distill", "consensus"])
+def test_a_network_that_keeps_no_statistics_beside_one_that_does_is_named(method):
+    (tracked, _), (_, kept_none) = halves()[0], halves(untracked)[0]
+    with pytest.raises(cs.InputError, match=r"^model 1: arrays 2.running_mean, 2.running_var, .* are missing; .*$"):
+        cs.fuse([tracked, kept_none], method, example=X[:2])
+
+
+def test_a_time_too_short_for_one_step_on_matched_images_is_told_as_it_was_given():
+    with pytest.raises(cs.OptionError, match=r"^max_seconds: 1e-06 s were over before the first step: .*; give more"):
+        cs.fuse(halves()[0], "distill", example=X[:2], max_seconds=1e-6)
 
 
 @pytest.mark.parametrize("method", [None, "distill"])

@@ -472,13 +472,32 @@ def test_a_higher_least_number_withholds_all_statistics_of_a_class():
     assert np.array_equal(one.inputs.mean, other.inputs.mean)
 
 
-def test_few_observations_have_counts_only():
+def test_few_observations_have_counts_and_moments_only():
     inputs, labels = rows(counts=(30, 30, 9))
-    with pytest.warns(cs.WithheldWarning, match="60 observations are fewer than 100"):
+    with pytest.warns(cs.WithheldWarning, match="60 observations are fewer than 100, so that range"):
         described = describe_network(perceptron(), (inputs, labels))
-    assert described.inputs is described.input_range is None
+    assert described.input_range is None
     assert not described.channels
+    assert not described.layers
     assert described.class_counts.tolist() == [30, 30, 9]
+    # The nine of the third class have no moments of their own, so they are in no others either.
+    assert described.inputs.n_observations == 60
+    assert len(described.inputs.factor) == min(6, inputs.shape[1])
+    np.testing.assert_allclose(described.inputs.mean, inputs[labels < 2].mean(axis=0), rtol=1e-5)
+
+
+def test_where_every_class_is_withheld_nothing_can_be_described():
+    inputs, labels = rows(counts=(4, 3, 2))
+    with pytest.raises(InputError, match=r"9 observations, of every class fewer than 5.*give n_observations= alone"):
+        describe_network(perceptron(), (inputs, labels))
+
+
+def test_of_fewer_than_twenty_observations_inputs_have_no_moments():
+    inputs, _ = rows(counts=(20,))
+    with pytest.warns(cs.WithheldWarning, match="19 observations are fewer than 100, so that moments and range"):
+        assert describe_network(perceptron(), inputs[:19]).inputs is None
+    with pytest.warns(cs.WithheldWarning, match="20 observations are fewer than 100, so that range"):
+        assert describe_network(perceptron(), inputs).inputs.n_observations == 20
 
 
 def test_zero_withholds_nothing():

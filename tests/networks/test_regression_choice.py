@@ -122,13 +122,39 @@ def test_where_all_sites_describe_the_same_inputs_the_posterior_is_the_weights()
     np.testing.assert_allclose(found, [[0.3, 0.3], [0.7, 0.7]])
 
 
-def test_sites_too_small_to_describe_their_inputs_are_told_so():
+def described_by(**n_rows):
+    """Return described networks of sites of so many rows."""
     sites = {}
-    for number, (name, centre) in enumerate(CENTRES.items()):
-        x, y = rows_of(centre, 60, number)
+    for number, (name, n) in enumerate(n_rows.items()):
+        x, y = rows_of(CENTRES[name], n, number)
         with pytest.warns(cs.errors.WithheldWarning, match="fewer than 100"):
             sites[name] = cs.describe(train(x, y, 0), (x, y))
-    verdict = cs.fuse(sites).verdict
+    return sites
+
+
+@pytest.fixture(scope="module")
+def small_sites():
+    return described_by(lund=60, oslo=40, turku=50)
+
+
+def test_sites_of_few_rows_are_fused_into_a_network_better_than_each(small_sites, population):
+    fusion = cs.fuse(small_sites)
+    best_site = max(explained(site.module, population) for site in small_sites.values())
+    assert explained(fusion.model, population) > best_site + 0.1
+    assert "lund, oslo, turku: inputs are drawn as fewer than 100 observations say" in fusion.verdict.text
+    assert "rows that none was trained on" in fusion.verdict.remedy
+
+
+def test_the_inputs_of_the_smallest_site_may_be_missing(small_sites, population):
+    sites = small_sites | described_by(oslo=12)
+    fusion = cs.fuse(sites)
+    assert fusion.verdict.code == "chosen"
+    assert "oslo: inputs are not described, and none were drawn" in fusion.verdict.text
+    assert explained(fusion.model, population) > min(explained(site.module, population) for site in sites.values())
+
+
+def test_sites_too_small_to_describe_their_inputs_are_told_so():
+    verdict = cs.fuse(described_by(lund=15, oslo=18, turku=12)).verdict
     assert (verdict.code, verdict.harmless) == ("no_inputs", None)
-    assert verdict.text.startswith("No site has 100 observations to describe its inputs by")
+    assert verdict.text.startswith("No site has enough observations to describe its inputs by")
     assert "fusion.ensemble" in verdict.remedy

@@ -6,6 +6,8 @@ import torch
 
 import consilience as cs
 from consilience.errors import InputError
+from consilience.networks.robust import squared_distances
+from consilience.posteriors.robust.judgement import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
 
 
 def network(seed, change=0.0, noise=0.05):
@@ -74,3 +76,76 @@ def test_colluding_networks_with_noise_of_their_own_are_left_out():
     assert {(one["model"], one["step"]) for one in fusion.details["robust"]["left_out"]} == {
         (f"model {number}", "collusion") for number in (7, 8, 9)
     }
+
+
+def pushed(rows, count, direction):
+    """Return rows of which the last `count` are moved along a direction."""
+    changed = rows.copy()
+    changed[len(rows) - count :] += direction
+    return changed
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_push_that_is_small_beside_what_honest_networks_differ_by_is_found_where_they_hardly_differ(count, seed):
+    """Half of the weights differ a hundred times as much between honest networks as the other half."""
+    quiet = np.arange(67) % 2 == 0
+    rows = np.random.default_rng(seed).normal(size=(10, 67)) * np.where(quiet, 0.01, 1.0)
+    rows = pushed(rows, count, np.where(quiet, 0.03, 0.0))
+    modules = [network(0, noise=0.0) for _ in range(10)]
+    for module, row in zip(modules, rows, strict=True):
+        weights = torch.tensor(flat(module) + row, dtype=torch.float32)
+        torch.nn.utils.vector_to_parameters(weights, module.parameters())
+    raw = judge([(np.arange(10), squared_distances([*rows]))], 10, 67)
+    hostile = {f"model {site}" for site in range(10 - count, 10)}
+    assert not {f"model {site}" for site in np.flatnonzero(~raw.kept)} >= hostile  # whole weights do not show it
+    assert {record["model"] for record in fuse(modules).details["robust"]["left_out"]} >= hostile
+
+
+def test_honest_networks_pass_both_judgements():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        rows = rng.normal(size=(10, 500)) * rng.lognormal(size=500) * rng.uniform(0.85, 1.15, size=(10, 1))
+        for squares in (squared_distances([*rows]), squared_distances([*rows], standardized=True)):
+            assert judge([(np.arange(10), squares)], 10, 500).kept.all(), f"seed {seed}"
+
+
+def test_standardized_distances_do_not_change_with_units_and_places_of_coordinates():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(7, 40))
+    rows[:, 3] = 1.0  # where all agree, nobody is far
+    moved = rows * rng.lognormal(sigma=5.0, size=40) + rng.normal(size=40)
+    squares = squared_distances([*rows], standardized=True)
+    np.testing.assert_allclose(squared_distances([*moved], standardized=True), squares, rtol=1e-6)
+    assert squares.max() <= 40 * (2 * MAX_DEVIATION) ** 2
+
+
+@pytest.mark.parametrize("size", [1e30, 1e200, np.finfo(np.float64).max])
+def test_standardized_distances_of_absurd_networks_are_finite(size):
+    rows = np.concatenate([np.random.default_rng(0).normal(size=(5, 8)), np.array([[size], [-size]]) * np.ones(8)])
+    squares = squared_distances([*rows], standardized=True)
+    assert np.isfinite(squares).all()
+    assert squares[5, 6] == 8 * (2 * MAX_DEVIATION) ** 2
+    assert np.abs(standardized_coordinates(np.clip(rows, -1e100, 1e100))).max() == MAX_DEVIATION
+
+
+def test_who_is_left_out_by_either_judgement_is_told_with_its_step():
+    """Copies at once; who is far in standardized coordinates, after them."""
+    rng = np.random.default_rng(0)
+    quiet = np.arange(200) < 100
+    rows = rng.normal(size=(9, 200)) * np.where(quiet, 0.01, 1.0)
+    rows[7] = rows[8]
+    rows[3, quiet] += 0.1
+    distances = squared_distances([*rows])
+    passed = []
+
+    def standardized(kept):
+        passed.extend(np.flatnonzero(kept).tolist())
+        return [(np.flatnonzero(kept), squared_distances([*rows[kept]], standardized=True))]
+
+    judgement = judge_twice([(np.arange(9), distances)], standardized, 9, 200)
+    assert passed == [0, 1, 2, 3, 4, 5, 6]
+    gate, *copies = judgement.details("abcdefghi")
+    assert (gate["model"], gate["step"]) == ("d", "gate")
+    assert gate["score"] > 1.5
+    assert copies == [{"model": "h", "step": "copy of another"}, {"model": "i", "step": "copy of another"}]

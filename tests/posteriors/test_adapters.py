@@ -250,11 +250,11 @@ def test_a_posterior_that_is_not_of_its_kind_is_refused(kind, name):
     expected = described(kind, name)
     family = cs.families.Gamma()
     other = cs.Posterior(family, family.to_natural(shape=[2.0, 3.0], rate=[1.0, 1.0]), source=expected.source)
-    with pytest.raises(cs.InputError, match=r"components, found Gamma\(\) \[E-INPUT\]$"):
+    with pytest.raises(cs.InputError, match=r"components, found Gamma\(\) \[E-TYPE\]$"):
         cs.rebuild(other)
     for lost in set(expected.source) - {"kind", "samples"}:
         source = {key: value for key, value in expected.source.items() if key != lost}
-        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-INPUT\]$"):
+        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
             cs.rebuild(replace(expected, source=source))
     if expected.attached and kind != "sklearn.LatentDirichletAllocation":
         with pytest.raises(cs.InputError, match=f"lacks '{next(iter(expected.attached))}'"):

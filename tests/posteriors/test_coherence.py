@@ -98,10 +98,10 @@ def test_bad_questions_get_one_line():
         cs.OptionError, match=r"^n_words must be from 2 to the number of words, 3, found 4 \[E-VALUE\]$"
     ):
         npmi(np.ones((1, 3)), np.ones((2, 3)), n_words=4)
-    with pytest.raises(cs.InputError, match=r"^documents: has 4 columns, expected 3 \[E-INPUT\]$"):
+    with pytest.raises(cs.InputError, match=r"^documents: has 4 columns, expected 3 \[E-SHAPE\]$"):
         npmi(np.ones((1, 3)), np.ones((2, 4)), n_words=2)
     with pytest.raises(
-        cs.InputError, match=r"^documents: has no rows, expected the documents of a reference corpus \[E-INPUT\]$"
+        cs.InputError, match=r"^documents: has no rows, expected the documents of a reference corpus \[E-SHAPE\]$"
     ):
         npmi(np.ones((1, 3)), sparse.csr_array((0, 3)), n_words=2)
     from sklearn.cluster import KMeans

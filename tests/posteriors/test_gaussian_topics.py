@@ -205,10 +205,10 @@ def test_planted_topics_of_sites_with_parts_of_them_are_found(method):
 def test_topics_in_other_embeddings_are_refused():
     other = GaussianTopics(4, space="glove.6B.50d").fit(documents(1), EMBEDDINGS)
     (problem,) = cs.check([fitted(), other])
-    assert problem == "model 1: has space 'glove.6B.50d', expected 'planted' as in model 0 [E-INPUT]"
+    assert problem == "model 1: has space 'glove.6B.50d', expected 'planted' as in model 0 [E-MISMATCH]"
     flat = GaussianTopics(4, space="planted").fit(documents(1), EMBEDDINGS[:, :2])
     (problem,) = cs.check([fitted(), flat])
-    assert problem == "model 1: is Point(dim=2), expected Point(dim=3) as in model 0 [E-INPUT]"
+    assert problem == "model 1: is Point(dim=2), expected Point(dim=3) as in model 0 [E-MISMATCH]"
 
 
 def test_an_evaluation_is_the_distance_of_tokens_to_the_nearest_centre():
@@ -223,13 +223,13 @@ def test_posteriors_that_are_not_of_topics_are_refused():
     posterior = fitted().posterior
     family = cs.families.Gamma()
     gammas = cs.Posterior(family, family.to_natural(shape=[2.0], rate=[1.0]), source=posterior.source)
-    with pytest.raises(cs.InputError, match=r"has point components, found Gamma\(\) \[E-INPUT\]$"):
+    with pytest.raises(cs.InputError, match=r"has point components, found Gamma\(\) \[E-TYPE\]$"):
         cs.rebuild(gammas)
     bare = cs.Posterior(posterior.family, posterior.natural, source=posterior.source)
-    with pytest.raises(cs.InputError, match=r"lacks counts, which rebuilding needs \[E-INPUT\]$"):
+    with pytest.raises(cs.InputError, match=r"lacks counts, which rebuilding needs \[E-NEEDED\]$"):
         cs.rebuild(bare)
     spaceless = cs.Posterior(
         posterior.family, posterior.natural, counts=[1] * 4, source={"kind": "consilience.GaussianTopics"}
     )
-    with pytest.raises(cs.InputError, match=r"lacks 'space', which rebuilding needs \[E-INPUT\]$"):
+    with pytest.raises(cs.InputError, match=r"lacks 'space', which rebuilding needs \[E-NEEDED\]$"):
         cs.rebuild(spaceless)

@@ -230,7 +230,9 @@ def test_models_that_were_never_trained_are_refused():
 
 def test_kernels_of_other_names_are_not_fused():
     models = [fitted("scaled rbf", WHITENED, CHOLESKY), fitted("scaled matern 5/2", WHITENED, CHOLESKY)]
-    assert cs.check(models, "concatenate") == ["model 1: has kernel 'matern52', expected 'rbf' as in model 0 [E-INPUT]"]
+    assert cs.check(models, "concatenate") == [
+        "model 1: has kernel 'matern52', expected 'rbf' as in model 0 [E-MISMATCH]"
+    ]
 
 
 def test_only_this_adapter_knows_it():

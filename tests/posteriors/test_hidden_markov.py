@@ -170,17 +170,17 @@ def test_a_posterior_that_lacks_something_is_refused():
     posterior = fitted().posterior
     for lost in posterior.attached:
         attached = {name: values for name, values in posterior.attached.items() if name != lost}
-        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-INPUT\]$"):
+        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
             cs.rebuild(replace(posterior, attached=attached))
     family = cs.families.Gamma()
     other = cs.Posterior(family, family.to_natural(shape=[2.0], rate=[1.0]), source=posterior.source)
     with pytest.raises(
-        cs.InputError, match=r"a HiddenMarkovModel has normal-wishart components, found Gamma\(\) \[E-INPUT\]$"
+        cs.InputError, match=r"a HiddenMarkovModel has normal-wishart components, found Gamma\(\) \[E-TYPE\]$"
     ):
         cs.rebuild(other)
     negative = cs.Attached(-np.ones(4), ("component",), "sum")
     with pytest.raises(
-        cs.InputError, match=r"^start_counts: expected counts that are not negative, found -1 \[E-INPUT\]$"
+        cs.InputError, match=r"^start_counts: expected counts that are not negative, found -1 \[E-NUMBER\]$"
     ):
         cs.rebuild(replace(posterior, attached={**posterior.attached, "start_counts": negative}))
 

@@ -104,16 +104,16 @@ def test_a_posterior_that_is_not_of_its_kind_is_refused(name, kind):
     expected = cs.describe(fitted(name, kind, 0))
     family = cs.families.Gamma()
     other = cs.Posterior(family, family.to_natural(shape=[2.0], rate=[1.0]), source=expected.source)
-    with pytest.raises(cs.InputError, match=r"components, found Gamma\(\) \[E-INPUT\]$"):
+    with pytest.raises(cs.InputError, match=r"components, found Gamma\(\) \[E-TYPE\]$"):
         cs.rebuild(other)
     for lost in set(expected.source) - {"kind", "samples"}:
         source = {key: value for key, value in expected.source.items() if key != lost}
-        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-INPUT\]$"):
+        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
             cs.rebuild(replace(expected, source=source))
     needed = set(expected.attached) if name.startswith("Variational") else {"start_counts", "transition_counts"}
     for lost in needed:
         attached = {key: value for key, value in expected.attached.items() if key != lost}
-        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-INPUT\]$"):
+        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
             cs.rebuild(replace(expected, attached=attached))
 
 

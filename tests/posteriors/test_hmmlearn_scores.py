@@ -170,18 +170,20 @@ def test_models_of_other_dimensions_states_or_priors_are_told_apart():
     wider = GaussianHMM(1)
     wider.startprob_, wider.transmat_, wider.means_ = np.ones(1), np.ones((1, 1)), np.zeros((1, 3))
     wider.covars_ = np.ones((1, 3))
-    assert message(one, wider) == "model 1: is NormalGamma(dim=3), expected NormalGamma(dim=2) as in model 0 [E-INPUT]"
+    assert (
+        message(one, wider) == "model 1: is NormalGamma(dim=3), expected NormalGamma(dim=2) as in model 0 [E-MISMATCH]"
+    )
     assert message(one, by_hand(TRANSITIONS, "full")) == (
-        "model 1: has covariance_type 'full', expected 'diag' as in model 0 [E-INPUT]"
+        "model 1: has covariance_type 'full', expected 'diag' as in model 0 [E-MISMATCH]"
     )
     symbols = fitted("CategoricalHMM", "", 0)
     fewer = CategoricalHMM(1)
     fewer.startprob_, fewer.transmat_, fewer.emissionprob_ = np.ones(1), np.ones((1, 1)), np.array([[0.5, 0.5]])
-    assert message(symbols, fewer) == "model 1: has symbols 2, expected 5 as in model 0 [E-INPUT]"
+    assert message(symbols, fewer) == "model 1: has symbols 2, expected 5 as in model 0 [E-MISMATCH]"
     sticky = gaussian_m_step(simulated(20), range(4), "full")
     assert message(fitted("VariationalGaussianHMM", "full", 0), sticky) == (
-        "model 1: has startprob_prior 'given', expected 'default' as in model 0 [E-INPUT]\n"
-        "model 1: has transmat_prior 'given', expected 'default' as in model 0 [E-INPUT]"
+        "model 1: has startprob_prior 'given', expected 'default' as in model 0 [E-MISMATCH]\n"
+        "model 1: has transmat_prior 'given', expected 'default' as in model 0 [E-MISMATCH]"
     )
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import integrate
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import consilience as cs
@@ -26,12 +25,17 @@ def mixture(covariance_type="full", dim=2, prior="dirichlet_distribution", n=60)
     ).fit(rows(dim, n=n))
 
 
+def integral_over_line(log_density):
+    """Return the integral of a density by x = sinh u, whose trapezium sums converge fast where tails are powers."""
+    nodes = np.linspace(-20.0, 20.0, 4001)
+    return np.exp(log_density(np.sinh(nodes)[:, None])) @ np.cosh(nodes) * (nodes[1] - nodes[0])
+
+
 @every_type
 @pytest.mark.parametrize("kind", ["predictive", "plug-in"])
 def test_densities_integrate_to_one_in_one_dimension(covariance_type, kind):
     model = cs.describe(mixture(covariance_type, dim=1), min_count=0)  # on a line, two of the three centres are one
-    total = integrate.quad(lambda x: np.exp(cs.log_density(model, [[x]], kind=kind))[0], -np.inf, np.inf, limit=400)[0]
-    assert_allclose(total, 1.0, atol=QUADRATURE)
+    assert_allclose(integral_over_line(lambda x: cs.log_density(model, x, kind=kind)), 1.0, atol=QUADRATURE)
 
 
 @every_type
@@ -52,8 +56,7 @@ def test_the_bound_of_scikit_learn_is_no_density_and_below_the_predictive_one():
     bound, predictive = (cs.log_density(model, new, kind=kind) for kind in ("bound", "predictive"))
     assert_allclose(bound, model.score_samples(new), rtol=ROUNDING)
     assert np.all(bound < predictive)
-    total = integrate.quad(lambda x: np.exp(mixture(dim=1).score_samples([[x]]))[0], -np.inf, np.inf, limit=400)[0]
-    assert total < 1.0 - 1e-3
+    assert integral_over_line(mixture(dim=1).score_samples) < 1.0 - 1e-3
 
 
 @every_type
@@ -168,7 +171,7 @@ def test_bad_questions_get_one_line():
         cs.OptionError, match=r"^kind 'mean' is not known; expected one of: predictive, plug-in, bound \[E-VALUE\]$"
     ):
         cs.log_density(model, rows(), kind="mean")
-    with pytest.raises(cs.InputError, match=r"has 3 columns, expected 2 \[E-INPUT\]$"):
+    with pytest.raises(cs.InputError, match=r"has 3 columns, expected 2 \[E-SHAPE\]$"):
         cs.log_density(model, rows(dim=3))
     with pytest.raises(cs.InputError, match=r"sum to more than 0"):
         mixture_density.MixtureDensity(cs.describe(model).family, cs.describe(model).natural, np.zeros(3))

@@ -24,7 +24,7 @@ TRANSITIONS = [[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.3, 0.3, 0.4]]
 )
 def test_models_that_do_not_record_their_number_are_not_fused_without_it(models):
     problems = cs.check(models)
-    assert [problem.subject for problem in problems] == ["a", "b"]
+    assert [problem.subject for problem in problems] == ["a, b"]
     assert all("does not say how many observations" in p.text and "'equal'" in p.remedy for p in problems)
     with pytest.raises(cs.InputError) as caught:
         cs.fuse(models)

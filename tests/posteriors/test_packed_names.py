@@ -129,7 +129,7 @@ def test_copies_are_told_with_the_names_of_their_sites(
     packed = one_packed_file(folder, form)
     expected = (
         f"{packed}: site-0020.safetensors: has the same contents as {packed}: site-0008.safetensors; "
-        "leave one out [E-INPUT]"
+        "leave one out [E-TWICE]"
     )
     for where in (packed, in_runs(packed)):
         with pytest.raises(cs.InputError) as raised:
@@ -146,7 +146,7 @@ def test_packed_files_whose_sites_have_the_same_names_are_told_apart(tmp_path: P
         packed.append(one_packed_file(written(some, tmp_path / hospital / "sites"), form))
     expected = (
         f"{packed[1]}: site-0010.safetensors: has the same contents as {packed[0]}: site-0013.safetensors; "
-        "leave one out [E-INPUT]"
+        "leave one out [E-TWICE]"
     )
     with pytest.raises(cs.InputError) as raised:
         cs.fuse(packed, method="kl", n_components=6, pilot_sites=10)

@@ -254,3 +254,37 @@ def test_copies_far_from_their_group_have_no_weight_in_it_and_few_copies_all_hav
     assert weights.sum() == pytest.approx(1.0)
     few = np.array([[0.0], [0.1], [0.2], [9.0]])
     assert (copy_weights(pairwise_squares(few), np.ones(4)) > 0).all()
+
+
+def within_the_honest_range(rng, sites, like):
+    """Return a site 1.5 deviations off the means of others, with noise of its own; the rest is as at an honest one."""
+    means = np.stack([site.parameters()["mean"] for site in sites])
+    moved = means.mean(axis=0) - 1.5 * means.std(axis=0) + 0.7 * means.std(axis=0) * rng.normal(size=means.shape[1:])
+    natural = like.family.to_natural(**{**like.family.from_natural(like.natural), "mean": moved})
+    return cs.Posterior(like.family, natural, prior=like.prior, counts=like.counts, weights=like.weights)
+
+
+def drifting(rng):
+    """Return an honest site whose means differ from others' far more than its covariances do."""
+    return mixture(rng, shift=0.3 * rng.normal(size=GROUPS.shape))
+
+
+@pytest.mark.parametrize(("count", "by_raw_coordinates"), [(3, 6), (4, 4)])
+def test_colluders_who_have_in_common_what_they_leave_alone_are_left_out(count, by_raw_coordinates):
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng([seed, 8])
+        honest = [drifting(rng) for _ in range(10 - count)]
+        bad = [within_the_honest_range(rng, honest, honest[0]) for _ in range(count)]
+        found += {f"model {site}" for site in range(10 - count, 10)} <= set(left_out(fused([*honest, *bad])))
+    assert found >= 2 * by_raw_coordinates - 2  # of 20, where raw coordinates alone find so many
+
+
+def test_standardized_judgement_leaves_out_hardly_any_honest_site(monkeypatch):
+    def n_left_out():
+        rngs = (np.random.default_rng([seed, 9]) for seed in range(40))
+        return sum(len(left_out(fused([drifting(rng) for _ in range(10)]))) for rng in rngs)
+
+    n_in_both = n_left_out()
+    monkeypatch.setattr("consilience.posteriors.robust.median_site.standardized_coordinates", np.zeros_like)
+    assert n_in_both <= n_left_out() + 4  # one in a hundred

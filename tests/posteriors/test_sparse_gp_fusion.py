@@ -283,7 +283,7 @@ def test_what_must_agree_is_checked_beforehand():
     gp = site(0, inputs())
     other_kernel = titsias(*rows(1), inputs(), make_kernel("matern32", 1.5, [1.2, 0.8]))
     assert cs.check([gp, other_kernel], "concatenate") == [
-        "model 1: has kernel 'matern32', expected 'rbf' as in model 0 [E-INPUT]"
+        "model 1: has kernel 'matern32', expected 'rbf' as in model 0 [E-MISMATCH]"
     ]
     scaled, otherwise = (replace(gp, scale=np.array([2.0, 2.0, scale])) for scale in (3.0, 4.0))
     (problem,) = cs.check([scaled, otherwise], "concatenate")

@@ -208,7 +208,7 @@ def test_a_dictionary_with_holes_or_the_same_word_twice_is_refused():
     with pytest.raises(cs.InputError, match=r"no word for number 4 \(2 of 40 lack one\); call compactify\(\)"):
         cs.describe(LdaModel(bags(counts), TOPICS, holes, random_state=0))
     double = dict(enumerate(NAMES)) | {7: "word-04"}
-    with pytest.raises(cs.InputError, match=r"^id2word has the word 'word-04' 2 times, expected once \[E-INPUT\]$"):
+    with pytest.raises(cs.InputError, match=r"^id2word has the word 'word-04' 2 times, expected once \[E-TWICE\]$"):
         cs.describe(LdaModel(bags(documents()), TOPICS, double, random_state=0))
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import re
-import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import consilience as cs
-from consilience.cli import main
+from tests.cli.running import Finished
 
 Case = Callable[[Path], object]
 
@@ -24,31 +20,6 @@ class Refusal:
 
     by: str
     lines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """How a run of the command ended."""
-
-    code: object
-    out: str
-    err: str
-
-
-def command(*arguments: object) -> Finished:
-    """Run the command's entry point in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    handler = signal.getsignal(signal.SIGTERM)
-    code: object = 0
-    try:
-        words = mock.patch.object(sys, "argv", ["consilience", *map(str, arguments)])
-        with words, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as ended:
-        code = ended.code
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    return Finished(code, out.getvalue(), err.getvalue())
 
 
 def refusal(case: Case, folder: Path) -> Refusal:

@@ -34,6 +34,16 @@ REWORDED = {
     "command on networks, '--target-width 0=0'": "the command calls the option as it takes it",
     "command on networks, '--target-width fc1=9'": "the command calls the option as it takes it",
     "command on checkpoints, '--fisher a'": "the command calls the option as it takes it",
+    "fuse, another kind": "another class says it all: its options are not listed too",
+    "check, another kind": "another class says it all: its options are not listed too",
+    "fuse, a kind and a posterior": "another class says it all: its options are not listed too",
+    "check, a kind and a posterior": "another class says it all: its options are not listed too",
+    "fuse, hidden Markov models and a posterior": "another class says it all: its options are not listed too",
+    "check, hidden Markov models and a posterior": "another class says it all: its options are not listed too",
+    "fuse, a Gaussian process and a posterior": "another class says it all: its options are not listed too",
+    "check, a Gaussian process and a posterior": "another class says it all: its options are not listed too",
+    "fuse, a number of observations that nobody states": "said once of all models",
+    "check, a number of observations that nobody states": "said once of all models",
 }
 """Cases whose new refusal says something truer than the old one: why."""
 RECORDED = json.loads(RECORD.read_text()) if RECORD.exists() else {}

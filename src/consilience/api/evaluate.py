@@ -8,9 +8,12 @@ from typing import Any
 from consilience.api.kinds import NETWORKS, POSTERIORS, kind_of, list_models
 from consilience.core.inputs import name_inputs
 from consilience.draws.evaluation import DrawsEvaluation
+from consilience.errors import InputError
 from consilience.estimators.evaluation import EstimatorEvaluation
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.posteriors.evaluation import Evaluation
+
+_ROLES = ("the fused model", "your own model")
 
 
 def evaluate(
@@ -82,12 +85,26 @@ def evaluate(
     >>> evaluation.better, evaluation.fused_usage
     ('fused', array([50, 50, 50]))
     """
+    for role, one in zip(_ROLES, (fused, own), strict=True):
+        _require_one_model(role, one)
     fused, own = (list_models({"": one})[""] for one in (fused, own))  # chains in a CSV file are read
     both = tuple(
         one if one.file is not None else replace(one, name=role, label=role)
-        for one, role in zip(name_inputs([fused, own]), ("the fused model", "your own model"), strict=True)
+        for one, role in zip(name_inputs([fused, own]), _ROLES, strict=True)
     )
     kind = kind_of(both, options={} if module is None else {"module": module})
     if kind is POSTERIORS and all(one.is_plain_checkpoint for one in both):
         kind = NETWORKS
     return kind.evaluate(both[0], both[1], data, labels, module)
+
+
+def _require_one_model(role: str, model: Any) -> None:
+    """Raise for several models where one is expected; arrays by name are chains, and are read as such."""
+    if not isinstance(model, dict | list | tuple) or not model:
+        return
+    models = list(model.values() if isinstance(model, dict) else model)
+    if any(hasattr(one, "__array__") or isinstance(one, list | int | float) for one in models):
+        return
+    first = repr(next(iter(model)))[:40] if isinstance(model, dict) else "0"
+    text = f"expected one model, found a {type(model).__name__} of {len(models)}"
+    raise InputError(role, text, f"compare with one at a time, such as models[{first}]", "E-COUNT")

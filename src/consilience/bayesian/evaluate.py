@@ -78,7 +78,7 @@ def _predictor(named: NamedInput, template: nn.Module | None) -> BayesianNetwork
     if isinstance(model, BayesianEnsemble):
         return model
     if named.format != FORMAT and not is_bayesian(model):
-        raise InputError(name, "is no Bayesian network, expected one as the other model")
+        raise InputError(name, "is no Bayesian network, expected one as the other model", code="E-TYPE")
     bnn = as_bayesian_network(model, None, name) if named.file is None else read_bayesian_network(named.file)
     if bnn.module is None and template is not None:
         bnn = bnn.with_module(with_widths(bnn, template))
@@ -105,7 +105,7 @@ def _predictions(model: BayesianNetwork | BayesianEnsemble, rows: LabeledInputs,
     probabilities = model.predict(rows.inputs, SAMPLES, 0)
     if not np.isfinite(probabilities).all():
         row = int(np.flatnonzero(~np.isfinite(probabilities).all(axis=1))[0])
-        raise InputError(name, f"row {row}, counted from 0: the network's answer is not finite")
+        raise InputError(name, f"row {row}, counted from 0: the network's answer is not finite", code="E-NUMBER")
     n_classes = probabilities.shape[1]
     if int(rows.labels.max()) >= n_classes:
         raise InputError("labels", f"found {int(rows.labels.max())}, but the network has {n_classes} classes")

@@ -104,11 +104,13 @@ class BayesianNetwork(Displayed):
 
     def __post_init__(self) -> None:
         if self.module is not None and not is_module(self.module):
-            raise InputError(self.name, f"module: expected a torch module, found {type(self.module).__name__}")
+            raise InputError(
+                self.name, f"module: expected a torch module, found {type(self.module).__name__}", code="E-TYPE"
+            )
         for what in ("means", "variances"):
             values = getattr(self, what)
             if not isinstance(values, Mapping) or any(not hasattr(value, "shape") for value in values.values()):
-                raise InputError(self.name, f"{what}: expected arrays by name of the parameter")
+                raise InputError(self.name, f"{what}: expected arrays by name of the parameter", code="E-TYPE")
             object.__setattr__(self, what, {k: v.detach() if hasattr(v, "detach") else v for k, v in values.items()})
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(str(label) for label in self.classes))
@@ -132,18 +134,23 @@ class BayesianNetwork(Displayed):
 
     def _name_problems(self) -> list[Problem]:
         if not self.means:
-            return [Problem(self.name, "has no parameters")]
+            return [Problem(self.name, "has no parameters", code="E-NEEDED")]
         problems = []
         if missing := [key for key in self.means if key not in self.variances]:
-            problems.append(Problem(self.name, f"{_join_names(missing)}: no variance", _REMEDY))
+            problems.append(Problem(self.name, f"{_join_names(missing)}: no variance", _REMEDY, "E-NEEDED"))
         if unknown := [key for key in self.variances if key not in self.means]:
-            problems.append(Problem(self.name, f"{_join_names(unknown)}: a variance, but no mean", "give both"))
+            problems.append(
+                Problem(self.name, f"{_join_names(unknown)}: a variance, but no mean", "give both", "E-NEEDED")
+            )
         if self.module is not None:
             parameters = dict(self.module.named_parameters())
             if missing := [key for key in parameters if key not in self.means]:
                 problems.append(
                     Problem(
-                        self.name, f"{_join_names(missing)}: parameters of the module without a mean", "give every one"
+                        self.name,
+                        f"{_join_names(missing)}: parameters of the module without a mean",
+                        "give every one",
+                        "E-NEEDED",
                     )
                 )
             if unknown := [key for key in self.means if key not in parameters]:
@@ -152,6 +159,7 @@ class BayesianNetwork(Displayed):
                         self.name,
                         f"{_join_names(unknown)}: no parameters of the module",
                         "give means of this architecture",
+                        "E-MISMATCH",
                     )
                 )
         return problems
@@ -163,12 +171,17 @@ class BayesianNetwork(Displayed):
                 self.name,
                 f"{key}: the variance has shape {tuple(self.variances[key].shape)}, the mean {tuple(values.shape)}",
                 "give one variance for every weight",
+                "E-SHAPE",
             )
             for key, values in self.means.items()
             if key in self.variances and tuple(values.shape) != tuple(self.variances[key].shape)
         ]
         return problems + [
-            Problem(self.name, f"{key}: the mean has shape {tuple(values.shape)}, the module's parameter {shapes[key]}")
+            Problem(
+                self.name,
+                f"{key}: the mean has shape {tuple(values.shape)}, the module's parameter {shapes[key]}",
+                code="E-SHAPE",
+            )
             for key, values in self.means.items()
             if key in shapes and tuple(values.shape) != shapes[key]
         ]
@@ -177,14 +190,19 @@ class BayesianNetwork(Displayed):
         arrays = {f"mean of {k}": v for k, v in self.means.items()}
         arrays |= {f"variance of {k}": v for k, v in self.variances.items()}
         problems = [
-            Problem(self.name, f"{key} holds {v.dtype}, not floats") for key, v in arrays.items() if not is_floating(v)
+            Problem(self.name, f"{key} holds {v.dtype}, not floats", code="E-TYPE")
+            for key, v in arrays.items()
+            if not is_floating(v)
         ]
         problems += non_finite_problems(
             {key: values for key, values in arrays.items() if is_floating(values)}, self.name
         )
         return problems + [
             Problem(
-                self.name, f"{key} has variances that are not positive, smallest {float(values.min()):.3g}", _REMEDY
+                self.name,
+                f"{key} has variances that are not positive, smallest {float(values.min()):.3g}",
+                _REMEDY,
+                "E-NUMBER",
             )
             for key, values in self.variances.items()
             if 0 not in values.shape and float(values.min()) <= 0
@@ -193,17 +211,19 @@ class BayesianNetwork(Displayed):
     def _prior_problems(self) -> list[Problem]:
         n, prior = self.n_observations, self.prior_variances
         if n is not None and not (is_number(n) and n > 0):
-            return [Problem(self.name, f"n_observations: expected a positive number, found {n!r}")]
+            return [Problem(self.name, f"n_observations: expected a positive number, found {n!r}", code="E-NUMBER")]
         if prior is None:
             return []
         variances = prior if isinstance(prior, Mapping) else dict.fromkeys(self.means, prior)
         problems = [
-            Problem(self.name, f"prior_variances: expected a positive number for {key}, found {value!r}")
+            Problem(
+                self.name, f"prior_variances: expected a positive number for {key}, found {value!r}", code="E-NUMBER"
+            )
             for key, value in variances.items()
             if not (is_number(value) and value > 0)
         ]
         if missing := [key for key in self.means if key not in variances]:
-            problems.append(Problem(self.name, f"prior_variances: none for {_join_names(missing)}"))
+            problems.append(Problem(self.name, f"prior_variances: none for {_join_names(missing)}", code="E-NEEDED"))
         return problems[:_MAX_NAMES]
 
     @property
@@ -349,10 +369,12 @@ class BayesianNetwork(Displayed):
             rows = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(
-                "inputs", f"expected one tensor or array (n, ...), found {type(inputs).__name__}"
+                "inputs", f"expected one tensor or array (n, ...), found {type(inputs).__name__}", code="E-TYPE"
             ) from error
         if rows.ndim == 0 or len(rows) == 0:
-            raise InputError("inputs", f"expected (n, ...) with at least one input, found {tuple(rows.shape)}")
+            raise InputError(
+                "inputs", f"expected (n, ...) with at least one input, found {tuple(rows.shape)}", code="E-SHAPE"
+            )
         rows = as_inputs(module, rows)
         outputs = []
         with torch.no_grad():
@@ -364,6 +386,7 @@ class BayesianNetwork(Displayed):
                     raise InputError(
                         self.name,
                         f"the module does not take inputs of shape {tuple(batch.shape)}: {str(error).splitlines()[0]}",
+                        code="E-SHAPE",
                     ) from error
         logits = torch.cat(outputs)  # (n, n_classes)
         if logits.ndim != 2 or len(logits) != len(rows) or logits.shape[1] < 2:
@@ -371,6 +394,7 @@ class BayesianNetwork(Displayed):
                 self.name,
                 f"the module's output: expected logits of two classes or more ({len(rows)}, classes), "
                 f"found {tuple(logits.shape)}",
+                code="E-SHAPE",
             )
         return logits
 

@@ -91,7 +91,7 @@ def require_same_architecture(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) ->
     """
     for name, bnn in (("bnn_a", bnn_a), ("bnn_b", bnn_b)):
         if not isinstance(bnn, BayesianNetwork):
-            raise InputError(name, f"expected a consilience.BayesianNetwork, found {type(bnn).__name__}")
+            raise InputError(name, f"expected a consilience.BayesianNetwork, found {type(bnn).__name__}", code="E-TYPE")
     shapes_a, shapes_b = ({key: tuple(values.shape) for key, values in bnn.means.items()} for bnn in (bnn_a, bnn_b))
     problems = [f"bnn_b has no {key}, which bnn_a has; {_REMEDY}" for key in shapes_a if key not in shapes_b]
     problems += [f"bnn_b has {key}, which bnn_a has not; {_REMEDY}" for key in shapes_b if key not in shapes_a]

@@ -115,7 +115,7 @@ def _outside_scores(
 
     p = _checked_probabilities(probabilities, "outside")
     if p.shape[1] != classes:
-        raise InputError("outside", f"has {p.shape[1]} classes, expected {classes} as in probabilities")
+        raise InputError("outside", f"has {p.shape[1]} classes, expected {classes} as in probabilities", code="E-SHAPE")
     entropies = entr(p).sum(axis=1)
     is_outside = np.repeat([0, 1], [len(inside), len(entropies)])
     return OutsideScores(
@@ -164,20 +164,24 @@ def _checked_probabilities(probabilities: ArrayLike, what: str) -> Array:
     try:
         p = np.asarray(probabilities, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(what, "expected numbers (n, classes)") from error
+        raise InputError(what, "expected numbers (n, classes)", code="E-TYPE") from error
     if p.ndim != 2 or 0 in p.shape:
-        raise InputError(what, f"expected an array (n, classes), found shape {p.shape}")
+        raise InputError(what, f"expected an array (n, classes), found shape {p.shape}", code="E-SHAPE")
     if len(bad := np.flatnonzero(~np.isfinite(p).all(axis=1))):
-        raise InputError(what, f"row {bad[0]}, counted from 0: has NaN or infinite values")
+        raise InputError(what, f"row {bad[0]}, counted from 0: has NaN or infinite values", code="E-NUMBER")
     if len(bad := np.flatnonzero((p < 0).any(axis=1))):
         raise InputError(
-            what, f"row {bad[0]}, counted from 0: is negative, {p[bad[0]].min():.3g}", "give probabilities, not logits"
+            what,
+            f"row {bad[0]}, counted from 0: is negative, {p[bad[0]].min():.3g}",
+            "give probabilities, not logits",
+            "E-NUMBER",
         )
     if len(bad := np.flatnonzero(np.abs(p.sum(axis=1) - 1.0) > _SUM_TOLERANCE)):
         raise InputError(
             what,
             f"row {bad[0]}, counted from 0: sums to {p[bad[0]].sum():.6g}, expected 1",
             "give probabilities of all classes",
+            "E-NUMBER",
         )
     return p
 
@@ -188,9 +192,9 @@ def _class_numbers(labels: ArrayLike, p: Array, what: str) -> Labels:
         numbers = np.asarray(labels)
         as_float = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(what, "expected the numbers of classes, from 0") from error
+        raise InputError(what, "expected the numbers of classes, from 0", code="E-TYPE") from error
     if as_float.shape != (len(p),):
-        raise InputError(what, f"expected one for each of {len(p)} rows, found shape {as_float.shape}")
+        raise InputError(what, f"expected one for each of {len(p)} rows, found shape {as_float.shape}", code="E-SHAPE")
     is_class = np.isfinite(as_float) & (as_float >= 0) & (as_float < p.shape[1]) & (as_float == np.floor(as_float))
     bad = np.flatnonzero(~is_class)
     if len(bad):
@@ -198,5 +202,6 @@ def _class_numbers(labels: ArrayLike, p: Array, what: str) -> Labels:
             what,
             f"row {bad[0]}, counted from 0: expected the number of a class, 0 to {p.shape[1] - 1}, found "
             f"{numbers[bad[0]]}",
+            code="E-NUMBER",
         )
     return as_float.astype(np.int64)

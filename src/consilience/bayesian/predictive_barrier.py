@@ -179,15 +179,20 @@ def _class_numbers(labels: ArrayLike, count: int, classes: int) -> Tensor:
     numbers = np.asarray(labels)
     if count == 0 or numbers.shape != (count,):
         raise InputError(
-            "labels", f"expected one for each of {count} inputs, at least one, found shape {numbers.shape}"
+            "labels",
+            f"expected one for each of {count} inputs, at least one, found shape {numbers.shape}",
+            code="E-SHAPE",
         )
     if numbers.dtype.kind not in "iuf" or np.any(numbers != np.floor(numbers)):
-        raise InputError("labels", f"expected classes, whole numbers from 0, found {numbers.dtype} values")
+        raise InputError(
+            "labels", f"expected classes, whole numbers from 0, found {numbers.dtype} values", code="E-NUMBER"
+        )
     if numbers.min() < 0 or numbers.max() >= classes:
         raise InputError(
             "labels",
             f"expected classes from 0 to {classes - 1}, as the networks have {classes} outputs, found "
             f"{numbers.min():g} to {numbers.max():g}",
+            code="E-NUMBER",
         )
     return torch.from_numpy(numbers.astype(np.int64))
 

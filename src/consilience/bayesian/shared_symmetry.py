@@ -178,6 +178,7 @@ def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[Bayesi
                         named.label,
                         f"a {type(named.model).__name__} has no variances, so it is no Bayesian network",
                         "fuse it with networks, or give consilience.BayesianNetwork(module, means, variances)",
+                        "E-NEEDED",
                     )
                 )
         except InputError as error:
@@ -215,7 +216,11 @@ def with_site_descriptions(
     ]
     described = with_descriptions(stored, inputs, descriptions, files)
     if problems := [
-        Problem(one.label, f"describes classes {', '.join(said.classes)}, and has {', '.join(bnn.classes)}")
+        Problem(
+            one.label,
+            f"describes classes {', '.join(said.classes)}, and has {', '.join(bnn.classes)}",
+            code="E-MISMATCH",
+        )
         for bnn, one in zip(bnns, described, strict=True)
         if (said := one.description) is not None
         and said.classes is not None
@@ -264,7 +269,12 @@ def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: 
     problems = []
     for bnn, of_bnn in zip(with_modules[1:], buffers[1:], strict=True):
         problems += [
-            Problem(bnn.name, f"buffer {key} differs from that of {with_modules[0].name}", "give all networks the same")
+            Problem(
+                bnn.name,
+                f"buffer {key} differs from that of {with_modules[0].name}",
+                "give all networks the same",
+                "E-MISMATCH",
+            )
             for key in sorted(of_bnn.keys() | buffers[0].keys())
             if key not in of_bnn or key not in buffers[0] or not same_values(of_bnn[key], buffers[0][key])
         ]
@@ -286,6 +296,7 @@ def _class_problems(bnns: Sequence[BayesianNetwork]) -> list[Problem]:
                 bnn.name,
                 f"has {what}, {', '.join(classes)}, where {with_classes[0].name} has {', '.join(expected)}",
                 "train with one order of classes",
+                "E-SHAPE",
             )
         )
     return problems
@@ -312,7 +323,9 @@ def _symmetry(
     stated = [bnn.symmetry for bnn in bnns if bnn.symmetry is not None]
     if len({candidate.digest for candidate in stated}) > 1:
         names = ", ".join(bnn.name for bnn in bnns if bnn.symmetry is not None)
-        raise InputError(names, "come with different symmetries, so they are of different architectures")
+        raise InputError(
+            names, "come with different symmetries, so they are of different architectures", code="E-MISMATCH"
+        )
     if stated:
         # Equal but for their proofs: the proof with the least deviation, whatever the order of the networks.
         return min(

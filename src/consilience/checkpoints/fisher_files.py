@@ -92,6 +92,7 @@ def refuse_mismatched_fishers(
             fisher.name,
             f"was computed at other parameters than those of {model.name} (another model, or another precision)",
             "give the files in the order of the models",
+            "E-MISMATCH",
         )
         for model, fisher, digest in zip(models, fishers, digests, strict=True)
         if digest is not None and digest != _informed_digest(model, fisher, input_files)

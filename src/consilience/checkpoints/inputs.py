@@ -80,14 +80,21 @@ class MergeInputs:
             problems += _fisher_mismatches(model, fisher)
         if self.fishers and len(self.fishers) != len(self.models):
             problems.append(
-                Problem("fishers", f"there are {len(self.fishers)} for {len(self.models)} models", "give one for each")
+                Problem(
+                    "fishers",
+                    f"there are {len(self.fishers)} for {len(self.models)} models",
+                    "give one for each",
+                    "E-SHAPE",
+                )
             )
         elif self.fishers:
             for other in self.fishers[1:]:
                 if unshared := sorted(set(other.tensors) ^ set(self.fishers[0].tensors)):
                     problems.append(
                         Problem(
-                            other.name, f"informs other parameters than {self.fishers[0].name} ({_listed(unshared)})"
+                            other.name,
+                            f"informs other parameters than {self.fishers[0].name} ({_listed(unshared)})",
+                            code="E-MISMATCH",
                         )
                     )
         return problems
@@ -108,6 +115,7 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
                 checkpoint.name,
                 f"{_listed(names)}: type {dtype} cannot be merged",
                 f"convert to one of {', '.join(FLOAT_TYPES)}",
+                "E-TYPE",
             )
         )
     # Scales beside 8-bit weights are per row or block, so a mean of the weights alone means nothing.
@@ -138,10 +146,16 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
     extra = [name for name in other.tensors if name not in first.tensors]
     if missing:
         yield Problem(
-            other.name, f"lacks {_listed(missing)}, which {first.name} has{_tied_hint(missing, other, first)}"
+            other.name,
+            f"lacks {_listed(missing)}, which {first.name} has{_tied_hint(missing, other, first)}",
+            code="E-NEEDED",
         )
     if extra:
-        yield Problem(other.name, f"has {_listed(extra)}, which {first.name} lacks{_tied_hint(extra, first, other)}")
+        yield Problem(
+            other.name,
+            f"has {_listed(extra)}, which {first.name} lacks{_tied_hint(extra, first, other)}",
+            code="E-NEEDED",
+        )
     reshaped = [name for name in first.tensors if name in other.tensors and _shape(first, name) != _shape(other, name)]
     for name in reshaped[:_MAX_LISTED]:
         yield (
@@ -149,10 +163,15 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
                 other.name,
                 f"{name} has shape {list(_shape(other, name))}, in {first.name} {list(_shape(first, name))}"
                 f"{_vocabulary_hint(_shape(first, name), _shape(other, name), name)}",
+                code="E-SHAPE",
             )
         )
     if len(reshaped) > _MAX_LISTED:
-        yield Problem(other.name, f"{len(reshaped) - _MAX_LISTED} more tensors have other shapes than in {first.name}")
+        yield Problem(
+            other.name,
+            f"{len(reshaped) - _MAX_LISTED} more tensors have other shapes than in {first.name}",
+            code="E-SHAPE",
+        )
     mixed = [
         name
         for name, (_, stored) in first.tensors.items()
@@ -164,6 +183,7 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
                 other.name,
                 f"{_listed(mixed)}: {other.tensors[mixed[0]][1].dtype} where {first.name} has "
                 f"{first.tensors[mixed[0]][1].dtype}; floating numbers and others do not mix",
+                code="E-MISMATCH",
             )
         )
 
@@ -171,13 +191,17 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
 def _fisher_mismatches(model: Checkpoint, fisher: Checkpoint) -> Iterator[Problem]:
     """Yield why a Fisher diagonal is not that of a model."""
     if unknown := [name for name in fisher.tensors if name not in model.tensors]:
-        yield Problem(fisher.name, f"{_listed(unknown)}: not in {model.name}", "give the information of this model")
+        yield Problem(
+            fisher.name, f"{_listed(unknown)}: not in {model.name}", "give the information of this model", "E-MISMATCH"
+        )
     for name, (_, stored) in fisher.tensors.items():
         if stored.dtype not in FLOAT_TYPES:
-            yield Problem(fisher.name, f"{name} holds {stored.dtype}, not floats")
+            yield Problem(fisher.name, f"{name} holds {stored.dtype}, not floats", code="E-TYPE")
         elif name in model.tensors and stored.shape != _shape(model, name):
             yield Problem(
-                fisher.name, f"{name} has shape {list(stored.shape)}, in {model.name} {list(_shape(model, name))}"
+                fisher.name,
+                f"{name} has shape {list(stored.shape)}, in {model.name} {list(_shape(model, name))}",
+                code="E-SHAPE",
             )
 
 

@@ -109,7 +109,7 @@ def open_partial_output(output: Path, identity: str, resume: bool) -> Iterator[P
     folder = partial_folder(output)
     try:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise InputError(folder, "is in the way of the partial output", "remove it")
+            raise InputError(folder, "is in the way of the partial output", "remove it", "E-OUTPUT")
         folder.mkdir(exist_ok=True)
         with _locked(folder):
             finished = _resumable_files(folder, identity) if resume else {}
@@ -140,7 +140,7 @@ def _locked(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise InputError(folder, "another merge into the same output is under way") from error
+                raise InputError(folder, "another merge into the same output is under way", code="E-OUTPUT") from error
         yield
 
 

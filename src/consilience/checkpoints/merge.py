@@ -188,7 +188,7 @@ def merge(
     """
     paths = _paths(models, "models")
     if not paths:
-        raise InputError("models", "there are none", "give at least one checkpoint")
+        raise InputError("models", "there are none", "give at least one checkpoint", "E-NEEDED")
     tensor_method = make_tensor_method(TENSOR_METHODS, method, options)
     if dtype is not None and dtype not in SAFETENSORS_NAMES:
         raise OptionError(
@@ -234,7 +234,9 @@ def _paths(values: Any, option: str) -> tuple[Path, ...]:
     paths = []
     for value in values:
         if not isinstance(value, str | Path):
-            raise InputError(option, f"expected paths of checkpoints, found {type(value).__name__}", "save it first")
+            raise InputError(
+                option, f"expected paths of checkpoints, found {type(value).__name__}", "save it first", "E-TYPE"
+            )
         paths.append(Path(value))
     return tuple(paths)
 

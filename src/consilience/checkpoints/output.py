@@ -87,9 +87,9 @@ def refuse_full_disk(output: Path, size: int) -> None:
     """
     folder = output.parent
     if not os.access(folder, os.W_OK):
-        raise InputError(output, f"cannot be written: nothing may be written to {folder}")
+        raise InputError(output, f"cannot be written: nothing may be written to {folder}", code="E-OUTPUT")
     if size > (free := shutil.disk_usage(folder).free):
-        raise InputError(output, f"needs {size} bytes, and {folder} has {free} left", "make room")
+        raise InputError(output, f"needs {size} bytes, and {folder} has {free} left", "make room", "E-OUTPUT")
 
 
 def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None:
@@ -112,30 +112,34 @@ def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None
         When `overwrite` would remove what no merge wrote.
     """
     if not output.parent.is_dir():
-        raise InputError(output, f"cannot be written: there is no folder {output.parent}")
+        raise InputError(output, f"cannot be written: there is no folder {output.parent}", code="E-OUTPUT")
     single = output.suffix == SINGLE_FILE_SUFFIX
     target = output.resolve()
     for path in inputs:
         source = path.resolve()
         if target == source or target in source.parents or (path.is_dir() and source in target.parents):
-            raise InputError(output, "is one of the inputs, or lies in one", "give another output")
+            raise InputError(output, "is one of the inputs, or lies in one", "give another output", "E-OUTPUT")
     if output.is_symlink():
-        raise InputError(output, "is a link", "give the path of what it leads to")
+        raise InputError(output, "is a link", "give the path of what it leads to", "E-OUTPUT")
     if not output.exists():
         return
     if single:
         if not output.is_file():
-            raise InputError(output, "is no ordinary file")
+            raise InputError(output, "is no ordinary file", code="E-OUTPUT")
         if not overwrite:
-            raise InputError(output, "exists", "give another output, or allow it to be overwritten (overwrite=True)")
+            raise InputError(
+                output, "exists", "give another output, or allow it to be overwritten (overwrite=True)", "E-OUTPUT"
+            )
         return
     if not output.is_dir():
-        raise InputError(output, "exists and is no folder", "give another output")
+        raise InputError(output, "exists and is no folder", "give another output", "E-OUTPUT")
     entries = list(output.iterdir())
     if not entries:
         return
     if not overwrite:
-        raise InputError(output, "is not empty", "give another output, or allow it to be overwritten (overwrite=True)")
+        raise InputError(
+            output, "is not empty", "give another output, or allow it to be overwritten (overwrite=True)", "E-OUTPUT"
+        )
     if any(entry.is_dir() for entry in entries) or not any(entry.suffix == ".safetensors" for entry in entries):
         raise OptionError(output, "is no folder of a checkpoint alone, so it is not overwritten", "remove it yourself")
 

@@ -155,7 +155,10 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     if len(request.fishers) not in (0, len(request.models)):
         problems.append(
             Problem(
-                "fishers", f"there are {len(request.fishers)} for {len(request.models)} models", "give one for each"
+                "fishers",
+                f"there are {len(request.fishers)} for {len(request.models)} models",
+                "give one for each",
+                "E-SHAPE",
             )
         )
     if problems:
@@ -213,7 +216,9 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
             Problem("base", f"no method here looks at one (method {request.method.name!r})", "leave it out")
         )
     if informed and not inputs.fishers:
-        problems.append(Problem("", "method 'fisher' needs fishers=, a file of Fisher diagonals for each model"))
+        problems.append(
+            Problem("", "method 'fisher' needs fishers=, a file of Fisher diagonals for each model", code="E-NEEDED")
+        )
     if inputs.fishers and not informed:
         problems.append(
             Problem("fishers", f"no method here looks at them (method {request.method.name!r})", "leave them out")

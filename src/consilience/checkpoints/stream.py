@@ -347,6 +347,7 @@ class Stream:
                         task.name,
                         f"merged values reach {largest:.3g}, beyond {float_type.name}",
                         "choose another dtype",
+                        "E-NUMBER",
                     )
 
     def _non_finite_problems(
@@ -361,7 +362,9 @@ class Stream:
             if not all_finite(values):
                 problems.append(non_finite_problem(task.name, reader.name))
         return problems or [
-            Problem(task.name, "the merge is beyond all numbers", "look at the method's options and weights")
+            Problem(
+                task.name, "the merge is beyond all numbers", "look at the method's options and weights", "E-NUMBER"
+            )
         ]
 
     def _copy_tensor(

@@ -11,6 +11,7 @@ import click
 from consilience import api
 from consilience.catalogue import did_you_mean
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import echo_prose
 from consilience.cli.options import example_option, module_option, parse_settings
 from consilience.core.inspection import table
 from consilience.drawing.words import printable
@@ -101,7 +102,7 @@ def describe(
     for path in (target, *([] if output is None else [output])):
         refuse_unwritable(path)
         if any(path.resolve() == other.resolve() for other in (network, data)):
-            raise InputError(path, "is read here", "give another output")
+            raise InputError(path, "is read here", "give another output", "E-OUTPUT")
     template = import_module(module, "--module")
     stated: dict[str, Any] = (
         {} if classes is None else {"classes": int(classes) if classes.isdecimal() else classes.split(",")}
@@ -122,7 +123,7 @@ def describe(
     elif not quiet:
         click.echo(table(inspect_file(target).rows))
         for note in notes:
-            click.echo(f"note: {printable(note)}")
+            echo_prose(f"note: {printable(note)}")
         click.echo(f"wrote {', '.join(map(str, wrote))}")
 
 
@@ -149,7 +150,7 @@ def _describe_estimator(
         raise click.UsageError("Missing option '--output', the file for the sums of the estimator.")
     refuse_unwritable(output)
     if output.resolve() == data.resolve():
-        raise InputError(output, "is read here", "give another output")
+        raise InputError(output, "is read here", "give another output", "E-OUTPUT")
     X, y, names = read_labelled(data, adapter.needs)
     model = new_estimator(adapter.module, adapter.class_name, parse_settings(settings))
     try:

@@ -89,7 +89,7 @@ def problem_in_shell(
     """Return a problem in the words of a command; a subject that is an option is called as the command calls it."""
     text, remedy = (in_shell(part, command, commands, options) for part in (problem.text, problem.remedy))
     subject = flags_of(command).get(problem.subject) or in_shell(problem.subject, command, commands, options)
-    return Problem(subject, text, remedy, problem.code)
+    return problem.with_parts(subject=subject, text=text, remedy=remedy)
 
 
 def flags_of(command: click.Command | None) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import INDENT, echo_prose
 from consilience.cli.merge import format_bytes
 
 EXTRAS: Mapping[str, str] = {
@@ -45,17 +46,19 @@ def doctor(as_json: bool) -> None:
         click.echo(f"{name:12} {number}")
     click.echo(f"{'cores':12} {report['cores']}")
     for device in report["devices"]:
-        click.echo(f"{'device':12} {device['name']}, {format_bytes(device['memory_bytes'])}")
+        echo_prose(f"{'device':12} {device['name']}, {format_bytes(device['memory_bytes'])}", INDENT)
     if not report["devices"]:
         click.echo(f"{'device':12} processor only")
     click.echo("")
     for extra in report["extras"]:
         if extra["missing"]:
-            click.echo(f"{extra['name']:12} missing {', '.join(extra['missing'])}: would bring {extra['brings']};")
-            click.echo(f"{'':12} pip install 'consilience[{extra['name']}]'")
+            echo_prose(
+                f"{extra['name']:12} missing {', '.join(extra['missing'])}: would bring {extra['brings']};", INDENT
+            )
+            echo_prose(f"{'':12} pip install 'consilience[{extra['name']}]'", INDENT)
         else:
             installed = ", ".join(f"{name} {number}" for name, number in extra["installed"].items())
-            click.echo(f"{extra['name']:12} {installed}")
+            echo_prose(f"{extra['name']:12} {installed}", INDENT)
 
 
 def examine() -> dict[str, Any]:

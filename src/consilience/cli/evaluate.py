@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import echo_prose
 from consilience.cli.options import module_option
 
 
@@ -41,4 +42,4 @@ def evaluate(fused: Path, own: Path, data: Path, module: str | None, labels: str
     if as_json:
         echo_json(evaluation.to_json())
     else:
-        click.echo(str(evaluation))
+        echo_prose(str(evaluation))

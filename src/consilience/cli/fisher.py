@@ -71,7 +71,7 @@ def fisher(
 
     refuse_unwritable(output)
     if any(output.resolve() == other.resolve() for other in (network, data)):
-        raise InputError(output, "is read here", "give another output")
+        raise InputError(output, "is read here", "give another output", "E-OUTPUT")
     loaded_module = module_of_file(network, import_module(module, "--module"))
     information = api.fisher(
         loaded_module, read_inputs(data, loaded_module), rng=seed, progress=not (quiet or as_json), **options

@@ -11,6 +11,7 @@ import click
 from consilience import api
 from consilience.cli.dialect import said
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import echo_prose
 from consilience.cli.options import fusion_options, make_fusion_plan
 from consilience.cli.report import refuse_report
 from consilience.errors import InputError
@@ -53,11 +54,11 @@ def fuse(
     if page is not None:
         refuse_report(page, (target, *map(Path, [*models, *files_beside_models])))
     if any(os.path.isdir(model) and _is_same_file(target.parent, model) for model in recipe.models):
-        raise InputError(target, "is in a folder of models to fuse", "give another output")
+        raise InputError(target, "is in a folder of models to fuse", "give another output", "E-OUTPUT")
     if any(_is_same_file(target, model) for model in models):
-        raise InputError(target, "is one of the models to fuse", "give another output")
+        raise InputError(target, "is one of the models to fuse", "give another output", "E-OUTPUT")
     if any(_is_same_file(target, path) for path in files_beside_models):
-        raise InputError(target, "is read here", "give another output")
+        raise InputError(target, "is read here", "give another output", "E-OUTPUT")
     seed = seed if seed is not None else (recipe.seed or 0)
     options = {**recipe.options, **plan.arguments()}
     fusion = api.fuse(plan.models, recipe.method, rng=seed, progress=not (quiet or as_json), **options)
@@ -74,8 +75,8 @@ def fuse(
             "wrote": [target, *([] if page is None else [page])],
         })  # fmt: skip
     elif not quiet:
-        click.echo(said(plan.kind.summary(fusion)))
-        click.echo(f"wrote {target}" + ("" if page is None else f" and {page}"))
+        echo_prose(said(plan.kind.summary(fusion)))
+        echo_prose(f"wrote {target}" + ("" if page is None else f" and {page}"))
 
 
 @click.command()

@@ -17,7 +17,12 @@ KINDS = ("ridge", "lda", "qda", "gaussian_nb", "bayesian", "ridge_regression", "
 
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS))
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="Rows of this site: .npz with x and y.")
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Rows of this site: .npz with x and y, or .csv whose last column is y.",
+)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the sums.")
 @click.option("--classes", metavar="N|A,B,...", help="Number or labels of all sites' classes.  [default: those in y]")
 @click.option(
@@ -59,12 +64,10 @@ def head(
     """
     from consilience import api, features, learners  # here, so that other commands start without them
     from consilience.api.kinds import inspect_file
-    from consilience.files.labelled_arrays import read_labelled_arrays
+    from consilience.estimators.site_rows import read_labelled
 
     refuse_unwritable(output)
-    arrays = read_labelled_arrays(data)
-    if arrays.labels is None:
-        raise OptionError(f"--data {data}", "has no array y", "write a .npz with x and y")
+    inputs, targets, _ = read_labelled(data, "targets" if kind.endswith("_regression") else "classes")
     options = {name: value for name, value in given.items() if value is not None}
     noise_options = {name: options.pop(name) for name in ("delta", "norm_bound") if name in options}
     epsilon = options.pop("epsilon", None)
@@ -84,16 +87,16 @@ def head(
 
         computed = import_module(module, "--module")
     elif convolutions is not None:
-        shape = arrays.inputs.shape[1:]
+        shape = inputs.shape[1:]
         computed = features.random_convolutions((1, *shape) if len(shape) == 2 else shape, convolutions, **options)
     elif fourier is not None:
-        n_columns = int(arrays.inputs[0].size) if len(arrays.inputs) else 1
+        n_columns = int(inputs[0].size) if len(inputs) else 1
         computed = features.random_fourier(n_columns, fourier, **options)
     labels: Any = None
     if classes is not None:
         labels = int(classes) if classes.isdecimal() else classes.split(",")
     fitted = learners.Head(kind, features=computed).fit(
-        arrays.inputs, arrays.labels, classes=labels, min_count=min_count, noise=noise
+        inputs, targets, classes=labels, min_count=min_count, noise=noise
     )
     api.save(fitted, output, min_count=min_count)
     if as_json:

@@ -12,9 +12,7 @@ from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import terminal_width
 from consilience.core.inspection import table
 from consilience.drawing.words import printable
-from consilience.federated.masking.inspect import inspect_masked
-from consilience.federated.masking.messages import FORMAT as MASKED_FORMAT
-from consilience.federated.requests.inspect import MESSAGE_FORMATS, inspect_message
+from consilience.federated.inspect import MESSAGE_FORMATS, inspect_message
 from consilience.files.safetensors_file import open_files
 
 
@@ -24,10 +22,7 @@ from consilience.files.safetensors_file import open_files
 def inspect(file: Path, as_json: bool) -> None:
     """Say what FILE is, in plain sentences, and what is inside: of any format, from its header alone."""
     (opened,) = open_files([file], [str(file)])  # what is wrong with a broken one, its reader says
-    if opened.stated_format == MASKED_FORMAT:
-        inspection = inspect_masked(opened)
-    else:
-        inspection = inspect_message(opened) if opened.stated_format in MESSAGE_FORMATS else inspect_file(file)
+    inspection = inspect_message(opened) if opened.stated_format in MESSAGE_FORMATS else inspect_file(file)
     if as_json:
         echo_json({**inspection.document, "plain": inspection.plain})
     else:

@@ -78,7 +78,7 @@ def kind_of_models(recipe: Recipe, files: Sequence[SafetensorsFile]) -> Kind:
         if options:
             raise InputError(unreadable)
         if without_network := [
-            Problem(label, f"is {_COMPANIONS[name]} of a network", "give the networks too")
+            Problem(label, f"is {_COMPANIONS[name]} of a network", "give the networks too", "E-NEEDED")
             for label, name in formats.items()
             if name in _COMPANIONS
         ]:
@@ -125,6 +125,7 @@ def _refuse_bayesian(
             label,
             f"is {noun_of_format[name]}, expected {noun_of_format[expected]} as {example}",
             "fuse files of one kind",
+            "E-MISMATCH",
         )
         for label, name in formats.items()
         if name not in (expected, "description")
@@ -136,7 +137,9 @@ def _refuse_bayesian(
     is_optional = any(method.name == recipe.method and method.optional_symmetry for method in BAYESIAN.methods)
     is_traced = recipe.module is not None and (recipe.example is not None or have_descriptions(files))
     if recipe.symmetry is None and not is_traced and not is_optional and not have_symmetry(files):
-        raise InputError([Problem(label, _NO_SYMMETRY) for label, name in formats.items() if name == expected])
+        raise InputError(
+            [Problem(label, _NO_SYMMETRY, code="E-NEEDED") for label, name in formats.items() if name == expected]
+        )
 
 
 def have_symmetry(files: Sequence[SafetensorsFile]) -> bool:

@@ -13,6 +13,7 @@ from consilience.checkpoints.card import in_short
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import echo_prose
 from consilience.cli.options import parse_settings, refuse_reserved
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
@@ -92,9 +93,9 @@ def merge(
             "wrote": [] if dry_run else [merged.output],
         })  # fmt: skip
     elif not quiet:
-        click.echo(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
+        echo_prose(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
         for note in notes:
-            click.echo(f"note: {printable(note)}")
+            echo_prose(f"note: {printable(note)}")
 
 
 _MERGE_KEYWORDS = {

@@ -16,7 +16,7 @@ from consilience.catalogue import suggestion
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.marks import terminal_width
+from consilience.cli.marks import INDENT, echo_prose, terminal_width
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.draws.methods.base import DrawsMethod
 from consilience.estimators.adapters.base import EstimatorAdapter
@@ -100,7 +100,7 @@ def methods(name: str | None, as_json: bool) -> None:
     for adapter in adapters:
         _print_estimator(adapter)
     if name is None:
-        click.echo(f"\n  Statistical models that have posteriors: {', '.join(one.kind for one in known_adapters())}.")
+        echo_prose(f"\n  Statistical models that have posteriors: {', '.join(one.kind for one in known_adapters())}.")
         click.echo("  `consilience methods NAME` explains the options of a method.")
 
 
@@ -123,7 +123,7 @@ def _estimator_needs(adapter: EstimatorAdapter) -> str:
 
 def _print_estimator(adapter: EstimatorAdapter) -> None:
     """Print an estimator, what its fusion is, and what a site gives for it."""
-    click.echo(f"{_estimator_name(adapter):30} {adapter.mark:10} needs: {_estimator_needs(adapter)}")
+    echo_prose(f"{_estimator_name(adapter):30} {adapter.mark:10} needs: {_estimator_needs(adapter)}", INDENT)
 
 
 def _estimator_json(adapter: EstimatorAdapter) -> dict[str, Any]:
@@ -161,19 +161,19 @@ def _method_json(title: str, method: AnyMethod) -> dict[str, Any]:
 
 def _print_method(method: AnyMethod, *, explain: bool) -> None:
     """Print what a method does, needs and gives, its paper, and its options with their defaults, or their meanings."""
-    click.echo(f"{method.name:12} {method.summary}")
-    click.echo(f"{'':12} needs: {method.needs}")
-    click.echo(f"{'':12} gives: {method.gives}")
-    click.echo(f"{'':12} paper: {method.paper}")
+    echo_prose(f"{method.name:12} {method.summary}", INDENT)
+    echo_prose(f"{'':12} needs: {method.needs}", INDENT)
+    echo_prose(f"{'':12} gives: {method.gives}", INDENT)
+    echo_prose(f"{'':12} paper: {method.paper}", INDENT)
     defaults = [f"{option.name}={_format_default(option.default)}" for option in fields(method)]
     if not explain:
-        click.echo(f"{'':12} options: {', '.join(defaults) or 'none'}\n")
+        echo_prose(f"{'':12} options: {', '.join(defaults) or 'none'}\n", INDENT)
         return
     click.echo(f"{'':12} options, each --set NAME=VALUE{'' if defaults else ': none'}\n")
     indent = " " * 4
     width = terminal_width()
     for default, (kind, meaning) in zip(defaults, option_meanings(method).values(), strict=True):
-        click.echo(f"  {default}" + (f"  ({kind})" if kind else ""))
+        echo_prose(f"  {default}" + (f"  ({kind})" if kind else ""), indent * 2)
         # Marks of ``code`` are for the reference page; what they mark has quotes of its own where it is a text.
         shown = re.sub(r"``([^`]*)``", lambda code: code[1] if '"' in code[1] else f"'{code[1]}'", meaning)
         click.echo(fill(shown, width, initial_indent=indent, subsequent_indent=indent) + "\n")

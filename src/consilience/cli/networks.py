@@ -103,7 +103,7 @@ def barrier(
     if output is not None:
         refuse_unwritable(output)
         if any(output.resolve() == path.resolve() for path in (first, second, data)):
-            raise InputError(output, "is read here", "give another output")
+            raise InputError(output, "is read here", "give another output", "E-OUTPUT")
     template = import_module(module, "--module")
     ends = [module_of_file(path, template) for path in (first, second)]
     rows = labeled_inputs(data, labels, ends[0])

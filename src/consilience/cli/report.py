@@ -86,7 +86,7 @@ def _named_files(files: tuple[Path, ...]) -> dict[str, Path] | None:
         return dict(zip(stems, files, strict=True))
     paths = [str(file) for file in files]
     if repeated := [path for number, path in enumerate(paths) if path in paths[:number]]:
-        raise InputError(repeated[0], "is given twice", "leave one out")
+        raise InputError(repeated[0], "is given twice", "leave one out", "E-TWICE")
     return dict(zip(paths, files, strict=True))
 
 
@@ -114,4 +114,4 @@ def refuse_report(output: Path, others: tuple[Path, ...], what: str = "models") 
         except (OSError, ValueError):  # one of the two does not exist, or its name cannot exist
             is_same = False
         if is_same:
-            raise InputError(output, f"is also a file of {what}", "give another name to the report")
+            raise InputError(output, f"is also a file of {what}", "give another name to the report", "E-OUTPUT")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.marks import echo_prose
 from consilience.cli.masked import MaskedOptions, warn, warn_of_insecure
 from consilience.cli.modules import import_object
 from consilience.cli.options import parse_settings
@@ -26,6 +27,7 @@ from consilience.federated.masking.noise import SumNoise
 from consilience.federated.masking.table import Masked
 from consilience.federated.plan import DEADLINE
 from consilience.federated.report import RoundReport
+from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
 from consilience.posteriors.thin_components import MIN_COUNT
@@ -128,6 +130,8 @@ def serve(
     the common start of networks), and sites that stay (`consilience send --masked`). --quorum is then how many of them
     open the sum, more than two thirds by default, and the deadline is that of each of five steps.
     """
+    if round_options["then"] is not None:
+        Then.parse(round_options["then"])  # before a recipe or key is read
     shown = json_line if log_format == "json" else printable
     plan = Recipe() if recipe is None else read_recipe(recipe)
     if plan.models or plan.weights is not None or plan.module is not None or plan.example is not None:
@@ -199,7 +203,7 @@ def _masked(
 def _print_result(result: RoundResult, output: Path) -> None:
     """Print who took part, how the rounds converged, and which files were written."""
     for line in result.report.lines():
-        click.echo(line)
+        echo_prose(line)
     rows = [dict(report.convergence) for report in result.reports if report.convergence is not None]
     if rows:
         click.echo(table(rows))

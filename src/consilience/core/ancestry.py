@@ -67,6 +67,7 @@ def counted_twice(described: Sequence[FusedFrom]) -> list[Problem]:
                         site.label,
                         f"was fused from {other.label}, which is given too: it would count twice",
                         f"leave {other.label} out, or fuse the sites' own files",
+                        "E-TWICE",
                     )
                 )
         for other in fused[number + 1 :]:
@@ -78,6 +79,7 @@ def counted_twice(described: Sequence[FusedFrom]) -> list[Problem]:
                         f"was fused from {', '.join(shared[:MAX_SHARED])}{', ...' if len(shared) > MAX_SHARED else ''},"
                         f" as {site.label} was: what they share would count twice",
                         "fuse the sites' own files",
+                        "E-TWICE",
                     )
                 )
     return problems

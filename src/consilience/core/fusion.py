@@ -80,14 +80,11 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         posterior: Posterior
         network: Network
         atoms: Posterior | None
-    else:
 
-        def __getattr__(self, name: str) -> Any:
-            """Say where to look for what fusions of the other kind have."""
-            because = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-            if name in _OF_MODELS:
-                because = f": the fused model may have it, as fusion.model.{name}"
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{because}")
+    def _where_else(self, name: str) -> str:
+        if name in _OF_MODELS:
+            return f"the fused model may have it, as fusion.model.{name}"
+        return _ELSEWHERE.get(name) or super()._where_else(name)
 
     @property
     @abstractmethod

@@ -82,7 +82,7 @@ FILE_TYPES = (str, Path, SafetensorsFile)
 def _of_mapping(models: Mapping[Any, Any]) -> tuple[NamedInput, ...]:
     names = list(models)
     if odd := [name for name in names if not isinstance(name, str) or not name.strip()]:
-        raise InputError("models", f"expected names that are texts, found {odd[0]!r}")
+        raise InputError("models", f"expected names that are texts, found {odd[0]!r}", code="E-TYPE")
     return _named(names, names, list(models.values()))
 
 
@@ -204,5 +204,5 @@ def files_given_twice(inputs: Sequence[NamedInput]) -> list[Problem]:
             assert one.file is not None  # noqa: S101  (narrows the type; only files have a size)
             first = first_of_digest.setdefault(one.file.sha256 or one.file.digest, one)
             if first is not one:
-                problems.append(Problem(one.label, f"is the same file as {first.label}", "leave one out"))
+                problems.append(Problem(one.label, f"is the same file as {first.label}", "leave one out", "E-TWICE"))
     return problems

@@ -11,6 +11,7 @@ from scipy.special import stdtrit
 from consilience.checks import Array
 
 LEVEL = 0.95
+"""Probability of confidence intervals wherever no other is asked for: the convention of clinical journals."""
 NEGLIGIBLE = 1e-9
 """Differences below this part of the scores themselves are rounding, and count as none."""
 

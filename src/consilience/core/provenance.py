@@ -104,10 +104,14 @@ def read_inputs_of(
             )
         elif number is None:
             problems.append(
-                Problem(site, f"is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…")
+                Problem(
+                    site,
+                    f"is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…",
+                    code="E-MISMATCH",
+                )
             )
         elif number in file_of_input:
-            problems.append(Problem(site, f"is the same file as {file_of_input[number]}", "leave one out"))
+            problems.append(Problem(site, f"is the same file as {file_of_input[number]}", "leave one out", "E-TWICE"))
         else:
             contents[number], file_of_input[number] = content, site
     if problems:

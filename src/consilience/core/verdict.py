@@ -122,10 +122,17 @@ class Verdict(Displayed, Plotted, Tabular):
         return f"{went_in} and {outcome} came out, {known}; next, {following}."
 
     def paragraph(self) -> Paragraph:
-        """Return the verdict as reports and notebooks show it: in amber where there is something to act on."""
+        """Return the verdict as reports and notebooks show it."""
         remedy = f"To do: {shorten(self.remedy, 400)}." if self.remedy else ""
         said = sentences(markup("<strong>{}</strong>", shorten(self.text, 600)), remedy)
-        return Paragraph(said, "status act" if self.harmless is False or self.remedy else "status")
+        return Paragraph(said, self.paragraph_kind)
+
+    @property
+    def paragraph_kind(self) -> str:
+        """CSS class of the verdict: amber where there is something to act on, green only where harm is excluded."""
+        if self.harmless is False or self.remedy:
+            return "status act"
+        return "status" if self.harmless else "status open"
 
     @classmethod
     def read(cls, record: object) -> Verdict | None:

@@ -17,11 +17,13 @@ import textwrap
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from consilience.catalogue import no_attribute
 from consilience.drawing.blocks import Block, Facts, Heading, markup, render_blocks
-from consilience.drawing.downloads import without_links
+from consilience.drawing.downloads import with_images, without_links
 from consilience.drawing.style_sheets import read_sheets, rules_of
 from consilience.drawing.words import printable, shorten
 
@@ -39,6 +41,20 @@ class Displayed:
     """A value that shows itself; a dataclass that derives from it is declared with ``repr=False``."""
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError in the words of the catalogue; defined attributes never come here."""
+            if hasattr(type(self), name):  # a property that raised an AttributeError of its own: that one is the reason
+                return object.__getattribute__(self, name)
+            if name.startswith("_"):  # copying, unpickling and notebooks ask for what may not be there
+                raise AttributeError(name)
+            raise no_attribute(self, name, self._where_else(name))
+
+    def _where_else(self, name: str) -> str:
+        """Return where a value has what it is asked for and does not have, as a remedy; else ""."""
+        return {"plot": "there is nothing to draw: see its summary()", "to_frame": "see its summary()"}.get(name, "")
 
     @abstractmethod
     def _headline(self) -> str:
@@ -91,7 +107,7 @@ def names_in_line(names: Sequence[str], limit: int = 24) -> str | None:
 def fragment(blocks: Sequence[Block | None]) -> str:
     """Return blocks as a part of somebody else's page, with styles that touch nothing beside them."""
     style = Markup(scoped_style())  # noqa: S704  (a file of ours)
-    body = without_links(render_blocks(blocks))
+    body = with_images(without_links(render_blocks(blocks)))
     return str(markup('<div class="consilience">\n<style>{}</style>\n{}\n</div>', style, body))
 
 

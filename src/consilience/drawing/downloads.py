@@ -1,6 +1,6 @@
-"""Links that save a table as CSV, or a figure as SVG.
+"""Figures and tables that stand alone: links that save them as SVG and CSV, and images for notebooks.
 
-The file is in the link itself, so that nothing is fetched and no script runs.
+The file is in the link or image itself, so that nothing is fetched and no script runs.
 """
 
 from __future__ import annotations
@@ -39,15 +39,43 @@ def csv_link(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 def svg_link(name: str, drawing: Markup) -> Markup:
     """Return a link that saves a figure as SVG with the styles that it needs, in light colours."""
-    opening, rest = str(drawing).split(">", 1)
-    opening = opening.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
-    return _link(name, "svg", "image/svg+xml", f"{opening}><style>{_style_of(str(drawing))}</style>{rest}")
+    return _link(name, "svg", "image/svg+xml", _with_style(str(drawing), _light_style(str(drawing))))
 
 
 def without_links(page: Markup) -> Markup:
     """Return HTML of ours without the links that save and the buttons that sort, which are of no use in a notebook."""
     kept = re.sub(r'<p class="downloads">.*?</p>\n?|<span class="sorts">.*?</span>', "", str(page))
     return Markup(kept)  # noqa: S704  (it was HTML of ours before)
+
+
+def with_images(page: Markup) -> Markup:
+    """Return HTML of ours with its drawings as images.
+
+    A notebook that is not trusted, such as one that somebody sent, shows no ``svg`` and no ``style`` (JupyterLab's
+    sanitizer takes them out), and shows images whose file is in their address. The image has light and dark colours of
+    its own; browsers take those of the element that it stands in.
+    """
+    return Markup(_DRAWING.sub(_image, str(page)))  # noqa: S704  (it was HTML of ours before)
+
+
+_DRAWING = re.compile(r"<svg\b([^>]*)>.*?</svg>", re.DOTALL)
+
+
+def _image(drawing: re.Match[str]) -> str:
+    """Return a drawing, whose attributes are the first group, as an image with its text for who does not see it."""
+    content = _with_style(drawing[0], _style_by_scheme(drawing[0]))
+    data = base64.b64encode(content.encode("utf-8", "replace")).decode()
+    named = dict(re.findall(r'([\w-]+)="([^"]*)"', drawing[1]))
+    kept = {"class": named.get("class"), "width": named["width"], "height": named["height"]}
+    attributes = "".join(f' {name}="{value}"' for name, value in kept.items() if value is not None)
+    return f'<img{attributes} alt="{named.get("aria-label", "")}" src="data:image/svg+xml;base64,{data}">'
+
+
+def _with_style(drawing: str, style: str) -> str:
+    """Return a drawing as a file with the styles that it needs."""
+    opening, rest = drawing.split(">", 1)
+    opening = opening.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+    return f"{opening}><style>{style}</style>{rest}"
 
 
 def _inert(text: str) -> str:
@@ -65,24 +93,61 @@ def _link(name: str, suffix: str, kind: str, content: str) -> Markup:
     return Markup(template).format(*parts)  # noqa: S704  (a literal of ours; what is filled in is escaped)
 
 
-def _style_of(drawing: str) -> str:
-    """Return the rules that a figure uses, in light colours and without variables, which few editors know."""
+_VARIABLE = re.compile(r"var\(--([\w-]+)\)")
+
+
+def _light_style(drawing: str) -> str:
+    """Return the rules that a drawing uses, in light colours and without variables, which few editors know."""
+    light, _ = _colours()
+    return _VARIABLE.sub(lambda name: light.get(name[1], "#000"), _used_rules(drawing))
+
+
+def _style_by_scheme(drawing: str) -> str:
+    """Return the rules that a drawing uses, with the colours of a light and of a dark page."""
+    rules = f"svg{{background:var(--paper)}}{_used_rules(drawing)}"
+    names = sorted(set(_VARIABLE.findall(rules)))
+    light, dark = (
+        f":root{{{''.join(f'--{name}:{colours[name]};' for name in names if name in colours)}}}"
+        for colours in _colours()
+    )
+    return f"{light}@media (prefers-color-scheme:dark){{{dark}}}{rules}"
+
+
+def _used_rules(drawing: str) -> str:
+    """Return the rules of the style sheets whose classes a drawing has."""
     classes = {name for names in re.findall(r'class="([^"]*)"', drawing) for name in names.split()}
-    colours, rules = _figure_rules()
     kept = []
-    for selectors, body in rules:
+    for selectors, body in _figure_rules():
         used = [one for one in selectors if set(re.findall(r"\.([\w-]+)", one)) <= classes]
         if used:
             kept.append(f"{','.join(used)}{{{body}}}")
-    return re.sub(r"var\(--([\w-]+)\)", lambda name: colours.get(name[1], "#000"), "".join(kept))
+    return "".join(kept)
 
 
 @cache
-def _figure_rules() -> tuple[dict[str, str], list[tuple[list[str], str]]]:
-    """Return the light colours by name, and the rules that may be of figures: their selectors and their text."""
-    rules = list(rules_of(read_sheets("report.css", "network.css", "bayesian.css")))
-    variables = (body for head, body in rules if head == ":root")
-    colours = {name: value for body in variables for name, value in re.findall(r"--([\w-]+): *([^;]+);", body)}
+def _sheet() -> list[tuple[str, str]]:
+    return list(rules_of(read_sheets("report.css", "network.css", "bayesian.css")))
+
+
+@cache
+def _colours() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the colours of a light page by name, and those of a dark one."""
+    dark_rules = [rule for head, body in _sheet() if "prefers-color-scheme: dark" in head for rule in rules_of(body)]
+    light, dark = (
+        {name: value for head, body in rules if head == ":root" for name, value in _declared(body)}
+        for rules in (_sheet(), dark_rules)
+    )
+    return light, light | dark
+
+
+def _declared(body: str) -> list[tuple[str, str]]:
+    """Return the variables of a rule with their values."""
+    return [(name, value.strip()) for name, value in re.findall(r"--([\w-]+): *([^;]+);", body)]
+
+
+@cache
+def _figure_rules() -> list[tuple[list[str], str]]:
+    """Return the rules that may be of figures: their selectors and their text."""
     of_figures = re.compile(r"svg\b|\.[a-z][\d-]$")
-    split = [([one.strip() for one in head.split(",")], body) for head, body in rules if not head.startswith("@")]
-    return colours, [(heads, body) for heads, body in split if all(of_figures.match(one) for one in heads)]
+    split = [([one.strip() for one in head.split(",")], body) for head, body in _sheet() if not head.startswith("@")]
+    return [(heads, body) for heads, body in split if all(of_figures.match(one) for one in heads)]

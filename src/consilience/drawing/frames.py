@@ -35,7 +35,9 @@ class Tabular:
             import pandas  # here, so that the library starts, and works, without it
         except ModuleNotFoundError as error:
             raise UnsupportedError(
-                "a data frame needs pandas, which is not installed: pip install pandas (the extra tables), or take"
-                " the columns with to_columns()"
+                "",
+                "a data frame needs pandas, which is not installed",
+                "pip install 'consilience[tables]', or take the columns with to_columns()",
+                "E-EXTRA",
             ) from error
         return pandas.DataFrame({name: list(values) for name, values in self.to_columns().items()})

@@ -106,8 +106,10 @@ def _new_axis() -> Any:
         from matplotlib import pyplot  # here, so that the library starts, and works, without it
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "plots need matplotlib, which is not installed: pip install 'consilience[plots]', or write the page with"
-            " fusion.report(path), which needs nothing"
+            "",
+            "plots need matplotlib, which is not installed",
+            "pip install 'consilience[plots]', or write the page with fusion.report(path), which needs nothing",
+            "E-EXTRA",
         ) from error
     return pyplot.subplots(layout="constrained")[1]
 

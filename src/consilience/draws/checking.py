@@ -27,14 +27,23 @@ def value_problems(draws: Draws) -> list[Problem]:
     problems = []
     if length < MIN_CHAIN_LENGTH:
         problems.append(
-            Problem("", f"has chains of {length} draws, expected at least {MIN_CHAIN_LENGTH}", "sample longer chains")
+            Problem(
+                "",
+                f"has chains of {length} draws, expected at least {MIN_CHAIN_LENGTH}",
+                "sample longer chains",
+                "E-FEW",
+            )
         )
     for name, values in draws.variables.items():
         finite = np.isfinite(values)
         if not finite.all():
             chain, draw = np.argwhere(~finite)[0][:2]
             problems.append(
-                Problem(name, f"is {values[~finite][0]} in draw {draw} of chain {chain}, expected finite numbers")
+                Problem(
+                    name,
+                    f"is {values[~finite][0]} in draw {draw} of chain {chain}, expected finite numbers",
+                    code="E-NUMBER",
+                )
             )
             continue
         constraint = draws.constraints[name]
@@ -47,6 +56,7 @@ def value_problems(draws: Draws) -> list[Problem]:
                     f"lies outside of its constraint, {constraint.to_json()}, in draw {where[1]} of chain {where[0]}:"
                     f" {np.asarray(values[tuple(where)]).ravel()[:3].tolist()}",
                     "mend constraints=",
+                    "E-NUMBER",
                 )
             )
     if problems:
@@ -55,7 +65,9 @@ def value_problems(draws: Draws) -> list[Problem]:
     if len(fixed):
         names = [draws.coordinate_names[place] for place in fixed[:MAX_NAMED]]
         problems.append(
-            Problem("", f"has the same value in all draws of {', '.join(names)}", "leave it out with only=(...)")
+            Problem(
+                "", f"has the same value in all draws of {', '.join(names)}", "leave it out with only=(...)", "E-NUMBER"
+            )
         )
     return problems
 
@@ -69,7 +81,10 @@ def chain_problems(draws: Draws) -> list[Problem]:
         share = 100 * float(np.mean(draws.diverging[chain]))
         problems.append(
             Problem(
-                f"chain {chain}", f"diverged in {share:.1f} % of its draws, more than {100 * MAX_DIVERGENT:g} %", remedy
+                f"chain {chain}",
+                f"diverged in {share:.1f} % of its draws, more than {100 * MAX_DIVERGENT:g} %",
+                remedy,
+                "E-NUMBER",
             )
         )
     rhat = rank_rhat(draws.unconstrained)
@@ -86,6 +101,7 @@ def chain_problems(draws: Draws) -> list[Problem]:
                 subject,
                 f"{verb}: R-hat is above {MAX_RHAT} for {figures}{more}",
                 f"{remedy}; of a mixture, state exchangeable=(...)",
+                "E-NUMBER",
             )
         )
     return problems
@@ -104,7 +120,7 @@ def disagreements(sites: Sequence[tuple[str, Draws]]) -> list[Problem]:
 
 def _of_two(first_label: str, first: Draws, label: str, site: Draws) -> list[Problem]:
     def differs(what: str, found: object, expected: object, remedy: str = "") -> Problem:
-        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy)
+        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
 
     if set(site.variables) != set(first.variables):
         its, expected = (", ".join(sorted(draws.variables))[:200] for draws in (site, first))
@@ -115,7 +131,9 @@ def _of_two(first_label: str, first: Draws, label: str, site: Draws) -> list[Pro
         if own.shape[2:] != values.shape[2:]:
             problems.append(differs(f"{name} has shape", own.shape[2:], values.shape[2:], "fit the same model"))
         elif site.dims_of(name) != first.dims_of(name):
-            problems.append(differs(f"{name} has the dims", site.dims_of(name), first.dims_of(name)))
+            its, expected = (", ".join(draws.dims_of(name)) for draws in (site, first))
+            remedy = f"name axes alike: dims={{{name!r}: {first.dims_of(name)!r}}}"
+            problems.append(differs(f"{name} has the dims", its, expected, remedy))
         if site.constraints[name] != first.constraints[name]:
             its, expected = (draws.constraints[name].to_json() for draws in (site, first))
             problems.append(differs(f"{name} is", its, expected, "state the same constraints"))
@@ -134,7 +152,14 @@ def _of_two(first_label: str, first: Draws, label: str, site: Draws) -> list[Pro
         for name in ("jacobian", "exchangeable", "likelihood_power")
         if getattr(site, name) != getattr(first, name)
     ]
-    if _prior_kind(site) != _prior_kind(first):
+    if (site.prior is None) != (first.prior is None):
+        silent, stating = (first_label, label) if first.prior is None else (label, first_label)
+        problems.append(
+            Problem(
+                silent, f"does not say what of the prior its draws hold, and {stating} does", "state prior= there too"
+            )
+        )
+    elif _prior_kind(site) != _prior_kind(first):
         problems.append(
             differs("states a prior that is", _prior_kind(site), _prior_kind(first), "sample all sites alike")
         )
@@ -145,8 +170,6 @@ def _prior_kind(draws: Draws) -> object:
     """Return what must agree of priors: laws whole, powers not."""
     if isinstance(draws.prior, float):
         return "a power"
-    if draws.prior is None:
-        return "not stated"
     if isinstance(draws.prior, dict):
         return {name: draws.prior[name] for name in sorted(draws.prior)}
     return draws.prior

@@ -111,7 +111,10 @@ def _read_chain(path: Path) -> Chain:
     remedy = "give the output_*.csv that CmdStan's `sample` wrote"
     if columns is None or "lp__" not in columns:
         text = "is a table of data by its columns, expected a model, or draws of CmdStan, which have the column lp__"
-        raise FileFormatError(path, text, remedy, "E-DATA")
+        fitted = (
+            "fit a model at the site and save it with its data: consilience.save(model, path, data=data); of CmdStan,"
+        )
+        raise FileFormatError(path, text, f"{fitted} {remedy}", "E-DATA")
     if len(set(columns)) < len(columns):
         raise FileFormatError(path, "names a column twice in its header", remedy)
     method = settings.get("method", "sample")

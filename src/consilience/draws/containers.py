@@ -93,14 +93,16 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
     if container != "Dataset":
         posterior, sample_stats = _group(model, "posterior"), _group(model, "sample_stats")
     if posterior is None:
-        raise InputError("", f"is a {container} without a group `posterior`", "give the draws of the sampler")
+        raise InputError(
+            "", f"is a {container} without a group `posterior`", "give the draws of the sampler", "E-NEEDED"
+        )
     problems = []
     variables: dict[str, Array] = {}
     dims: dict[str, tuple[str, ...]] = {}
     for key, array in posterior.data_vars.items():
         name = str(key)
         if tuple(array.dims[:2]) != _LEADING:
-            problems.append(Problem(name, f"has axes {array.dims}, expected chain and draw first"))
+            problems.append(Problem(name, f"has axes {array.dims}, expected chain and draw first", code="E-SHAPE"))
             continue
         own = _numbers(name, array.values, problems)
         if own is not None:
@@ -114,9 +116,11 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
         if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
             coords[name] = labels.astype(np.str_)
         elif labels.dtype.kind not in _COORDINATE_KINDS:
-            problems.append(Problem(f"coordinate {name}", f"is of type {labels.dtype}, expected numbers or texts"))
+            problems.append(
+                Problem(f"coordinate {name}", f"is of type {labels.dtype}, expected numbers or texts", code="E-TYPE")
+            )
     if not variables and not problems:
-        problems.append(Problem("", "has no variables in its group `posterior`"))
+        problems.append(Problem("", "has no variables in its group `posterior`", code="E-NEEDED"))
     if problems:
         raise InputError(problems)
     diverging = None
@@ -140,11 +144,12 @@ def _numbers(name: str, values: Any, problems: list[Problem]) -> Array | None:
                 name,
                 "is an array of objects: ArviZ 0.x makes such ones, silently, of the nested form of ArviZ 1.x",
                 "call arviz.from_dict(posterior={...}), or give a dictionary of arrays",
+                "E-TYPE",
             )
         )
         return None
     if values.dtype.kind not in "iufb":
-        problems.append(Problem(name, f"is of type {values.dtype}, expected real numbers"))
+        problems.append(Problem(name, f"is of type {values.dtype}, expected real numbers", code="E-TYPE"))
         return None
     return np.asarray(values, dtype=np.float64)
 
@@ -159,7 +164,9 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
     arrays: dict[str, Array] = {}
     for name, values in model.items():
         if not isinstance(name, str) or not name:
-            problems.append(Problem("draws", f"expected names of variables that are texts, found {name!r:.40}"))
+            problems.append(
+                Problem("draws", f"expected names of variables that are texts, found {name!r:.40}", code="E-TYPE")
+            )
             continue
         try:
             array = np.asarray(values)
@@ -169,7 +176,7 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
         if own is not None:
             arrays[name] = own
     if not model:
-        problems.append(Problem("draws", "has no variables"))
+        problems.append(Problem("draws", "has no variables", code="E-NEEDED"))
     if problems:
         raise InputError(problems)
     if has_chains is None:
@@ -187,6 +194,7 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
             "draws",
             f"variables do not agree in their {expected}: {shapes:.300}",
             "give arrays (chains, draws, ...), or (draws, ...) with has_chains=False",
+            "E-SHAPE",
         )
     return Contents(arrays, MAPPING if has_chains else BARE_MAPPING)
 
@@ -206,6 +214,7 @@ def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:
             "draws",
             f"variables do not agree in their draws: {shapes:.300}",
             "give arrays (chains, draws, ...) of one length, or state has_chains=False",
+            "E-SHAPE",
         )
 
 
@@ -232,7 +241,8 @@ def to_container(draws: Draws) -> Any:
         raise UnsupportedError(
             f"draws in a {draws.container}",
             f"need {error.name}, which is not installed",
-            "install consilience[draws]; fusion.draws.variables are plain arrays",
+            "pip install 'consilience[draws]', or take fusion.draws.variables, which are plain arrays",
+            "E-EXTRA",
         ) from error
     chains, length = draws.shape
     dataset = xarray.Dataset(

@@ -182,7 +182,12 @@ class Draws(Displayed, Tabular):
             raise InputError("dims", f"{text} {', '.join(self.variables):.200}")
         self._refuse_misspelt_coords()
         problems = [
-            Problem(name, f"has shape {values.shape[2:]}, which no {constraints[name].name} has", "mend constraints=")
+            Problem(
+                name,
+                f"has shape {values.shape[2:]}, which no {constraints[name].name} has",
+                "mend constraints=",
+                "E-SHAPE",
+            )
             for name, values in self.variables.items()
             if not is_shaped(constraints[name], values.shape[2:])
         ]
@@ -192,7 +197,9 @@ class Draws(Displayed, Tabular):
         if isinstance(prior, dict):
             if missing := [name for name in self.variables if name not in prior]:
                 problems.append(
-                    Problem("prior", f"says nothing of {', '.join(missing)}", "give its law, or 'flat', too")
+                    Problem(
+                        "prior", f"says nothing of {', '.join(missing)}", "give its law, or 'flat', too", "E-NEEDED"
+                    )
                 )
             if odd := [name for name in prior if name not in (*self.variables, *self.dropped)]:
                 problems.append(Problem("prior", f"of {', '.join(odd)}, which is no variable", "leave it out"))
@@ -212,7 +219,9 @@ class Draws(Displayed, Tabular):
                 raise OptionError(name, f"expected a positive number, found {value!r:.40}")
         diverging = None if self.diverging is None else np.asarray(self.diverging) != 0
         if diverging is not None and diverging.shape != self.shape:
-            raise InputError("diverging", f"has shape {diverging.shape}, expected {self.shape}: chains and draws")
+            raise InputError(
+                "diverging", f"has shape {diverging.shape}, expected {self.shape}: chains and draws", code="E-SHAPE"
+            )
         views = {name: np.asarray(values).view() for name, values in self.variables.items()}
         for values in views.values():
             values.setflags(write=False)  # of the view: the caller's array stays as it is
@@ -234,7 +243,9 @@ class Draws(Displayed, Tabular):
             return [Problem("exchangeable", f"names {', '.join(odd)}, which is no variable")]
         sizes = {name: self.variables[name].shape[2:3] for name in names}
         if len(set(sizes.values())) > 1 or () in sizes.values():
-            return [Problem("exchangeable", f"variables need one first axis of components, found {sizes}")]
+            return [
+                Problem("exchangeable", f"variables need one first axis of components, found {sizes}", code="E-TYPE")
+            ]
         return []
 
     # -- tables

@@ -94,7 +94,7 @@ def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Any] | None =
         document = json.dumps(header, sort_keys=True, allow_nan=False)
         document = pad_text(document, sum(values.nbytes for values in arrays.values()))
     except (TypeError, ValueError) as error:
-        raise InputError(path, f"cannot be written: its header would not be JSON ({error})") from error
+        raise InputError(path, f"cannot be written: its header would not be JSON ({error})", code="E-OUTPUT") from error
     write_arrays(path, arrays, document)
 
 
@@ -166,7 +166,9 @@ def _labels(name: str, header: CoordinateHeader) -> Any:
             return np.array(header.labels, dtype=np.int64).astype(dtype)
         return np.array(header.labels, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"coordinate {name}", f"has labels that are not of their type ({error})") from error
+        raise InputError(
+            f"coordinate {name}", f"has labels that are not of their type ({error})", code="E-NUMBER"
+        ) from error
 
 
 DRAWS_FILES = FileReader(DrawsHeader, FORMAT_VERSION, "a draws file", _checked, _make, {"variables": _MAX_VARIABLES})

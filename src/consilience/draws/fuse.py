@@ -44,6 +44,7 @@ def prepare_draws(request: Request) -> Prepared:
             site.label,
             f"is about {site.draws.n_observations:g} observations, fewer than {min_count:g}: nothing may leave",
             "min_count=0 takes it",
+            "E-FEW",
         )
         for site in described
         if site.draws.n_observations is not None and site.draws.n_observations < min_count

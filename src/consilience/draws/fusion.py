@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -69,12 +69,9 @@ class DrawsFusion(Fusion):
     status: Status = Status.CONVERGED
     keeps_models: bool = False
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Say where to look for what fusions of other kinds have."""
-            where = "; the draws are in .draws" if name in ("posterior", "network", "statistics") else ""
-            raise AttributeError(f"a {type(self).__name__} has no {name!r}{where}")
+    def _where_else(self, name: str) -> str:
+        is_elsewhere = name in ("posterior", "network", "statistics")
+        return "the draws are in .draws" if is_elsewhere else super()._where_else(name)
 
     @property
     def model(self) -> Any:

@@ -81,7 +81,10 @@ class Proposal:
             return cls(mean, factor)
         except np.linalg.LinAlgError:
             raise InputError(
-                "the fused draws", f"do not vary in all {len(mean)} parameters", "fuse more draws of each site"
+                "the fused draws",
+                f"do not vary in all {len(mean)} parameters",
+                "fuse more draws of each site",
+                "E-NUMBER",
             ) from None
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
@@ -188,7 +191,9 @@ class WeightedPoints:
         is_own = own_labels(self.stack.sites[0], self.points, self.stack)
         total = np.where(is_own & ~np.isnan(total), total, -np.inf)
         if not np.any(total > -np.inf):
-            raise InputError("the sites' log densities", "are -inf at all points, so that nothing could be weighed")
+            raise InputError(
+                "the sites' log densities", "are -inf at all points, so that nothing could be weighed", code="E-NUMBER"
+            )
         return total - total.max()
 
     @property

@@ -85,7 +85,7 @@ def describe_inputs(
                 ancestors = ancestors_of(content[1])
             elif one.file is not None:
                 called = "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
-                raise InputError("", f"is no draws file but {called}", "fuse files of one kind")
+                raise InputError("", f"is no draws file but {called}", "fuse files of one kind", "E-TYPE")
             else:
                 draws = one.model.draws if isinstance(one.model, DrawsFusion) else as_draws(one.model)
             content_digest = draws.digest

@@ -101,6 +101,7 @@ class PosteriorDraws(Kind):
                 file,
                 f"is about {number:g} observations, fewer than {min_count:g}: nothing may leave",
                 "min_count=0 keeps it",
+                "E-FEW",
             )
         return None
 

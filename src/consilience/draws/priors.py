@@ -106,17 +106,21 @@ def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple
         if not isinstance(constraint, Simplex):
             return Problem(subject, f"is a dirichlet, and {variable} is no simplex", "state its constraint")
         if len(arguments) not in (1, shape[-1]) or not all(is_number(a) and a > 0 for a in arguments):
-            return Problem(subject, f"takes one or {shape[-1]} positive numbers, found {arguments!r:.80}")
+            return Problem(
+                subject, f"takes one or {shape[-1]} positive numbers, found {arguments!r:.80}", code="E-NUMBER"
+            )
         return None
     if name not in LAWS:
         return Problem(subject, f"is {name!r:.40}, expected {known}")
     names = LAWS[name][1]
     if len(arguments) != len(names):
-        return Problem(subject, f"{name} takes {', '.join(names) or 'no numbers'}, found {arguments!r:.80}")
+        return Problem(
+            subject, f"{name} takes {', '.join(names) or 'no numbers'}, found {arguments!r:.80}", code="E-NUMBER"
+        )
     for argument, value in zip(names, arguments, strict=True):
         is_valid = not isinstance(value, bool) and isinstance(value, int | float) and np.isfinite(value)
         if not is_valid or (argument not in _ANY_SIGN and value <= 0):
-            return Problem(subject, f"has {argument} {value!r:.40}, expected a positive number")
+            return Problem(subject, f"has {argument} {value!r:.40}, expected a positive number", code="E-NUMBER")
     if not isinstance(constraint, Elementwise) and name != "flat":
         return Problem(
             subject,
@@ -268,6 +272,7 @@ class CommonFactor:
                     "prior",
                     f"divided out {times:g} times leaves no proper posterior: the sites' draws say less than the prior",
                     "raise the prior to 1/J at the sites and state prior=1/J",
+                    "E-NEEDED",
                 )
             step = np.linalg.solve(divided, -(precision @ (point - mean) + times * gradient))
             length = float(np.sqrt(step @ precision @ step))

@@ -145,6 +145,7 @@ def relabel_sites(sites: Sequence[Draws]) -> tuple[list[Draws], list[Relabelling
             f"have {site.n_components} components in {', '.join(site.exchangeable)}, expected {first.n_components} in"
             f" {', '.join(first.exchangeable)}",
             "fit the same mixture at all sites",
+            "E-MISMATCH",
         )
         for number, site in enumerate(sites)
         if (set(site.exchangeable), site.n_components) != (set(first.exchangeable), first.n_components)
@@ -172,7 +173,7 @@ def component_features(draws: Draws, names: Sequence[str]) -> Array:
         if isinstance(constraint, Ordered):
             raise InputError(name, "is ordered, so that its components cannot be switched", "leave it out")
         if not np.all(constraint.is_inside(values)):
-            raise InputError(name, f"has values outside of its constraint, {constraint.name}")
+            raise InputError(name, f"has values outside of its constraint, {constraint.name}", code="E-NUMBER")
         shape = values.shape[3:]  # of one component
         flat = values.reshape(-1, *shape)
         if isinstance(constraint, Bound | Interval):

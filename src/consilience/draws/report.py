@@ -102,9 +102,8 @@ def render(content: DrawsContent) -> str:
     outcome = f"{draws.n_draws:,} draws of their joint posterior"
     short = None if stated is None else Paragraph(stated.in_short(len(records), outcome), "short")
     remedy = f" To do: {shorten(verdict['remedy'], 400)}." if verdict.get("remedy") else ""
-    head = Paragraph(
-        f"{shorten(str(verdict.get('text', '')), 800)}{remedy}", "status act" if verdict.get("remedy") else "status"
-    )
+    kind = "status" if stated is None else stated.paragraph_kind
+    head = Paragraph(f"{shorten(str(verdict.get('text', '')), 800)}{remedy}", kind)
     return Page(
         "Fusion report",
         (format_count(len(records), "site"), f"→ {draws.n_draws:,} draws of {len(draws.names):,} parameters"),

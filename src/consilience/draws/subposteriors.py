@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array, Labels, symmetric_part
-from consilience.draws.diagnostics import Overlap, overlap, separate_modes, skewness
+from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS, Overlap, bulk_ess, overlap, separate_modes, skewness
 from consilience.draws.draws import Draws
 from consilience.draws.priors import CommonFactor
 
@@ -20,6 +20,13 @@ a quarter at five draws for each of D coordinates."""
 SINGULAR = 1e-10
 """Smallest eigenvalue of the correlation matrix of variables that are no functions of each other. Chosen by hand: the
 square of the six digits that CmdStan writes, and two to spare."""
+
+MIN_LOADING = 1e-2
+"""Part of a coordinate in what does not vary from which it is named as a function of others. Chosen by hand."""
+
+MIN_SHIFT = 0.15
+"""Shift of a mean by skewness, in standard deviations, from which it is said: intervals of 95 % then cover 94.7 %.
+Chosen on ten targets with samplers of their own, none of them in experiments/draws, where it is judged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +108,59 @@ class Subposteriors:
         return np.stack([skewness(site.unconstrained) for site in self.sites])
 
     @cached_property
+    def shift_by_skewness(self) -> tuple[Array, Array]:
+        """Shift of the product's mean that third moments predict (D,), and its standard errors, both in its deviations.
+
+        With kappa_j the third cumulants of the whitened draws z = L_j^-1 (u - mu_j), S_j = L_j L_j^T, the Edgeworth
+        expansion of log p_j has the gradient 1/2 kappa_j^abc (z_b z_c - delta_bc) beside the Gaussian's (McCullagh
+        1987, chapter 5). Its mean over the Gaussian product N(m, C), summed over sites, moves the mode by
+
+            C sum_j L_j^-T 1/2 E_t[ z_t (z_t^T (mu'_j mu'_j^T + C'_j - I) z_t) ],
+
+        mu'_j = L_j^-1 (m - mu_j) and C'_j = L_j^-1 C L_j^-T.
+        """
+        mean, precision = self.product
+        covariance = np.linalg.inv(precision)
+        deviations = np.sqrt(np.diagonal(covariance))
+        shift, variance = np.zeros(len(mean)), np.zeros(len(mean))
+        for site, draws, site_mean, site_covariance in zip(
+            self.sites, self.draws, self.means, self.covariances, strict=True
+        ):
+            factor = np.linalg.cholesky(site_covariance)
+            whitened = np.linalg.solve(factor, (draws - site_mean).T).T  # (T, D)
+            offset = np.linalg.solve(factor, mean - site_mean)
+            spread = np.linalg.solve(factor, np.linalg.solve(factor, covariance).T)
+            form = np.outer(offset, offset) + spread - np.eye(len(mean))
+            weight = 0.5 * np.sum(whitened @ form * whitened, axis=1)  # (T,)
+            terms = weight[:, None] * np.linalg.solve(factor.T, whitened.T).T @ covariance / deviations  # (T, D)
+            shift += terms.mean(axis=0)
+            variance += terms.var(axis=0) / np.clip(bulk_ess(site.unconstrained), 1.0, site.n_draws)
+        return shift, np.sqrt(variance)
+
+    @property
+    def most_skewed(self) -> tuple[int, int] | None:
+        """Site and coordinate that are skewed most, beyond chance: a skewness has the standard error sqrt(6 / n)."""
+        limits = np.array([GAUSSIAN_SKEWNESS + 3.0 * np.sqrt(6.0 / site.n_draws) for site in self.sites])
+        beyond = np.abs(self.skewness) - limits[:, None]  # (J, D)
+        site, coordinate = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
+        return (int(site), int(coordinate)) if beyond[site, coordinate] > 0 else None
+
+    @property
+    def most_shifted(self) -> int | None:
+        """Coordinate whose mean in the product is off most by skewness, beyond chance.
+
+        Small skewnesses of many sites add up, so that there may be one where no site is seen to be skewed.
+        """
+        shift, error = (np.abs(values) for values in self.shift_by_skewness)
+        is_shifted = (shift > MIN_SHIFT) & (shift > 3.0 * error)
+        return int(np.argmax(np.where(is_shifted, shift, 0.0))) if np.any(is_shifted) else None
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether the Gaussian product is off by skewness: of one site, or of all together."""
+        return self.most_skewed is not None or self.most_shifted is not None
+
+    @cached_property
     def bimodal(self) -> tuple[Labels, ...]:
         """Coordinates with two modes that are apart, by site."""
         return tuple(separate_modes(site.unconstrained) for site in self.sites)
@@ -116,13 +176,15 @@ class Subposteriors:
         more = f", ... ({len(coordinates)})" if len(coordinates) > limit else ""
         return ", ".join(names[place] for place in list(coordinates)[:limit]) + more
 
-    def singular_sites(self) -> list[int]:
-        """Return the sites whose coordinates are linear functions of each other."""
-        singular = []
+    def singular_sites(self) -> dict[int, Labels]:
+        """Return the sites whose coordinates are linear functions of each other, with those coordinates."""
+        singular = {}
         for number, covariance in enumerate(self.covariances):
             scale = np.sqrt(np.diagonal(covariance))
-            if np.linalg.eigvalsh(covariance / np.outer(scale, scale))[0] < SINGULAR:
-                singular.append(number)
+            values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
+            null = vectors[:, values < SINGULAR]  # (D, n): what does not vary
+            if null.shape[1]:
+                singular[number] = np.flatnonzero(np.linalg.norm(null, axis=1) > MIN_LOADING)
         return singular
 
 

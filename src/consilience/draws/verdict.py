@@ -10,8 +10,8 @@ import numpy as np
 
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import format_count
+from consilience.draws.checking import chain_problems
 from consilience.draws.constraints import Real
-from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS
 from consilience.draws.importance import WeightedPoints
 from consilience.draws.methods.auto import DrawsAuto
 from consilience.draws.methods.base import DrawsMethod
@@ -69,7 +69,10 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
     against |= _size_notes(stack)
     against |= _shape_notes(stack)
     if not method.takes_modes and not isinstance(method, WASP):
-        against |= _skewness_notes(stack)
+        by_densities = isinstance(method, DrawsAuto) and "acceptance_rate" in details
+        against |= _density_notes(stack) if by_densities else _skewness_notes(stack, method)
+    if method.allow_divergent:
+        against |= _chain_notes(stack)
     if code == "fine" and against:
         code = "doubtful"
     parameters = format_count(stack.n_coordinates, "parameter")
@@ -176,20 +179,55 @@ def _size_notes(stack: Subposteriors) -> dict[str, str]:
     }
 
 
-def _skewness_notes(stack: Subposteriors) -> dict[str, str]:
-    """Return that subposteriors are skewed beyond chance: the standard error of a skewness is sqrt(6 / n)."""
-    limits = np.array([GAUSSIAN_SKEWNESS + 3.0 * np.sqrt(6.0 / site.n_draws) for site in stack.sites])
-    beyond = np.abs(stack.skewness) - limits[:, None]  # (J, D)
-    if not np.any(beyond > 0):
+def _skewness_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]:
+    """Return that subposteriors are skewed beyond chance, and how far their third moments put a mean off."""
+    names = stack.sites[0].coordinate_names
+    sentences = []
+    if stack.most_skewed is not None:
+        site, place = stack.most_skewed
+        skewness = f"{names[place]} at {stack.names[site]} by {stack.skewness[site, place]:.2f}"
+        sentences.append(f"subposteriors are skewed ({skewness})")
+    is_product = method.needs_covariance and not isinstance(method, HierarchicalDraws)
+    if is_product and (shift := _shift_in_words(stack)):
+        sentences.append(f"by the third moments of all sites {shift}")
+    elif sentences:
+        sentences.append("errors of 0.1 to 0.6 standard deviations were measured of such")
+    if not sentences:
         return {}
-    site, place = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
-    largest = stack.skewness[site, place]
     return {
-        f"subposteriors are skewed ({stack.sites[0].coordinate_names[place]} at {stack.names[site]} by {largest:.2f}),"
-        " where errors of 0.1 to 0.6 standard deviations were measured": (
+        ", and ".join(sentences): (
             "send a second message (`consilience serve --then density`); of few parameters, compare with"
             " method='semiparametric', parametric=False"
         )
+    }
+
+
+def _density_notes(stack: Subposteriors) -> dict[str, str]:
+    """Return that subposteriors are skewed, so that the default multiplied their densities."""
+    shift = _shift_in_words(stack)
+    instead = f": in a product of Gaussians {shift}" if shift else ""
+    return {
+        f"subposteriors are skewed, so that their densities are multiplied{instead}": (
+            "send a second message (`consilience serve --then density`)"
+        )
+    }
+
+
+def _shift_in_words(stack: Subposteriors) -> str:
+    """Return how far third moments put a mean of the Gaussian product off; empty where that is within chance."""
+    place = stack.most_shifted
+    if place is None:
+        return ""
+    shift = abs(stack.shift_by_skewness[0][place])
+    return f"the mean of {stack.sites[0].coordinate_names[place]} is about {shift:.2f} standard deviations off"
+
+
+def _chain_notes(stack: Subposteriors) -> dict[str, str]:
+    """Return chains that diverged or did not mix, and were taken since somebody allowed it."""
+    return {
+        f"{name}: {problem.subject} {problem.text}": "sample again (a smaller step, another parametrisation)"
+        for name, site in zip(stack.names, stack.sites, strict=True)
+        for problem in chain_problems(site)
     }
 
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.paired import LEVEL
 from consilience.errors import InputError
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.fused_results import FusedResults
 from consilience.estimators.inference import LinearInference, linear_inference
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import Statistics
-
-LEVEL = 0.9
-"""Probability of the intervals that are shown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +27,7 @@ class Coefficients:
     values : ndarray of shape (p,)
         The coefficients.
     intervals : ndarray of shape (p, 2), optional
-        Their intervals at `LEVEL`; None where neither least squares nor a fit's information gives them.
+        Their intervals; None where neither least squares nor a fit's information gives them.
     errors : ndarray of shape (p,), optional
         Their standard errors, of results of statsmodels.
     """
@@ -45,14 +43,14 @@ def column_names(statistics: Statistics) -> tuple[str, ...]:
     return statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
 
 
-def coefficients_of(statistics: Statistics) -> Coefficients | None:
+def coefficients_of(statistics: Statistics, level: float = LEVEL) -> Coefficients | None:
     """Return the coefficients of the estimator that sums give; None for one without, or without its last step."""
     if statistics.last_step is not None or adapter_of_kind(statistics.kind).needs == "nothing":
         return None
     model = rebuild(statistics)
     if isinstance(model, FusedResults):
         values, errors = (of if of.ndim == 1 else of.T.ravel() for of in (model.params, model.bse))
-        return Coefficients(tuple(model.coefficient_names), values, model.conf_int(1.0 - LEVEL), errors)
+        return Coefficients(tuple(model.coefficient_names), values, model.conf_int(1.0 - level), errors)
     if not hasattr(model, "coef_"):
         return None
     values = np.atleast_2d(model.coef_)  # (q, d)
@@ -61,7 +59,7 @@ def coefficients_of(statistics: Statistics) -> Coefficients | None:
         outputs = [f" → {name}" for name in statistics.classes.names]
     names = tuple(f"{name}{output}" for output in outputs for name in column_names(statistics))
     inference = inference_of(statistics)
-    return Coefficients(names, values.ravel(), None if inference is None else inference.intervals(LEVEL))
+    return Coefficients(names, values.ravel(), None if inference is None else inference.intervals(level))
 
 
 def inference_of(statistics: Statistics) -> LinearInference | None:

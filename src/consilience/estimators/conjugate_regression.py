@@ -28,6 +28,7 @@ import numpy as np
 from scipy.special import digamma, multigammaln, stdtrit
 
 from consilience.checks import Array, symmetric_part
+from consilience.core.paired import LEVEL
 from consilience.errors import InputError
 from consilience.estimators.statistics import Statistics
 
@@ -68,12 +69,16 @@ class MatrixNormalWishart:
         for name, size in (("precision", d), ("scale", q)):
             matrix = np.atleast_2d(np.asarray(getattr(self, name), dtype=np.float64))
             if matrix.shape != (size, size):
-                raise InputError(name, f"has shape {matrix.shape}, expected {(size, size)} for a mean {mean.shape}")
+                raise InputError(
+                    name, f"has shape {matrix.shape}, expected {(size, size)} for a mean {mean.shape}", code="E-SHAPE"
+                )
             if not np.all(np.isfinite(matrix)) or np.linalg.eigvalsh(symmetric_part(matrix))[0] <= 0.0:
-                raise InputError(name, "is not positive definite")
+                raise InputError(name, "is not positive definite", code="E-NUMBER")
             object.__setattr__(self, name, symmetric_part(matrix))
         if not np.all(np.isfinite(mean)) or not self.dof > q - 1:
-            raise InputError("dof", f"is {self.dof:g}, expected above {q - 1} for {q} targets, and a finite mean")
+            raise InputError(
+                "dof", f"is {self.dof:g}, expected above {q - 1} for {q} targets, and a finite mean", code="E-NUMBER"
+            )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "dof", float(self.dof))
 
@@ -97,7 +102,9 @@ class MatrixNormalWishart:
             Where there is none: as of a product from which more priors were taken than went in.
         """
         if np.linalg.eigvalsh(symmetric_part(precision))[0] <= 0.0:
-            raise InputError("precision", "is not positive definite", "state the prior that the posteriors have")
+            raise InputError(
+                "precision", "is not positive definite", "state the prior that the posteriors have", "E-NUMBER"
+            )
         mean: Array = np.asarray(np.linalg.solve(precision, cross), dtype=np.float64)
         return cls(mean, precision, square - mean.T @ cross, dof)
 
@@ -124,7 +131,7 @@ class MatrixNormalWishart:
         widths = 1.0 + np.einsum("ni,ij,nj->n", rows, self.covariance, rows)
         return rows @ self.mean, widths[:, None, None] * (self.scale / dof), dof
 
-    def intervals(self, level: float = 0.9) -> Array:
+    def intervals(self, level: float = LEVEL) -> Array:
         """Return intervals (d, q, 2) of the coefficients, each of Student's t."""
         dof = self.dof - self.mean.shape[1] + 1.0
         deviations = np.sqrt(np.outer(np.diag(self.covariance), np.diag(self.scale)) / dof)
@@ -161,14 +168,18 @@ def regression_posterior(statistics: Statistics, prior: MatrixNormalWishart) -> 
     """
     if statistics.kind not in REGRESSIONS or statistics.last_step is not None:
         raise InputError(
-            f"a {statistics.kind}", f"is no linear regression, of which there are {', '.join(REGRESSIONS)}"
+            f"a {statistics.kind}",
+            f"is no linear regression, of which there are {', '.join(REGRESSIONS)}",
+            code="E-TYPE",
         )
     record, q = statistics.rows, statistics.n_targets
     p = record.n_columns - q
     has_intercept = bool(statistics.parameters.get("fit_intercept", True))
     d = p + has_intercept
     if prior.mean.shape != (d, q):
-        raise InputError("prior", f"has a mean of shape {prior.mean.shape}, expected {(d, q)}, the intercept last")
+        raise InputError(
+            "prior", f"has a mean of shape {prior.mean.shape}, expected {(d, q)}, the intercept last", code="E-SHAPE"
+        )
     w, products = float(record.weight), record.scatter if has_intercept else record.raw_scatter()
     gram, cross, square = products[:p, :p], products[:p, p:], products[p:, p:]
     if not has_intercept:
@@ -209,7 +220,9 @@ def product_of_posteriors(posteriors: Sequence[MatrixNormalWishart], prior: Matr
         raise InputError("posteriors", "are none")
     shapes = {one.mean.shape for one in (*posteriors, prior)}
     if len(shapes) > 1:
-        raise InputError("posteriors", f"are of different shapes: {', '.join(map(str, sorted(shapes)))}")
+        raise InputError(
+            "posteriors", f"are of different shapes: {', '.join(map(str, sorted(shapes)))}", code="E-SHAPE"
+        )
     parts = [one.additive() for one in posteriors]
     of_prior = prior.additive()
     total = [sum(part[k] for part in parts) - (len(parts) - 1) * of_prior[k] for k in range(4)]

@@ -161,7 +161,7 @@ def _known(model: Any) -> tuple[EstimatorAdapter, dict[str, Any]]:
     if refusal := adapter.refusal(parameters):
         raise InputError([refusal.about(f"a {name}")])
     if not adapter.is_fitted(model):
-        raise InputError(f"this {name} is not fitted yet; call fit first")
+        raise InputError("", f"this {name} is not fitted yet; call fit first", code="E-UNFITTED")
     return adapter, parameters
 
 
@@ -263,7 +263,7 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
                 ]
             ) from error
         if adapter.by_column:
-            raise InputError("a Pipeline", "of scalers does not keep its sums", "describe it with data=X")
+            raise InputError("a Pipeline", "of scalers does not keep its sums", "describe it with data=X", "E-NEEDED")
         sums = adapter.sums_of_fitted(inner, n_observations)
         if scaling is not None:
             back = scaling.inverse()
@@ -303,6 +303,7 @@ def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statist
             f"a {adapter.class_name}",
             "is not the model that the sums of these data give: it was fitted to other rows, or with weights",
             "give data and sample_weight as they were in fit",
+            "E-MISMATCH",
         )
 
 
@@ -324,16 +325,22 @@ def _require_same_number(statistics: Statistics, n_observations: float | None) -
     if n_observations is None:
         return
     if not (is_number(n_observations) and n_observations > 0):
-        raise InputError("n_observations", f"expected a positive number of rows, found {n_observations!r}")
+        raise InputError(
+            "n_observations", f"expected a positive number of rows, found {n_observations!r}", code="E-NUMBER"
+        )
     n_rows = statistics.n_observations
     if abs(n_rows - n_observations) > 1e-6 * max(n_rows, 1.0):
-        raise InputError("n_observations", f"is {n_observations:g}, but the sums are of {n_rows:g} rows")
+        raise InputError(
+            "n_observations", f"is {n_observations:g}, but the sums are of {n_rows:g} rows", code="E-MISMATCH"
+        )
 
 
 def _agreed(statistics: Statistics, features: Features, is_told: bool) -> Features:
     """Return what columns mean; of a fitted model it must not contradict what the model records."""
     if features.names is not None and len(features.names) != statistics.n_columns:
-        raise InputError("features", f"names {len(features.names)} columns, the model has {statistics.n_columns}")
+        raise InputError(
+            "features", f"names {len(features.names)} columns, the model has {statistics.n_columns}", code="E-SHAPE"
+        )
     if not is_told and (texts := statistics.features.differences(features)):
         raise InputError(Problem("features", text) for text in texts)
     return replace(features, from_columns=statistics.features.from_columns)
@@ -358,7 +365,10 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     if statistics.classes is None:
         if statistics.n_observations < min_count:
             raise InputError(
-                "", f"has {statistics.n_observations:g} rows, fewer than {min_count:g}: nothing may leave", keeps
+                "",
+                f"has {statistics.n_observations:g} rows, fewer than {min_count:g}: nothing may leave",
+                keeps,
+                "E-FEW",
             )
         return leaving, []
     counts = statistics.row_counts
@@ -369,7 +379,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         text = f"has no class of {max(min_count, 1):g} rows or more"
         if np.any(is_alike & ~is_thin):
             text += " that vary in any column"
-        raise InputError("", f"{text}: nothing may leave", keeps)
+        raise InputError("", f"{text}: nothing may leave", keeps, "E-FEW")
     if np.all(is_kept):
         return leaving, []
     problems = [
@@ -379,6 +389,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
             if is_thin[c]
             else "varies in no column, so that it may be one row with a large weight",
             keeps,
+            "E-FEW",
         )
         for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
@@ -407,6 +418,7 @@ def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
             f"counts weights, not rows ({counts[counts != np.rint(counts)][0]:g}), so that a class of fewer than"
             f" {min_count:g} rows is not seen",
             "describe it with its data, cs.describe(model, data=..., sample_weight=...), or give min_count=0",
+            "E-FEW",
         )
     if statistics.classes is not None:
         return
@@ -418,6 +430,7 @@ def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
                 names[column],
                 f"has a value in {counts[column]:g} rows, fewer than {min_count:g}",
                 "leave that column out, or give min_count=0",
+                "E-FEW",
             )
             for column in thin.tolist()
         )

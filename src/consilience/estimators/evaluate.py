@@ -58,7 +58,9 @@ def evaluate_estimators(
     models = [_fitted(one) for one in (fused, local)]
     adapters = [_adapter(model) for model in models]
     if adapters[0].kind != adapters[1].kind:
-        raise InputError(local.label, f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}")
+        raise InputError(
+            local.label, f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}", code="E-MISMATCH"
+        )
     if isinstance(adapters[0], LaplaceTorchAdapter):
         if module is not None:
             raise OptionError("module", "is for networks and heads on their features, and these models are none")
@@ -66,7 +68,7 @@ def evaluate_estimators(
         return _compared(of_fused, of_own)
     widths = [n_columns_of(model) for model in models]
     if widths[0] != widths[1]:
-        raise InputError(local.label, f"has {widths[1]} columns, expected {widths[0]} as {fused.label}")
+        raise InputError(local.label, f"has {widths[1]} columns, expected {widths[0]} as {fused.label}", code="E-SHAPE")
     if not adapters[0].has_score:
         raise UnsupportedError(
             f"a {adapters[0].class_name}", "has no score of single rows here", "compare what its predict gives"
@@ -122,7 +124,7 @@ def _fitted(one: NamedInput) -> Any:
             problem if problem.subject == one.label else problem.about(one.label) for problem in error.problems
         ) from error
     if not is_estimator(one.model):
-        raise InputError(one.label, f"is a {type(one.model).__name__}, expected an estimator")
+        raise InputError(one.label, f"is a {type(one.model).__name__}, expected an estimator", code="E-TYPE")
     return one.model.model if hasattr(one.model, "error_curve") else one.model
 
 
@@ -131,7 +133,9 @@ def _on_features(
 ) -> tuple[list[Any], Any]:
     """Return heads as classifiers of features, and the features with the classes of the data."""
     if models[0].features_record_ != models[1].features_record_:
-        raise InputError(inputs[1].label, f"is on other features than {inputs[0].label}", "compare heads on the same")
+        raise InputError(
+            inputs[1].label, f"is on other features than {inputs[0].label}", "compare heads on the same", "E-MISMATCH"
+        )
     if module is not None:
         models = [model.with_features(module) for model in models]
     features, own_labels = models[0].labelled_features(data if labels is None else (_inputs(data), labels))
@@ -190,7 +194,9 @@ def _labelled(
         try:
             return X, values.astype(np.float64)
         except ValueError:
-            raise InputError(f"{labels}", f"expected numbers for a {adapter.class_name}, found {values[0]!r}") from None
+            raise InputError(
+                f"{labels}", f"expected numbers for a {adapter.class_name}, found {values[0]!r}", code="E-TYPE"
+            ) from None
     return data, labels
 
 

@@ -97,7 +97,7 @@ def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str
         document = json.dumps(header, sort_keys=True, allow_nan=False)
         document = pad_text(document, sum(values.nbytes for values in arrays.values()))
     except (TypeError, ValueError) as error:
-        raise InputError(path, f"cannot be written: its header would not be JSON ({error})") from error
+        raise InputError(path, f"cannot be written: its header would not be JSON ({error})", code="E-OUTPUT") from error
     write_arrays(path, arrays, document)
 
 

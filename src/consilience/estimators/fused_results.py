@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri, stdtr, stdtrit
 
+from consilience.catalogue import no_attribute
 from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError
 
@@ -33,7 +34,9 @@ def require_statsmodels() -> Any:
     try:
         import statsmodels.api
     except ImportError as error:
-        raise UnsupportedError("statsmodels", "is not installed", 'pip install "consilience[statsmodels]"') from error
+        raise UnsupportedError(
+            "statsmodels", "is not installed", 'pip install "consilience[statsmodels]"', "E-EXTRA"
+        ) from error
     return statsmodels.api
 
 
@@ -97,12 +100,10 @@ class FusedResults:
 
     def __getattr__(self, name: str) -> Any:
         """Say what it is, for what only rows could tell."""
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
-        raise AttributeError(
-            f"results that were fused from sums have no {name!r}: what needs rows stays at the sites. They have params,"
-            " bse, cov_params(), tvalues, pvalues, conf_int(), predict(exog), summary()"
-        )
+        there = "what needs rows stays at the sites; there are params, bse, cov_params(), tvalues, pvalues, conf_int()"
+        raise no_attribute(self, name, f"{there}, predict(exog), summary()")
 
     @property
     def llf(self) -> float:
@@ -174,7 +175,9 @@ class FusedResults:
         X = np.atleast_2d(np.asarray(exog, dtype=np.float64))
         if X.shape[1] != len(self.names):
             raise InputError(
-                "exog", f"has {X.shape[1]} columns, expected {len(self.names)}: {', '.join(self.names[:8])}"
+                "exog",
+                f"has {X.shape[1]} columns, expected {len(self.names)}: {', '.join(self.names[:8])}",
+                code="E-SHAPE",
             )
         eta: Array = X @ self.params
         called = self.kind.rpartition(".")[2]

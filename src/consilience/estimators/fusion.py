@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array
 from consilience.core.fusion import Fusion
+from consilience.core.paired import LEVEL
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
-from consilience.estimators.coefficients import LEVEL, coefficients_of, column_names, inference_of
+from consilience.estimators.coefficients import coefficients_of, column_names, inference_of
 from consilience.estimators.files import write_statistics
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.summary import notes_of, summary
@@ -75,16 +76,10 @@ class EstimatorFusion(Fusion):
     status: Status = Status.CONVERGED
     keeps_models: bool = False
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Say where to look for what fusions of other kinds have, and fitted models."""
-            if name.startswith("_"):  # copying and unpickling ask before there is a model
-                raise AttributeError(name)
-            where = "the sums are in .statistics" if name in ("posterior", "network") else None
-            if hasattr(type(self._model), name):
-                where = f"its fitted model does: fusion.model.{name}"
-            raise AttributeError(f"an {type(self).__name__} has no {name!r}" + (f"; {where}" if where else ""))
+    def _where_else(self, name: str) -> str:
+        if hasattr(type(self._model), name):
+            return f"its fitted model does: fusion.model.{name}"
+        return "the sums are in .statistics" if name in ("posterior", "network") else super()._where_else(name)
 
     @property
     def model(self) -> Any:
@@ -182,17 +177,26 @@ class EstimatorFusion(Fusion):
         """
         write_statistics(Path(path), self.statistics, self.record)
 
-    def report(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
+    def report(self, path: str | Path, *, level: float = LEVEL) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
 
         It shows names, rows and coefficients of the sites, so keep it where these may be seen.
+
+        Parameters
+        ----------
+        path : path
+            File for the page.
+        level : float, optional
+            Probability of all intervals on the page, between 0 and 1. Default: 0.95.
 
         Raises
         ------
         InputError
             When the path cannot be written.
+        OptionError
+            For a level that is no probability.
         """
         from consilience.estimators.report import content_of, write_page  # here, so that fusing needs no pages
 
         sites = [(site.name, site.statistics) for site in self.inputs]
-        write_page(Path(path), content_of(self.statistics, self.record, sites), *args, **kwargs)
+        write_page(Path(path), content_of(self.statistics, self.record, sites, level))

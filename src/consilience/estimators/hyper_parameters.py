@@ -83,5 +83,5 @@ def decode(value: Any) -> Any:
 
             made = getattr(covariance, value["estimator"])
             return made(**{name: decode(one) for name, one in value["parameters"].items()})
-        raise InputError("parameters", f"expected a hyper-parameter, found {str(value)[:80]}")
+        raise InputError("parameters", f"expected a hyper-parameter, found {str(value)[:80]}", code="E-TYPE")
     return value

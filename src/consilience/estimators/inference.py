@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from consilience.checks import Array
+from consilience.core.paired import LEVEL
 from consilience.errors import InputError
 from consilience.estimators.adapters.linear_regression import RegressionMoments, solve_penalised
 from consilience.estimators.statistics import Statistics
@@ -47,7 +48,7 @@ class LinearInference:
     degrees_of_freedom: float
     log_likelihood: float
 
-    def intervals(self, level: float = 0.9) -> Array:
+    def intervals(self, level: float = LEVEL) -> Array:
         """Return confidence intervals of the coefficients (d, 2), of Student's t."""
         margin = float(stdtrit(self.degrees_of_freedom, 0.5 + level / 2.0)) * self.standard_errors
         return np.stack([self.coefficients - margin, self.coefficients + margin], axis=1)
@@ -62,14 +63,18 @@ def linear_inference(statistics: Statistics) -> LinearInference:
         For other estimators, several targets, a singular scatter, and as many coefficients as rows.
     """
     if statistics.kind != LINEAR_REGRESSION or statistics.last_step is not None or statistics.n_targets != 1:
-        raise InputError("standard errors", "are of a LinearRegression of one target", "describe one for each target")
+        raise InputError(
+            "standard errors", "are of a LinearRegression of one target", "describe one for each target", "E-TYPE"
+        )
     fits_intercept = bool(statistics.parameters["fit_intercept"])
     moments = RegressionMoments(statistics, fits_intercept)
     d = len(moments.gram)
     freedom = moments.n - d - (1 if fits_intercept else 0)
     inverse = solve_penalised(moments.gram, np.eye(d), 0.0)
     if inverse is None or freedom < 1:
-        raise InputError("standard errors", f"of {d} columns need more than {moments.n:g} rows, or other columns")
+        raise InputError(
+            "standard errors", f"of {d} columns need more than {moments.n:g} rows, or other columns", code="E-FEW"
+        )
     coefficients = inverse @ moments.cross[:, 0]
     residual = float(moments.target_gram[0, 0] - coefficients @ moments.cross[:, 0])
     scale = residual / freedom

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from consilience.catalogue import said_once
 from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.errors import InputError, Problem, UnsupportedError, WithheldWarning
@@ -100,7 +101,7 @@ def describe_inputs(
                 is_read = False
                 one.file.header()  # which says why, where it cannot be read
                 is_read = True
-                raise InputError("", f"is no statistics file but {_called(one)}", "fuse files of one kind")
+                raise InputError("", f"is no statistics file but {_called(one)}", "fuse files of one kind", "E-TYPE")
             else:
                 statistics, digest = statistics_of(one.model), None
                 ancestors = ancestors_of(one.model.record if isinstance(one.model, EstimatorFusion) else None)
@@ -119,7 +120,7 @@ def describe_inputs(
     problems += counted_twice(described)
     problems += _given_twice(described)
     problems += disagreements([(site.label, site.statistics) for site in described], stated)
-    return described, problems
+    return described, said_once(problems)
 
 
 def _given_twice(described: Sequence[DescribedEstimator]) -> list[Problem]:
@@ -135,7 +136,7 @@ def _given_twice(described: Sequence[DescribedEstimator]) -> list[Problem]:
                 else "has the same sums as"
             )
             text = f"{what} {other.label}: the same rows would count twice"
-            problems.append(Problem(site.label, text, "give every site once"))
+            problems.append(Problem(site.label, text, "give every site once", "E-TWICE"))
     return problems
 
 
@@ -160,7 +161,10 @@ def statistics_of(model: Any) -> Statistics:
         return model
     if not is_estimator(model):
         raise InputError(
-            "", f"is a {type(model).__name__}, expected an estimator that is fused by its sums", "fuse one kind"
+            "",
+            f"is a {type(model).__name__}, expected an estimator that is fused by its sums",
+            "fuse one kind",
+            "E-TYPE",
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WithheldWarning)
@@ -196,7 +200,7 @@ def _of_two(
     """Return how a site differs from the first of the most common kind."""
 
     def differs(what: str, found: Any, expected: Any, remedy: str = "") -> Problem:
-        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy)
+        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
 
     if site.kind != first.kind:
         return [differs("is a", site.kind, first.kind, "fit the same estimator at all sites")]
@@ -212,7 +216,12 @@ def _of_two(
         its, expected = (", ".join(labels.kinds()) for labels in (site.classes, first.classes))
         problems.append(differs("names its classes by", its, expected, "give classes the same labels at all sites"))
     problems += [
-        Problem(label, f"took sums of other features than {first_label}", "make them once, and give them to all sites")
+        Problem(
+            label,
+            f"took sums of other features than {first_label}",
+            "make them once, and give them to all sites",
+            "E-MISMATCH",
+        )
         if name == "features"
         else differs(
             f"took sums with {name}", site.parameters.get(name), first.parameters.get(name), "fit all sites alike"
@@ -222,7 +231,11 @@ def _of_two(
     ]
     is_whole = {name: record.is_diagonal for name, record in first.moments.items()}
     if any(is_whole.get(name, record.is_diagonal) != record.is_diagonal for name, record in site.moments.items()):
-        problems.append(Problem(label, f"has other products of columns than {first_label}", "describe all sites alike"))
+        problems.append(
+            Problem(
+                label, f"has other products of columns than {first_label}", "describe all sites alike", "E-MISMATCH"
+            )
+        )
     return problems
 
 
@@ -242,7 +255,7 @@ def _feature_disagreements(sites: Sequence[tuple[str, Statistics]]) -> list[Prob
         stating = [(label, site) for label, site in sites if getattr(site.features, name) is not None]
         for label, site in stating[1:]:
             first, other = (Features(**{name: getattr(one.features, name)}) for one in (stating[0][1], site))
-            problems += [Problem(label, text) for text in first.differences(other)]
+            problems += [Problem(label, text, code="E-MISMATCH") for text in first.differences(other)]
     return problems
 
 
@@ -257,7 +270,9 @@ def _prior_disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mappin
         numbers: dict[Any, float] = {}
         for label, site, value in given:
             if not isinstance(value, list):
-                problems.append(Problem(label, f"was fitted with {name}={value!r}, expected numbers as others", remedy))
+                problems.append(
+                    Problem(label, f"was fitted with {name}={value!r}, expected numbers as others", remedy, "E-TYPE")
+                )
                 continue
             of_site = dict(zip(site.classes.values if site.classes else (), value, strict=True))
             odd = [key for key, number in of_site.items() if numbers.setdefault(key, number) != number]
@@ -266,7 +281,9 @@ def _prior_disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mappin
                 for key in odd[:1]
             ]
         if not problems and abs(sum(numbers.values()) - 1.0) > PRIOR_ROUNDING:
-            problems.append(Problem(name, f"of all classes add up to {sum(numbers.values()):g}, expected 1", remedy))
+            problems.append(
+                Problem(name, f"of all classes add up to {sum(numbers.values()):g}, expected 1", remedy, "E-SHAPE")
+            )
     return problems
 
 

@@ -52,11 +52,18 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
     whose = "a file with the fused sums of all sites" if made else "a file with the sums of a site"
     plain = plain_words(
         f"{whose}, from which {fitted} is fitted as from all rows",
-        None,
+        _rows_of_all(header),
         f"sums of the same estimator, its hyper-parameters and the same {header.n_columns} columns, of other rows",
         made,
     )
     return Inspection(document, [*rows, *people_rows(header, set(shapes))], plain)
+
+
+def _rows_of_all(header: StatisticsHeader) -> float | None:
+    """Return the rows of all sites, which the record of a fusion states by site; None of a site's own file."""
+    weights = [] if header.provenance is None else [one.get("weight") for one in header.provenance.inputs]
+    rows = [weight for weight in weights if isinstance(weight, int | float) and 0 <= weight < math.inf]
+    return float(sum(rows)) if rows and len(rows) == len(weights) else None
 
 
 def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:

@@ -56,7 +56,7 @@ def laplace_scores(
     for what in ("likelihood", "n_outputs"):
         if of_fused.get(what) != of_own.get(what):
             text = f"has {what} {of_own.get(what)}, expected {of_fused.get(what)} as {names[0]}"
-            raise InputError(names[1], text, "compare models that predict the same")
+            raise InputError(names[1], text, "compare models that predict the same", "E-MISMATCH")
     likelihood, n_outputs = str(of_fused["likelihood"]), int(of_fused["n_outputs"])
     if likelihood not in ("classification", "regression"):
         raise UnsupportedError(
@@ -103,13 +103,15 @@ def _inputs(data: Any, labels: Any) -> tuple[Any, Any, str]:
         data, labels = data
     X = data if hasattr(data, "detach") else np.asarray(data)
     if not hasattr(X, "detach") and X.dtype.kind not in "biuf":
-        raise InputError(called, f"expected numbers, found an array of type {X.dtype}")
+        raise InputError(called, f"expected numbers, found an array of type {X.dtype}", code="E-TYPE")
     if X.ndim == 0 or len(X) == 0:
-        raise InputError(called, f"expected rows, found shape {tuple(X.shape)}")
+        raise InputError(called, f"expected rows, found shape {tuple(X.shape)}", code="E-SHAPE")
     if not np.isfinite(_array(X)).all():
-        raise InputError(called, "has NaN or infinite entries", "take them out")
+        raise InputError(called, "has NaN or infinite entries", "take them out", "E-NUMBER")
     if labels is None:
-        raise InputError(called, "has no y, which this model is fitted to", "give data=(X, y), or a .npz with x and y")
+        raise InputError(
+            called, "has no y, which this model is fitted to", "give data=(X, y), or a .npz with x and y", "E-NEEDED"
+        )
     if isinstance(labels, str | Path):
         labels = read_class_labels(Path(labels), called, len(X), "labels")
     return X, _array(labels), called
@@ -124,7 +126,7 @@ def _numbers(y: Any, expected: str) -> Array:
     try:
         numbers: Array = y.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError("labels", f"expected {expected}, found {str(y.ravel()[0])!r:.40}") from None
+        raise InputError("labels", f"expected {expected}, found {str(y.ravel()[0])!r:.40}", code="E-NUMBER") from None
     return numbers
 
 
@@ -133,11 +135,15 @@ def _classes(y: Any, n: int, n_classes: int) -> Any:
     expected = f"numbers of classes from 0 to {n_classes - 1}"
     numbers = _numbers(y, expected)
     if numbers.size != n or numbers.shape[:1] != (n,):
-        raise InputError("labels", f"expected one class for each of the {n} rows, found shape {numbers.shape}")
+        raise InputError(
+            "labels", f"expected one class for each of the {n} rows, found shape {numbers.shape}", code="E-SHAPE"
+        )
     numbers = numbers.ravel()
     odd = np.flatnonzero(~np.isin(numbers, np.arange(n_classes)))
     if len(odd):
-        raise InputError("labels", f"row {odd[0]}, counted from 0, has {numbers[odd[0]]:g}, expected {expected}")
+        raise InputError(
+            "labels", f"row {odd[0]}, counted from 0, has {numbers[odd[0]]:g}, expected {expected}", code="E-NUMBER"
+        )
     return numbers.astype(np.int64)
 
 
@@ -145,9 +151,11 @@ def _targets(y: Any, n: int, n_outputs: int) -> Array:
     """Return the targets of every row (n, c)."""
     numbers = _numbers(y, "numbers")
     if numbers.shape not in ((n, n_outputs), *([(n,)] if n_outputs == 1 else [])):
-        raise InputError("labels", f"expected {n_outputs} targets for each of the {n} rows, found {numbers.shape}")
+        raise InputError(
+            "labels", f"expected {n_outputs} targets for each of the {n} rows, found {numbers.shape}", code="E-SHAPE"
+        )
     if not np.isfinite(numbers).all():
-        raise InputError("labels", "has NaN or infinite entries", "take them out")
+        raise InputError("labels", "has NaN or infinite entries", "take them out", "E-NUMBER")
     return numbers.reshape(n, n_outputs)
 
 
@@ -162,7 +170,9 @@ def _predicted(model: Any, X: Any, called: str) -> list[Array]:
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             said = str(error).partition("\n")[0][:200]
             shape = tuple(rows.shape)
-            raise InputError(called, f"of shape {shape} a batch, do not fit the network ({said})") from error
+            raise InputError(
+                called, f"of shape {shape} a batch, do not fit the network ({said})", code="E-SHAPE"
+            ) from error
         parts.append([_array(one).astype(np.float64) for one in (found if isinstance(found, tuple) else (found,))])
     return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
@@ -187,7 +197,9 @@ def _regression_scores(means: Array, covariances: Array, noise: float, targets: 
     try:
         factors = np.linalg.cholesky(of_targets)
     except np.linalg.LinAlgError:
-        raise InputError(name, "predicts a covariance that is not positive definite", "fit it in float64") from None
+        raise InputError(
+            name, "predicts a covariance that is not positive definite", "fit it in float64", "E-NUMBER"
+        ) from None
     whitened = np.linalg.solve(factors, errors[:, :, None])[:, :, 0]
     log_determinants = 2.0 * np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
     densities = -0.5 * (c * np.log(2.0 * np.pi) + log_determinants + (whitened**2).sum(axis=1))

@@ -88,12 +88,12 @@ def too_few_rows(statistics: Statistics) -> list[Problem]:
     """Return that there are no rows, or none of some class, a line each."""
     if statistics.classes is None:
         n = statistics.n_observations
-        return [] if n >= 1 else [Problem("", f"has {n:g} rows in all, expected some")]
+        return [] if n >= 1 else [Problem("", f"has {n:g} rows in all, expected some", code="E-FEW")]
     counts = statistics.row_counts
     names = [name for name, count in zip(statistics.classes.names, counts, strict=True) if not count > 0]
     if not names:
         return []
-    return [Problem("", f"has no rows of class {', '.join(names[:8])} at any site", "leave that class out")]
+    return [Problem("", f"has no rows of class {', '.join(names[:8])} at any site", "leave that class out", "E-SHAPE")]
 
 
 def with_parameters(statistics: Statistics, parameters: Mapping[str, Any]) -> Statistics:

@@ -201,7 +201,9 @@ def site_likelihood(state: RefinementState, rows: SiteRows, numbers: Any) -> Sit
         full = likelihood.value if is_finite else -LARGEST
         at_steps = [full if t == 1.0 or not state.step.any() else value(t) for t in STEP_LENGTHS]
     if at_steps[0] <= -LARGEST:
-        raise InputError("request", "its state gives these rows no finite sums; do the units of its columns fit?")
+        raise InputError(
+            "request", "its state gives these rows no finite sums; do the units of its columns fit?", code="E-NUMBER"
+        )
     q = len(trial)
     counts = np.array(float(rows.n)) if numbers is None else np.bincount(numbers, minlength=n_classes).astype(float)
     return SiteLikelihood(

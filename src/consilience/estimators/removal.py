@@ -7,7 +7,9 @@ site give that site's sums to whoever has both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,8 +62,9 @@ def add(fused: Any, model: Any) -> EstimatorFusion:
     ----------
     fused : EstimatorFusion, Statistics or path
         What was fused before.
-    model : fitted estimator, Statistics or path
-        What the site sends; of an estimator that does not keep its sums, ``cs.describe(model, data=...)``.
+    model : fitted estimator, Statistics, path, or mapping of one name to such
+        What the site sends, and its name; of an estimator that does not keep its sums, ``cs.describe(model,
+        data=...)``. Default name: the beginning of its digest.
 
     Returns
     -------
@@ -77,16 +80,25 @@ def add(fused: Any, model: Any) -> EstimatorFusion:
     _require_agreement(whole, part)
     known = _digests(provenance)
     if part.digest in known:
-        raise InputError("the model", f"is {known[part.digest]}, which is in the fusion already: it would count twice")
+        raise InputError(
+            "the model",
+            f"is {known[part.digest]}, which is in the fusion already: it would count twice",
+            code="E-TWICE",
+        )
     if shared := [known[digest] for digest in _digests(of_part) if digest in known]:
         raise InputError(
-            "the model", f"was fused from {shared[0]}, which is in the fusion already: it would count twice"
+            "the model",
+            f"was fused from {shared[0]}, which is in the fusion already: it would count twice",
+            code="E-TWICE",
         )
     left, withheld = withhold(part, _min_count(provenance))
     for problem in withheld:
         warn_caller(problem.about("the model"), WithheldWarning)
     joined = average([whole, left])
-    name = f"added {part.digest[:12]}"  # a name for each, by which its file is known too
+    names = [record["name"] for record in _records(provenance)]
+    name = next(iter(model)) if isinstance(model, Mapping) else f"added {part.digest[:12]}"
+    if name in names:
+        raise InputError("the model", f"is called {name}, as another site in the fusion is", "give it another name")
     of_its_parts = {digest: f"{name} > {theirs}" for digest, theirs in _digests(of_part).items()}
     digests = {**known, **of_its_parts, part.digest: name}
     record = {"name": name, "components": part.n_components, "weight": part.n_observations}
@@ -115,12 +127,22 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
     UnsupportedError
         For estimators made of extremes, and refined ones, which nothing can be taken out of.
     """
-    (whole, provenance), (part, _) = _read(fused, "the fusion"), _read(model, "the model")
+    whole, provenance = _read(fused, "the fusion")
+    names = [record["name"] for record in _records(provenance)]
+    if isinstance(model, str) and model in names and not Path(model).exists():
+        raise InputError(
+            "the model",
+            f"is the name of a site, {model}, and the fusion does not keep its sums apart",
+            "give what the site had sent, or fuse the others",
+        )
+    part, _ = _read(model, "the model")
     _require_agreement(whole, part)
     whole = whole.without_fourth_moments()  # which are of these very rows
     known = _digests(provenance)
     if known and part.digest not in known:
-        raise InputError("the model", "is none of those that were fused, by its digest", "give what the site had sent")
+        raise InputError(
+            "the model", "is none of those that were fused, by its digest", "give what the site had sent", "E-MISMATCH"
+        )
     if provenance is not None and "refinement" in provenance.get("result", {}):
         raise UnsupportedError(
             "the fusion",
@@ -142,7 +164,7 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
     """Return the statistics of the rows of `whole` that are not of `part`; classes without rows are gone."""
     if whole.classes is not None and part.classes is not None:
         if odd := [name for name in part.classes.names if name not in whole.classes.names]:
-            raise InputError("the model", f"has the class {odd[0]}, which the fusion does not know")
+            raise InputError("the model", f"has the class {odd[0]}, which the fusion does not know", code="E-MISMATCH")
         positions = part.classes.positions_in(whole.classes)
         part = replace(
             part,
@@ -157,7 +179,11 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
         )
     if CATEGORIES in whole.maxima:
         if np.any(part.maxima[CATEGORIES] > whole.maxima[CATEGORIES]):
-            raise InputError("the model", "has categories that the fusion does not know: it is no part of the fusion")
+            raise InputError(
+                "the model",
+                "has categories that the fusion does not know: it is no part of the fusion",
+                code="E-MISMATCH",
+            )
         part = in_categories(part, whole.maxima[CATEGORIES])
     if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):
         whole = whole.without_unweighted()
@@ -176,7 +202,7 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
     adapter = adapter_of_kind(left.kind)
     remaining = np.flatnonzero(left.row_counts > 0)
     if not len(remaining):
-        raise InputError("the model", "is all that was fused: nothing is left")
+        raise InputError("the model", "is all that was fused: nothing is left", code="E-MISMATCH")
     return adapter.trimmed(left if len(remaining) == len(left.classes) else left.some_classes(remaining))
 
 
@@ -186,22 +212,34 @@ def _less(name: str, values: Array, part: Array) -> Array:
     if name in SIGNED:
         if np.finfo(np.float64).eps * np.abs(values).max() > MAX_REMOVAL_ERROR * np.abs(left).max():
             raise InputError(
-                "the model", "is so much of the fusion that rounding is what would be left", "fuse the others"
+                "the model",
+                "is so much of the fusion that rounding is what would be left",
+                "fuse the others",
+                "E-MISMATCH",
             )
         return left
     if np.any(left < -1e-9 * np.maximum(values.max(initial=0.0), 1.0)):
-        raise InputError("the model", "has more counts than there are to take them from: it is no part of the fusion")
+        raise InputError(
+            "the model",
+            "has more counts than there are to take them from: it is no part of the fusion",
+            code="E-MISMATCH",
+        )
     return np.maximum(left, 0.0)
 
 
 def _read(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | None]:
     """Return the statistics of an object or a file, with its provenance where it was fused."""
-    (one,) = name_inputs([value])
+    inputs = name_inputs(value if isinstance(value, Mapping) else [value])
+    if len(inputs) != 1:
+        raise InputError(called, f"is a mapping of {len(inputs)} models, expected one", "give one after another")
+    (one,) = inputs
     try:
         if one.file is not None:
             one.file.header()  # which says why, where it cannot be read
             if one.format != FORMAT:
-                raise InputError(one.label, "is no statistics file", "give what cs.save wrote of an estimator")
+                raise InputError(
+                    one.label, "is no statistics file", "give what cs.save wrote of an estimator", "E-TYPE"
+                )
             return read_statistics(one.file)
         return statistics_of(one.model), dict(one.model.record) if isinstance(one.model, EstimatorFusion) else None
     except ConsilienceError as error:

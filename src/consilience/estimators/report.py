@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from consilience.core.paired import LEVEL
 from consilience.core.provenance import read_fused
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Facts, Figure, Items, Paragraph, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
-from consilience.errors import InputError
+from consilience.errors import InputError, OptionError
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
-from consilience.estimators.coefficients import LEVEL, coefficients_of, column_names, inference_of
+from consilience.estimators.coefficients import coefficients_of, column_names, inference_of
 from consilience.estimators.files import read_statistics
 from consilience.estimators.laplace_product import site_estimate
 from consilience.estimators.meta_analysis.analysis import meta_analysis
@@ -42,18 +44,29 @@ class EstimatorContent:
         The provenance with the verdict.
     sites : sequence of (str, Statistics)
         The sites that are at hand, by name.
+    level : float, optional
+        Probability of intervals. Default: 0.95.
     """
 
     statistics: Statistics
     record: Mapping[str, Any]
     sites: Sequence[tuple[str, Statistics]]
+    level: float = LEVEL
 
 
 def content_of(
-    statistics: Statistics, record: Mapping[str, Any], sites: Sequence[tuple[str, Statistics]]
+    statistics: Statistics, record: Mapping[str, Any], sites: Sequence[tuple[str, Statistics]], level: float = LEVEL
 ) -> EstimatorContent:
-    """Return what the report shows of a fusion."""
-    return EstimatorContent(statistics, record, sites)
+    """Return what the report shows of a fusion.
+
+    Raises
+    ------
+    OptionError
+        For a level that is no probability.
+    """
+    if not (isinstance(level, Real) and 0.0 < level < 1.0):
+        raise OptionError("level", f"expected a number between 0 and 1, found {level!r}", "give 0.95, say")
+    return EstimatorContent(statistics, record, sites, float(level))
 
 
 def content_of_files(fused: SafetensorsFile, sites: Sequence[SafetensorsFile]) -> EstimatorContent:
@@ -139,7 +152,7 @@ def _who_knows_which_class(content: EstimatorContent) -> Section | None:
 
 def _coefficients(content: EstimatorContent) -> Section | None:
     """Return the coefficients of the fused estimator, those of least squares with intervals."""
-    fused = coefficients_of(content.statistics)
+    fused = coefficients_of(content.statistics, content.level)
     if fused is None:
         return None
     has_intervals = fused.intervals is not None
@@ -150,7 +163,7 @@ def _coefficients(content: EstimatorContent) -> Section | None:
         text_column("Coefficient", lambda row: row[0]),
         Column("Fused", lambda row: row[1]),
         *([] if fused.errors is None else [Column("Standard error", lambda row: row[3])]),
-        *([_interval_column(f"{100 * LEVEL:.0f} % interval")] if has_intervals else []),
+        *([_interval_column(f"{100 * content.level:g} % interval")] if has_intervals else []),
     ]
     is_least_squares = has_intervals and fused.errors is None
     caption = "Intervals are those of least squares on the rows of all sites together." if is_least_squares else ""
@@ -175,14 +188,14 @@ def _how_sites_differ(content: EstimatorContent) -> Section | None:
         return None
     names = column_names(content.statistics)
     entries = [
-        (f"{column}, {site}", one.coefficients[c], one.intervals(LEVEL)[c])
+        (f"{column}, {site}", one.coefficients[c], one.intervals(content.level)[c])
         for c, column in enumerate(names[: MAX_COEFFICIENTS // len(own) + 1])
         for site, one in own
     ]
     columns = [
         text_column("Coefficient", lambda row: row[0]),
         Column("Estimate", lambda row: float(row[1])),
-        _interval_column(f"{100 * LEVEL:.0f} % interval"),
+        _interval_column(f"{100 * content.level:g} % interval"),
     ]
     caption = "Where the intervals of sites do not overlap, one law for all sites is a choice: sites differ."
     return Section("differ", "How sites differ", [Table("By site", entries, columns, "coefficient", caption)])
@@ -208,7 +221,7 @@ def _forests(content: EstimatorContent) -> Section | None:
             if covariance[place, place] > 0.0
         }
         if len(known) > 1:
-            analyses.append((coefficient, meta_analysis(known, names=[coefficient])))
+            analyses.append((coefficient, meta_analysis(known, names=[coefficient], level=content.level)))
     blocks: list[Block] = [
         Figure(
             forest_plot(analysis, 0),

@@ -98,7 +98,7 @@ def robust_problems(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
     """Return why sums of these sites cannot be gated, a line each."""
     first = sites[0][1]
     if len(sites) < MIN_SITES:
-        return [Problem("robust=True", "needs at least 3 sites: of two, none tells which is right")]
+        return [Problem("robust=True", "needs at least 3 sites: of two, none tells which is right", code="E-FEW")]
     if first.maxima or INFORMATION in first.counts or SHIFT in first.counts:
         text = f"is not known for a {first.kind}, whose sums do not say what one site would have fitted"
         return [Problem("robust=True", text, "leave it out")]
@@ -113,6 +113,7 @@ def robust_problems(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
                 name,
                 f"has {site.n_observations:g} rows for {site.n_columns} coefficients, which robust=True judges it by",
                 "leave the site out, or robust",
+                "E-SHAPE",
             )
             for name, site in sites
             if site.n_observations <= site.n_columns

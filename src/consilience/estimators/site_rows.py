@@ -76,16 +76,16 @@ def read_rows(
     if sparse.issparse(X) and may_be_sparse:
         X = sparse.csr_array(X, dtype=np.float64)
         if X.shape[1] != n_columns:
-            raise InputError(called, f"has {X.shape[1]} columns, expected {n_columns}")
+            raise InputError(called, f"has {X.shape[1]} columns, expected {n_columns}", code="E-SHAPE")
         if not np.all(np.isfinite(X.data)):
-            raise InputError(called, "has values that are not finite")
+            raise InputError(called, "has values that are not finite", code="E-NUMBER")
     else:
         X = read_observations(X, None, ExpectedColumns(n_columns, names, False), called).values
     n = int(X.shape[0])
     if needs == "classes":
         y = _column(y)
         if y.shape != (n,):
-            raise InputError("y", f"expected one class for each of the {n} rows, found shape {y.shape}")
+            raise InputError("y", f"expected one class for each of the {n} rows, found shape {y.shape}", code="E-SHAPE")
     elif needs == "targets":
         y = _targets(y, n)
     else:
@@ -141,6 +141,7 @@ def _read_table(path: Path, names: tuple[str, ...] | None, n_columns: int | None
             f"has the columns {', '.join(header[:8]) or 'without names'}; expected {wanted} and one more, the"
             f" {'class' if needs == 'classes' else 'target'}",
             f'write such a table, or a .npz with x and y; or name the column: data=("{path.name}", "outcome")',
+            "E-SHAPE",
         )
     ordered = inputs if names is None else tuple(header.index(name) for name in names)
     labels = np.array(table.column(header[others[0]]))
@@ -170,17 +171,21 @@ def _split(data: Any, needs: Needs, names: tuple[str, ...] | None, n_columns: in
         if path.suffix.lower() == ".parquet":
             if needs != "nothing":
                 raise InputError(
-                    path, "which of its columns is y is not stated", f'give data=("{path.name}", "outcome")'
+                    path, "which of its columns is y is not stated", f'give data=("{path.name}", "outcome")', "E-NEEDED"
                 )
             return data, None, str(data)
         arrays = read_labelled_arrays(path)
         if needs != "nothing" and arrays.labels is None:
-            raise InputError(path, "has no array y, which this model is fitted to", "write a .npz with x and y")
+            raise InputError(
+                path, "has no array y, which this model is fitted to", "write a .npz with x and y", "E-NEEDED"
+            )
         return arrays.inputs, arrays.labels, str(data)
     if isinstance(data, tuple) and len(data) == 2:
         return data[0], data[1], "X"
     if needs != "nothing":
-        raise InputError("data", f"expected (X, y), found {type(data).__name__} without y", "give data=(X, y)")
+        raise InputError(
+            "data", f"expected (X, y), found {type(data).__name__} without y", "give data=(X, y)", "E-TYPE"
+        )
     return data, None, "data"
 
 
@@ -189,10 +194,12 @@ def _with_column(data: Any, name: str) -> tuple[Any, Any, str]:
     called = str(data) if isinstance(data, str | Path) else "X"
     table = read_named_table(Path(data)) if isinstance(data, str | Path) else as_named_table(data)
     if table is None:
-        raise InputError(called, f"has no named columns, so none is {name!r}", "give y as an array")
+        raise InputError(called, f"has no named columns, so none is {name!r}", "give y as an array", "E-NEEDED")
     if table.header.count(name) != 1:
         names = ", ".join(table.header)[:200]
-        raise InputError(called, f"has {table.header.count(name)} columns {name!r}, expected one; found {names}")
+        raise InputError(
+            called, f"has {table.header.count(name)} columns {name!r}, expected one; found {names}", code="E-SHAPE"
+        )
     place = table.header.index(name)
     return table.without(place), table.take(place), called
 
@@ -206,12 +213,14 @@ def _targets(y: Any, n: int) -> Array:
     try:
         array: Array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("y", "expected a number for every row") from None
+        raise InputError("y", "expected a number for every row", code="E-TYPE") from None
     if array.ndim not in (1, 2) or array.shape[0] != n:
-        raise InputError("y", f"expected a number, or a row of them, for each of the {n} rows, found {array.shape}")
+        raise InputError(
+            "y", f"expected a number, or a row of them, for each of the {n} rows, found {array.shape}", code="E-SHAPE"
+        )
     if not np.all(np.isfinite(array)):
         row = int(np.argwhere(~np.isfinite(array))[0][0])
-        raise InputError("y", f"row {row}, counted from 0, is not finite")
+        raise InputError("y", f"row {row}, counted from 0, is not finite", code="E-NUMBER")
     return array
 
 

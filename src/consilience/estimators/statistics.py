@@ -274,21 +274,27 @@ class Statistics(Displayed):
         """Return what is wrong with the numbers, a line each."""
         arrays = dict(self.tensors())
         problems = [
-            Problem("", f"{name} has values that are not finite") for name, values in arrays.items() if _bad(values)
+            Problem("", f"{name} has values that are not finite", code="E-NUMBER")
+            for name, values in arrays.items()
+            if _bad(values)
         ]
         if problems:
             return problems
         for name, record in self.moments.items():
             where = _first_where(record.n < 0) or _first_where(record.weight < 0)
             if where is not None:
-                problems.append(Problem("", f"moments {name!r} have negative counts at {where}"))
+                problems.append(Problem("", f"moments {name!r} have negative counts at {where}", code="E-NUMBER"))
                 continue
             if np.any((record.n == 0) != (record.weight == 0)):
-                problems.append(Problem("", f"moments {name!r} have weights without rows, or rows without weight"))
+                problems.append(
+                    Problem("", f"moments {name!r} have weights without rows, or rows without weight", code="E-NUMBER")
+                )
             if NOISE not in self.counts and _has_negative_variance(record):
-                problems.append(Problem("", f"moments {name!r} have a scatter with negative variances"))
+                problems.append(
+                    Problem("", f"moments {name!r} have a scatter with negative variances", code="E-NUMBER")
+                )
         problems += [
-            Problem("", f"counts {name!r} have negative values")
+            Problem("", f"counts {name!r} have negative values", code="E-NUMBER")
             for name, values in self.counts.items()
             if name not in SIGNED and _neg(values)
         ]
@@ -302,18 +308,22 @@ class Statistics(Displayed):
         leading = {f"moments {name!r}": record.shape for name, record in self.moments.items() if name not in OF_ALL}
         leading |= {f"counts {name!r}": values.shape for name, values in self.counts.items() if name not in OF_ALL}
         problems = [
-            Problem("", f"{name} have shape {list(shape)}, expected one entry for each of {count} classes")
+            Problem(
+                "", f"{name} have shape {list(shape)}, expected one entry for each of {count} classes", code="E-SHAPE"
+            )
             for name, shape in leading.items()
             if shape[:1] != (count,)
         ]
         if not problems and UNWEIGHTED in self.moments:
             one, other = self.rows.n, self.moments[UNWEIGHTED].n
             if np.any(np.abs(one - other) > _COUNT_ROUNDING * np.maximum(one, other)):
-                problems.append(Problem("", "counts of the same rows contradict each other"))
+                problems.append(Problem("", "counts of the same rows contradict each other", code="E-MISMATCH"))
         if not problems and TOTAL in self.moments:
             by_class, of_all = float(self.row_counts.sum()), float(self.moments[TOTAL].n)
             if abs(by_class - of_all) > _COUNT_ROUNDING * max(by_class, of_all):
-                problems.append(Problem("", f"has {by_class:g} rows by class and {of_all:g} rows of all classes"))
+                problems.append(
+                    Problem("", f"has {by_class:g} rows by class and {of_all:g} rows of all classes", code="E-MISMATCH")
+                )
         return problems
 
 

@@ -22,15 +22,19 @@ def _shape_problems(statistics: Statistics) -> list[Problem]:
     problems: list[Problem] = []
     adapter = adapter_of_kind(statistics.kind)
     if (adapter.needs == "classes") != (statistics.classes is not None):
-        problems.append(Problem("classes", f"a {adapter.class_name} and classes do not go together"))
+        problems.append(Problem("classes", f"a {adapter.class_name} and classes do not go together", code="E-MISMATCH"))
     if (adapter.needs == "targets") != (statistics.target_shape is not None):
-        problems.append(Problem("target_shape", f"a {adapter.class_name} and these targets do not go together"))
+        problems.append(
+            Problem("target_shape", f"a {adapter.class_name} and these targets do not go together", code="E-MISMATCH")
+        )
     if statistics.last_step is None and statistics.steps:
         problems.append(Problem("last_step", "a Pipeline names its last step"))
     if statistics.classes is not None:
         for name, value in statistics.parameters.items():
             if is_by_class(name, value) and len(value) != len(statistics.classes):
-                problems.append(Problem(name, f"has {len(value)} values, expected {len(statistics.classes)}"))
+                problems.append(
+                    Problem(name, f"has {len(value)} values, expected {len(statistics.classes)}", code="E-SHAPE")
+                )
     try:
         for value in statistics.parameters.values():
             decode(value)
@@ -38,7 +42,9 @@ def _shape_problems(statistics: Statistics) -> list[Problem]:
         problems.append(Problem("parameters", f"cannot be read: {error}"))
     iterations = statistics.parameters.get("max_iter")
     if isinstance(iterations, int | float) and iterations > MAX_ITERATIONS:
-        problems.append(Problem("max_iter", f"is {str(iterations)[:20]}, expected at most {MAX_ITERATIONS:,}"))
+        problems.append(
+            Problem("max_iter", f"is {str(iterations)[:20]}, expected at most {MAX_ITERATIONS:,}", code="E-NUMBER")
+        )
     expected = adapter.array_shapes(statistics)
     if FOURTH in statistics.counts and adapter.needs_fourth_moments(statistics.parameters):
         expected = {**expected, f"counts {FOURTH!r}": expected[f"moments {ROWS!r}"]}
@@ -48,11 +54,11 @@ def _shape_problems(statistics: Statistics) -> list[Problem]:
     found |= {f"maxima {name!r}": values.shape for name, values in statistics.maxima.items()}
     found |= {f"moments {name!r}": record.shape for name, record in statistics.moments.items()}
     problems += [
-        Problem("", f"{'lacks' if name in expected else 'has no use for'} {name}")
+        Problem("", f"{'lacks' if name in expected else 'has no use for'} {name}", code="E-NEEDED")
         for name in sorted(set(expected) ^ (set(found) - {f"moments {UNWEIGHTED!r}"}))
     ]
     problems += [
-        Problem("", f"{name} have shape {list(found[name])}, expected {list(shape)}")
+        Problem("", f"{name} have shape {list(found[name])}, expected {list(shape)}", code="E-SHAPE")
         for name, shape in expected.items()
         if name in found and found[name] != shape
     ]

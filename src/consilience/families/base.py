@@ -273,7 +273,11 @@ class Family(ABC):
         rows = as_rows("eta", eta, self.size)
         pooled: Array = prior + (rows - prior).sum(axis=0)
         for _, text in self.check(pooled[None]):
-            raise InputError(f"product of {rows.shape[0]} posteriors with the prior removed {text}: is it their prior?")
+            raise InputError(
+                "",
+                f"product of {rows.shape[0]} posteriors with the prior removed {text}: is it their prior?",
+                code="E-NUMBER",
+            )
         return pooled
 
     @final

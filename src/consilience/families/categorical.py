@@ -55,7 +55,7 @@ class Categorical(Family):
         """Return eta (n, V - 1) from probabilities (n, V), each row summing to 1."""
         rows = as_rows("probabilities", probabilities, self.dim)
         if np.any(rows < 0) or not np.allclose(rows.sum(axis=1), 1.0, rtol=0, atol=1e-6):
-            raise InputError("probabilities", "expected rows that are not negative and sum to 1")
+            raise InputError("probabilities", "expected rows that are not negative and sum to 1", code="E-NUMBER")
         logs = np.log(np.maximum(rows, _MIN_PROBABILITY))
         return logs[:, :-1] - logs[:, -1:]
 

@@ -197,7 +197,9 @@ class CentredMoments:
         n, weight = self.n - part.n, self.weight - part.weight
         rounding = 8 * np.finfo(np.float64).eps * self.weight
         if np.any(n < -0.5) or np.any(weight < -rounding):
-            raise InputError("", "has more rows than there are to take them from: it is no part of this")
+            raise InputError(
+                "", "has more rows than there are to take them from: it is no part of this", code="E-MISMATCH"
+            )
         is_left = (n > 0.5) & (weight > rounding)
         safe = np.where(is_left, weight, 1.0)
         mean = (self.weight[..., None] * self.mean - part.weight[..., None] * part.mean) / safe[..., None]

@@ -43,7 +43,9 @@ class KnownCovarianceGaussian(Family):
     def __post_init__(self) -> None:
         matrix = np.array(self.covariance, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.all(np.isfinite(matrix)):
-            raise InputError("covariance", f"expected a finite square matrix, found shape {matrix.shape}")
+            raise InputError(
+                "covariance", f"expected a finite square matrix, found shape {matrix.shape}", code="E-NUMBER"
+            )
         matrix = symmetric_part(matrix)
         precision = inverse(matrix[None], "covariance")[0]
         for array in (matrix, precision):

@@ -41,7 +41,7 @@ class Product(EvidenceFamily):
 
     def __init__(self, blocks: Mapping[str, Family]) -> None:
         if not blocks:
-            raise InputError("Product", "expected at least one block")
+            raise InputError("Product", "expected at least one block", code="E-NEEDED")
         object.__setattr__(self, "blocks", tuple(blocks.items()))
 
     @property

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from consilience.core.disclosure import MIN_SITES, TWO_SITES
 from consilience.core.provenance import library_versions
 from consilience.drawing.words import printable
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.federated.contribution import Announcement
 from consilience.files.atomic import write_bytes
 from consilience.files.document import check_version, parse_document
@@ -234,7 +234,8 @@ class RoundError(InputError):
 
     def __init__(self, report: RoundReport) -> None:
         self.report = report
-        super().__init__(report.lines())
+        *lines, last = report.lines()
+        super().__init__([*(Problem("", line, "", self.code, ends_with_code=False) for line in lines), last])
 
 
 def _without_empty(record: Mapping[str, Any]) -> dict[str, Any]:

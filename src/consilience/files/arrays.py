@@ -120,7 +120,7 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], document: str) -> N
 
                 save_file(dict(arrays), partial, metadata)
     except SafetensorError as error:
-        raise InputError(path, f"cannot be written: {error}") from error
+        raise InputError(path, f"cannot be written: {error}", code="E-OUTPUT") from error
 
 
 def framework_for(path: Path, dtypes: Mapping[str, str]) -> str:

@@ -79,17 +79,17 @@ def refuse_unwritable(path: Path) -> None:
 def _create_beside(path: Path) -> tuple[int, str]:
     """Return an open, empty file in the folder of `path` and its name, or raise when `path` cannot be written."""
     if not os.path.isdir(path.parent):
-        raise InputError(path, f"cannot be written: there is no folder {path.parent}")
+        raise InputError(path, f"cannot be written: there is no folder {path.parent}", code="E-OUTPUT")
     if os.path.isdir(path):
-        raise InputError(path, "cannot be written: it is a folder")
+        raise InputError(path, "cannot be written: it is a folder", code="E-OUTPUT")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(path, "cannot be written: it is not an ordinary file")
+        raise InputError(path, "cannot be written: it is not an ordinary file", code="E-OUTPUT")
     try:
         return tempfile.mkstemp(prefix=partial_prefix(path.name), suffix=PARTIAL, dir=path.parent)
     except OSError as error:
         raise InputError(path, f"cannot be written: {error.strerror}", "", "E-SYSTEM") from error
     except ValueError as error:  # a name that no file can have, with a zero byte
-        raise InputError(path, f"cannot be written: {error}") from error
+        raise InputError(path, f"cannot be written: {error}", code="E-OUTPUT") from error
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
     """
     is_taken = folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir())))
     if is_taken or folder.resolve() == Path.cwd():
-        raise InputError(folder, "cannot be written: it is there already", "give a new folder")
+        raise InputError(folder, "cannot be written: it is there already", "give a new folder", "E-OUTPUT")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(folder)

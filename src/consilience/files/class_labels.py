@@ -39,7 +39,9 @@ def read_class_labels(path: Path, data: str, n_rows: int, what: str) -> Any:
         return read_array(path)
     table = read_csv(path)
     if len(table.rows[0]) != 1:
-        raise InputError(path, f"has {len(table.rows[0])} columns, expected one: the class of every row")
+        raise InputError(
+            path, f"has {len(table.rows[0])} columns, expected one: the class of every row", code="E-SHAPE"
+        )
     classes = [cell.strip() for (cell,) in table.rows]
     if table.header is not None and len(classes) == n_rows - 1:
         return [*table.header, *classes]

@@ -77,7 +77,9 @@ class CsvTable:
         column = f"column {number + 1}" + ("" if self.header is None else f" ({self.header[number]})")
         content = f"{cell!r:.60}" if cell.strip() else "an empty cell"
         more = f"; {len(bad) - 1} more cells like it" if len(bad) > 1 else ""
-        raise InputError(self.path, f"line {line}, {column}: expected a finite number, found {content}{more}")
+        raise InputError(
+            self.path, f"line {line}, {column}: expected a finite number, found {content}{more}", code="E-NUMBER"
+        )
 
 
 def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
@@ -121,7 +123,10 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
         raise FileFormatError(path, "is empty")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(rows[0]):
-            raise InputError(path, f"line {line}: has {len(row)} cells, expected {len(rows[0])} as in the first row")
+            reason = f"line {line}: has {len(row)} cells, expected {len(rows[0])} as in the first row"
+            # Spreadsheets write so where the comma is the decimal mark.
+            remedy = "write it with commas between cells, and points in numbers" if ";" in "".join(rows[0]) else ""
+            raise InputError(path, reason, remedy, "E-SHAPE")
     first_row = [cell.strip() for cell in rows[0]]
     is_numeric = [_is_number(cell) for cell in first_row]
     if set(first_row) & set(names or ()) or not any(is_numeric):
@@ -129,11 +134,12 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
     elif all(is_numeric):
         header = None
     else:
-        text, number = is_numeric.index(False), is_numeric.index(True)
+        column_of_text, column_of_number = is_numeric.index(False), is_numeric.index(True)
         raise InputError(
             path,
-            f"line {lines[0]}, column {text + 1}: expected a number, as in column {number + 1},"
-            f" found {first_row[text]!r:.60}; a header has no numbers",
+            f"line {lines[0]}, column {column_of_text + 1}: expected a number, as in column"
+            f" {column_of_number + 1}, found {first_row[column_of_text]!r:.60}; a header has no numbers",
+            code="E-NUMBER",
         )
     if not rows:
         raise FileFormatError(path, "has a header and no rows of data")

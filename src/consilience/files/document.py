@@ -73,7 +73,7 @@ def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy")
             path,
             "is a table of data by its name, expected the file of a model",
             "describe a model with it: consilience.describe(model, data), or compare models on it: "
-            "consilience.evaluate(fused, models, data)",
+            "consilience.evaluate(fused, own, data)",
             "E-DATA",
         )
     try:

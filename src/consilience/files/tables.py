@@ -160,7 +160,9 @@ def _arrow() -> Any:
         import pyarrow
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "Parquet files and tables of this kind need pyarrow, which is not installed: pip install"
-            " 'consilience[scale]', or give an array or a CSV file"
+            "",
+            "Parquet files and tables of this kind need pyarrow, which is not installed",
+            "pip install 'consilience[scale]', or give an array or a CSV file",
+            "E-EXTRA",
         ) from error
     return pyarrow

@@ -53,7 +53,7 @@ def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0
     from consilience.networks.tracing.proof import symmetry as traced_and_proved
 
     if not is_module(module):
-        raise InputError("module", f"expected a torch module, found {type(module).__name__}")
+        raise InputError("module", f"expected a torch module, found {type(module).__name__}", code="E-TYPE")
     return traced_and_proved(module, example, rng)
 
 
@@ -93,7 +93,7 @@ def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -
     if isinstance(net, Network):
         return net.permute(orders)
     if not is_module(net):
-        raise InputError("net", f"expected a torch module or a Network, found {type(net).__name__}")
+        raise InputError("net", f"expected a torch module or a Network, found {type(net).__name__}", code="E-TYPE")
     moved = Network(arrays_of_module(net), symmetry, type(net).__name__).permute(orders)
     return module_with(net, moved.arrays, symmetry).train(net.training)
 

@@ -72,7 +72,7 @@ def assign_by_digest(
     for companion in companions:
         numbers = [number for number, network in enumerate(networks) if is_of(companion, network)]
         if not numbers:
-            problems.append(Problem(companion.name, unmatched, remedy))
+            problems.append(Problem(companion.name, unmatched, remedy, "E-MISMATCH"))
         # Equal networks have equal digests, so that one file may be of several.
         for number in numbers:
             if number in by_network:
@@ -81,6 +81,7 @@ def assign_by_digest(
                         companion.name,
                         f"is of {networks[number].label}, as {by_network[number].name} is",
                         "leave one out",
+                        "E-TWICE",
                     )
                 )
             by_network.setdefault(number, companion)

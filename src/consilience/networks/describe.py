@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.network import Network
+from consilience.networks.network import Network, negative_variance_problems, non_finite_problems
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
@@ -56,6 +56,9 @@ def describe_model(
     from consilience.posteriors.thin_components import MIN_COUNT
 
     name = type(module).__name__
+    arrays = arrays_of_module(module)
+    if problems := [*non_finite_problems(arrays, name), *negative_variance_problems(arrays, name)]:
+        raise InputError(problems)
     description, first_inputs = measure_network(
         module,
         data,
@@ -71,7 +74,7 @@ def describe_model(
         symmetry = model.symmetry
     if symmetry is None:
         symmetry = _traced(module, first_inputs if example is None else example)
-    return Network(arrays_of_module(module), symmetry, name, description, module)
+    return Network(arrays, symmetry, name, description, module)
 
 
 def _traced(module: nn.Module, example: Any) -> Symmetry:

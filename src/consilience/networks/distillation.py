@@ -275,23 +275,29 @@ class _Examples:
         """
         inputs_name = "held_inputs" if name == "held_targets" else "fit_inputs"
         if not len(self) or any(len(argument) != len(self) for argument in self.arguments):
-            raise InputError(inputs_name, "expected one or more, as many of every argument")
+            raise InputError(inputs_name, "expected one or more, as many of every argument", code="E-MISMATCH")
         if len(self.targets) != len(self):
-            raise InputError(name, f"expected one for each of {len(self)} inputs, found {len(self.targets)}")
+            raise InputError(
+                name, f"expected one for each of {len(self)} inputs, found {len(self.targets)}", code="E-SHAPE"
+            )
         refuse_unfit(module, self.first(), inputs_name)
         with torch.no_grad():
             answer = module(*self.first())
         if not isinstance(answer, Tensor) or answer.shape[1:] != self.targets.shape[1:]:
             found = tuple(answer.shape[1:]) if isinstance(answer, Tensor) else type(answer).__name__
             raise InputError(
-                name, f"have shape {tuple(self.targets.shape[1:])} by input, and the network answers {found}"
+                name,
+                f"have shape {tuple(self.targets.shape[1:])} by input, and the network answers {found}",
+                code="E-SHAPE",
             )
         if not bool(torch.isfinite(self.targets).all()):
-            raise InputError(name, "have NaN or infinite values")
+            raise InputError(name, "have NaN or infinite values", code="E-NUMBER")
         # A probability in half precision is 1 to three digits.
         sums = self.targets.double().sum(dim=-1)
         if loss == "kl" and (bool((self.targets < 0).any()) or bool(((sums - 1).abs() > 1e-2).any())):
-            raise InputError(name, "expected probabilities, which sum to 1 over the last axis", "give a softmax")
+            raise InputError(
+                name, "expected probabilities, which sum to 1 over the last axis", "give a softmax", "E-NUMBER"
+            )
 
     def losses(self, module: nn.Module, rows: Sequence[int], loss: Loss) -> Tensor:
         """Return the loss of every input among some, mean over positions: (rows,)."""
@@ -328,7 +334,7 @@ def _phases(
     """
     everything = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not everything:
-        raise InputError(type(module).__name__, "has no parameters to train", "set requires_grad of some")
+        raise InputError(type(module).__name__, "has no parameters to train", "set requires_grad of some", "E-NEEDED")
     if batch_statistics or not has_batch_norm(module):
         return [(everything, learning_rate, steps)]
     slow = (everything, BATCH_NORM_FACTOR * learning_rate)

@@ -192,7 +192,7 @@ def _read_document(folder: Path) -> _EnsembleDocument:
         raise FileFormatError(path, "names no members", _REMEDY)
     weights = np.array(document.weights, dtype=np.float64)
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
-        problem = Problem("weights", "expected finite numbers that are not negative, and not all zero")
+        problem = Problem("weights", "expected finite numbers that are not negative, and not all zero", code="E-NUMBER")
         raise FileFormatError(_not_valid(path, problem))
     return document.model_copy(update={"members": members})
 

@@ -87,7 +87,7 @@ def _module(named: NamedInput, template: nn.Module | None) -> nn.Module:
         return module_of(model.arrays, template, name, model.symmetry.aliases)
     if isinstance(model, Mapping):  # the arrays of a fusion of files
         return module_of(model, template, name)
-    raise InputError(name, f"is a {type(model).__name__}, expected a network as the other model")
+    raise InputError(name, f"is a {type(model).__name__}, expected a network as the other model", code="E-TYPE")
 
 
 def module_of_file(where: Path | SafetensorsFile, template: nn.Module) -> nn.Module:
@@ -129,15 +129,22 @@ def module_of(
     kind = type(template).__name__
     missing = [key for key in state if key not in complete]
     unknown = [key for key in complete if key not in state]
-    problems = [Problem(name, f"array {key} is missing, which {kind} has") for key in missing[:_MAX_ARRAYS_NAMED]]
+    problems = [
+        Problem(name, f"array {key} is missing, which {kind} has", code="E-NEEDED")
+        for key in missing[:_MAX_ARRAYS_NAMED]
+    ]
     problems += [
-        Problem(name, f"array {key} is not one of {kind}", "give the module it was saved from")
+        Problem(name, f"array {key} is not one of {kind}", "give the module it was saved from", "E-MISMATCH")
         for key in unknown[:_MAX_ARRAYS_NAMED]
     ]
     # Widths may differ, since layers are resized; the number of axes may not.
     mismatched = [key for key in state if key in complete and state[key].ndim != complete[key].ndim]
     problems += [
-        Problem(name, f"array {key} has shape {tuple(complete[key].shape)}, but {tuple(state[key].shape)} in {kind}")
+        Problem(
+            name,
+            f"array {key} has shape {tuple(complete[key].shape)}, but {tuple(state[key].shape)} in {kind}",
+            code="E-SHAPE",
+        )
         for key in mismatched[:_MAX_ARRAYS_NAMED]
     ]
     if problems:
@@ -208,13 +215,17 @@ def _as_labels(labels: Any, count: int, what: str) -> Labels:
         numbers = np.asarray(values)
         as_float = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(what, "expected the numbers of classes, from 0, as the network's outputs") from error
+        raise InputError(
+            what, "expected the numbers of classes, from 0, as the network's outputs", code="E-TYPE"
+        ) from error
     if as_float.shape != (count,):
-        raise InputError(what, f"expected one for each of {count} inputs, found shape {as_float.shape}")
+        raise InputError(what, f"expected one for each of {count} inputs, found shape {as_float.shape}", code="E-SHAPE")
     bad = np.flatnonzero(~(np.isfinite(as_float) & (as_float >= 0) & (as_float == np.floor(as_float))))
     if len(bad):
         raise InputError(
-            what, f"row {bad[0]}, counted from 0: expected the number of a class, from 0, found {numbers[bad[0]]}"
+            what,
+            f"row {bad[0]}, counted from 0: expected the number of a class, from 0, found {numbers[bad[0]]}",
+            code="E-NUMBER",
         )
     return as_float.astype(np.int64)
 
@@ -234,12 +245,16 @@ def _log_probabilities(module: nn.Module, rows: LabeledInputs, name: str) -> Arr
             logits = module(batch.to(device))
             if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(batch):
                 shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-                raise InputError(name, f"expected logits of shape ({len(batch)}, classes), the network gave {shape}")
+                raise InputError(
+                    name, f"expected logits of shape ({len(batch)}, classes), the network gave {shape}", code="E-SHAPE"
+                )
             parts.append(torch.log_softmax(logits.to(torch.float64), dim=1).cpu())
     log_p: Array = torch.cat(parts).numpy()  # (n, C)
     if not np.isfinite(log_p).all():
         row = int(np.flatnonzero(~np.isfinite(log_p).all(axis=1))[0])
-        raise InputError(name, f"row {row}, counted from 0: the network's answer is not finite")
+        raise InputError(name, f"row {row}, counted from 0: the network's answer is not finite", code="E-NUMBER")
     if int(rows.labels.max()) >= log_p.shape[1]:
-        raise InputError("labels", f"found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes")
+        raise InputError(
+            "labels", f"found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes", code="E-SHAPE"
+        )
     return log_p

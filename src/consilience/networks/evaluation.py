@@ -124,7 +124,9 @@ def compare_networks(
     log_probabilities = [fused, own]
     if fused.shape != own.shape:
         n_classes = [values.shape[1] for values in log_probabilities]
-        raise InputError("your own model", f"has {n_classes[1]} classes, expected {n_classes[0]} as the fused model")
+        raise InputError(
+            "your own model", f"has {n_classes[1]} classes, expected {n_classes[0]} as the fused model", code="E-SHAPE"
+        )
     correct = [100.0 * (values.argmax(axis=1) == labels) for values in log_probabilities]  # (N,) each, in percent
     losses = [-values[np.arange(len(labels)), labels] for values in log_probabilities]  # (N,) each, in nats
     ones = np.ones(len(labels))

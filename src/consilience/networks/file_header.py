@@ -95,7 +95,7 @@ def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any
             allow_nan=False,
         )
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(path, f"cannot be written: its header would not be JSON ({error})") from error
+        raise InputError(path, f"cannot be written: its header would not be JSON ({error})", code="E-OUTPUT") from error
 
 
 def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:

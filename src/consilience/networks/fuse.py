@@ -170,7 +170,7 @@ def _observed_shares(information: Sequence[FisherInformation], weights: Array) -
 
 def _without_network(files: Sequence[NamedInput], called: str) -> list[Problem]:
     """Return that files are no networks but what travels beside them, a line each."""
-    return [Problem(file.label, f"is {called} of a network", "give the networks too") for file in files]
+    return [Problem(file.label, f"is {called} of a network", "give the networks too", "E-NEEDED") for file in files]
 
 
 def _described_example(described: Sequence[DescribedNetwork], arguments: NetworkArguments) -> Any:
@@ -280,7 +280,10 @@ def _keep_all(
     """Return the ensemble of all modules, which need not be of one architecture, as a fusion."""
     if without_module := [network.label for network in described if network.module is None]:
         raise InputError(
-            ", ".join(without_module), "an ensemble asks modules, and these are none", "load them into modules"
+            ", ".join(without_module),
+            "an ensemble asks modules, and these are none",
+            "load them into modules",
+            "E-NEEDED",
         )
     members = [network.network() for network in described]
     fusion = NetworkFusion(

@@ -26,7 +26,7 @@ import numpy as np
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
-from consilience.networks.choice.candidate import Candidate, Effort
+from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, Choice
 from consilience.networks.choice.workshop import Workshop
@@ -60,7 +60,7 @@ _NO_INPUTS = (
 def distillation_problems(models: NetworksWithSymmetry, sites: Sites, arguments: NetworkArguments) -> list[Problem]:
     """Return why networks cannot be distilled, a line each, as far as it is known before inputs are drawn."""
     if models.template is None:
-        return [Problem("models", "came without a module", "give module=, a function that makes one")]
+        return [Problem("models", "came without a module", "give module=, a function that makes one", "E-NEEDED")]
     describes = any(said is not None and said.input_shape is not None for said in sites.descriptions)
     has_norm = any(key.endswith("running_var") for key in models.networks[0].arrays)
     if arguments.inputs is None and not describes and not has_norm:
@@ -69,7 +69,7 @@ def distillation_problems(models: NetworksWithSymmetry, sites: Sites, arguments:
 
 
 def _no_inputs(sites: Sites) -> Problem:
-    return Problem(", ".join(sites.names), _NO_INPUTS, f"give inputs=, or {DESCRIBE}")
+    return Problem(", ".join(sites.names), _NO_INPUTS, f"give inputs=, or {DESCRIBE}", "E-NEEDED")
 
 
 def fuse_distilled(
@@ -120,19 +120,25 @@ def fuse_distilled(
     if is_narrower:  # several units of a model became one: its layers are none that this network's could be fitted to
         method = replace(method, refit=False)
     workshop = Workshop(models, sites, arguments, None, method, matching_rng, progress)
-    inputs = choice_inputs(
-        workshop.ordered,
-        workshop.modules,
-        arguments.inputs,
-        arguments.example,
-        method.n_inputs,
-        input_rng,
-        progress,
-        method.max_seconds,
-    )
+    try:
+        inputs = choice_inputs(
+            workshop.ordered,
+            workshop.modules,
+            arguments.inputs,
+            arguments.example,
+            method.n_inputs,
+            input_rng,
+            progress,
+            method.max_seconds,
+        )
+    except OptionError as error:
+        if method.max_seconds is None:
+            raise
+        raise _too_short(method) from error  # which names the caller's bound, and not the images' share of it
     if inputs is None:
         raise InputError([_no_inputs(sites)])
-    comparison = Comparison(workshop, inputs, candidate_rng, started)
+    options = CandidateOptions(refit=method.refit, max_seconds=method.max_seconds)
+    comparison = Comparison(workshop, inputs, candidate_rng, started, options)
     refit_rng, batch_rng = candidate_rng.spawn(2)
     if other is not None:
         starts = [_other_architecture(models, sites, other, comparison)]
@@ -239,7 +245,9 @@ def _other_architecture(
     n_outputs = comparison.on_held.shape[2]
     shape = _answer_shape(module, rows)
     if shape != (n_outputs,):
-        raise InputError("target", f"answers {shape} for an input where the networks answer ({n_outputs},)")
+        raise InputError(
+            "target", f"answers {shape} for an input where the networks answer ({n_outputs},)", code="E-SHAPE"
+        )
     module = _with_own_statistics(module, comparison)
     aliases = aliases_of_module(module)
     arrays = arrays_of_module(module)

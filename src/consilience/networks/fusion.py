@@ -140,7 +140,9 @@ class NetworkFusion(Fusion):
         if self.keeps_models:
             return self.model
         if self._rebuild is None:
-            raise InputError("models", "these are files without a module", "give module=, a function that makes one")
+            raise InputError(
+                "models", "these are files without a module", "give module=, a function that makes one", "E-NEEDED"
+            )
         from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
 
         modules = [self._rebuild(local.network) for local in self.inputs]
@@ -273,7 +275,9 @@ class NetworkFusion(Fusion):
             When the models were files without a module.
         """
         if self._rebuild is None:
-            raise InputError("models", "these are files without a module", "give module=, a function that makes one")
+            raise InputError(
+                "models", "these are files without a module", "give module=, a function that makes one", "E-NEEDED"
+            )
         return self._rebuild(network)
 
     @cached_property

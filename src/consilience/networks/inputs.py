@@ -7,8 +7,9 @@ depend on the order in which they arrive (docs/adr/4).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from consilience.networks.descriptions.description import Description
+
+
+_NO_ARRAY = -1
+"""Part of a sorting key where a network has fewer arrays than another: before every sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +71,12 @@ class DescribedNetwork:
         layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in self.arrays.items()}
         return Network(self.arrays, Symmetry(layouts, ()), self.label)
 
-    def invariant_key(self) -> tuple[int, ...]:
-        """Return a sorting key of the network's values that no renumbering of units changes.
+    def invariant_key(self) -> Iterator[int]:
+        """Yield the parts of a sorting key of the network's values that no renumbering of units changes.
 
         By array, the sum of its numbers' bits modulo 2^64: whole numbers, so the same in any order.
         """
-        return tuple(_sum_of_bits(self.arrays[key]) for key in sorted(self.arrays))
+        return (_sum_of_bits(self.arrays[key]) for key in sorted(self.arrays))
 
     def content_key(self) -> tuple[int, ...]:
         """Return a sorting key that differs between networks that differ in the order of units only: a CRC by array."""
@@ -80,9 +85,14 @@ class DescribedNetwork:
 
 def canonical_order(networks: Sequence[DescribedNetwork]) -> list[int]:
     """Return the numbers of networks in an order that depends on what they are, not on how they arrive."""
-    keys: list[tuple[tuple[int, ...], ...]] = [(network.invariant_key(),) for network in networks]
-    if len(set(keys)) < len(keys):
-        keys = [(*key, network.content_key()) for key, network in zip(keys, networks, strict=True)]
+    keys: list[tuple[int, ...]] = [()] * len(networks)
+    # Keys differ in their first parts, as a rule, and are read no further than it takes to tell all apart.
+    for parts in zip_longest(*(network.invariant_key() for network in networks), fillvalue=_NO_ARRAY):
+        keys = [(*key, part) for key, part in zip(keys, parts, strict=True)]
+        if len(set(keys)) == len(keys):
+            break
+    else:
+        keys = [(*key, *network.content_key()) for key, network in zip(keys, networks, strict=True)]
     return sorted(range(len(networks)), key=lambda i: (keys[i], i))
 
 
@@ -144,7 +154,9 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
                 described.append(DescribedNetwork(name, label, dict(named.model), None, None, None))
             else:
                 kind = type(named.model).__name__
-                problems.append(Problem(label, f"a {kind} is no network; expected a module, Network or path"))
+                problems.append(
+                    Problem(label, f"a {kind} is no network; expected a module, Network or path", code="E-TYPE")
+                )
         except InputError as error:
             problems += error.problems
     problems += files_given_twice(inputs)

@@ -145,14 +145,14 @@ class Networks(Kind):
         del target
         if file.format == DESCRIPTION_FORMAT and (stated := read_description_header(file).min_count) < min_count:
             text = f"tells of classes of {stated:g} observations, and {min_count:g} is the least that is sent"
-            raise InputError(file, text, "describe the network again, or give a smaller min_count")
+            raise InputError(file, text, "describe the network again, or give a smaller min_count", "E-FEW")
         return None
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a network's file, and of its Fisher information, that a round compares."""
         if file.format in (FISHER_FORMAT, DESCRIPTION_FORMAT):
             called = "Fisher information" if file.format == FISHER_FORMAT else "a description"
-            raise InputError(file, f"is {called}, expected a model", "send it beside its network's file")
+            raise InputError(file, f"is {called}, expected a model", "send it beside its network's file", "E-TYPE")
         network = read_network(file)
         refuse_not_finite(file, network.arrays)
         is_informed = companion is not None and companion.format != DESCRIPTION_FORMAT
@@ -292,7 +292,10 @@ def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any]) -> None:
     non_finite = [name for name, values in arrays.items() if not _is_finite(values)]
     if non_finite:
         raise InputError(
-            [Problem(file, f"array {name} has values that are not finite") for name in non_finite[:MAX_ARRAYS_NAMED]]
+            [
+                Problem(file, f"array {name} has values that are not finite", code="E-NUMBER")
+                for name in non_finite[:MAX_ARRAYS_NAMED]
+            ]
         )
 
 

@@ -17,14 +17,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any, ClassVar, final
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
-from consilience.checks import AnyArray, Array, is_count, is_number
+from consilience.checks import AnyArray, Array, Labels, is_count, is_number
 from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
@@ -43,7 +45,7 @@ from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
 from consilience.posteriors.robust.estimators import Robust, RobustEstimator, is_robust_option
-from consilience.posteriors.robust.judgement import geometric_median_weights, judge, tolerated
+from consilience.posteriors.robust.judgement import geometric_median_weights, judge_twice, tolerated
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +234,9 @@ class NetworkMethod(Options, ABC):
         if self.wants_activations and ensemble.activations is None:
             return [
                 Problem(
-                    self.name, "matching by activations needs inputs=..., unlabeled inputs that all models are asked"
+                    self.name,
+                    "matching by activations needs inputs=..., unlabeled inputs that all models are asked",
+                    code="E-NEEDED",
                 )
             ]
         if self.widths:
@@ -242,6 +246,7 @@ class NetworkMethod(Options, ABC):
                 network.name,
                 f"group {group} has {network.units[group]} units where the fused network has {units}; "
                 f"method {self.name!r} needs the same everywhere (methods 'consensus', 'ot' and 'wb' do not)",
+                code="E-SHAPE",
             )
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()
@@ -302,7 +307,13 @@ def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list
     """Return how the transports of a method do not fit the networks, a line each; a method of others may err."""
     n_models = len(ensemble.networks)
     if len(alignment.transports) != n_models:
-        return [Problem("", f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}")]
+        return [
+            Problem(
+                "",
+                f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}",
+                code="E-SHAPE",
+            )
+        ]
     problems = []
     widths: dict[str, int] = {}  # a method may find the width of a group, but one for all models
     for network, transports in zip(ensemble.networks, alignment.transports, strict=True):
@@ -336,6 +347,7 @@ def _tied_width_problems(ensemble: NetworkEnsemble) -> list[Problem]:
             f"group {name} has {network.units[name]} units where the fused network has "
             f"{ensemble.target_units[name]}; {array} makes these units and reads them too (tied weights), which no "
             "other width can do alike: keep the width, or untie the weights",
+            code="E-SHAPE",
         )
         for network in ensemble.networks
         for name, array in tied_arrays.items()
@@ -391,8 +403,10 @@ def robust_average(
 ) -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """Return the geometric median of the whole networks that are kept, and which were left out (``robust=True``).
 
-    Models that are copies of each other, or farther from the geometric median than one and a half of the median
-    distance, are left out as a whole (`posteriors.robust.judgement`): the units of one network rely on each other.
+    Models that are copies of each other, a cluster apart, or farther from the geometric median than one and a half of
+    the median distance, are left out as a whole (`posteriors.robust.judgement`): the units of one network rely on each
+    other. They are judged by their weights as they are, and those that pass once more by standardized weights, in
+    which small pushes show.
 
     Parameters
     ----------
@@ -400,13 +414,21 @@ def robust_average(
         As for ``average``.
     """
     voters = np.flatnonzero(ensemble.weights > 0)
-    squares, n_coordinates = np.zeros((len(voters), len(voters))), 0
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
-    for key in layouts:
-        arrays, _ = _transported(ensemble, transports, key)
-        squares += squared_distances([arrays[voter] for voter in voters.tolist()])
-        n_coordinates += prod(tuple(arrays[0].shape))
-    judgement = judge([(np.arange(len(voters)), squares)], len(voters), n_coordinates)
+
+    n_coordinates = sum(prod(tuple(ensemble.networks[0].working[key].shape)) for key in layouts)
+
+    def distances(passed: NDArray[np.bool_], *, standardized: bool) -> list[tuple[Labels, Array]]:
+        """Return those of the voters that passed, and their squared distances: all weights are one group."""
+        chosen, total = np.flatnonzero(passed), np.zeros((np.count_nonzero(passed), np.count_nonzero(passed)))
+        for key in layouts:
+            arrays, _ = _transported(ensemble, transports, key)
+            total += squared_distances([arrays[voter] for voter in voters[chosen].tolist()], standardized=standardized)
+        return [(chosen, total)]
+
+    everyone = distances(np.ones(len(voters), dtype=np.bool_), standardized=False)
+    ((_, squares),) = everyone
+    judgement = judge_twice(everyone, partial(distances, standardized=True), len(voters), n_coordinates)
     kept = np.flatnonzero(judgement.kept)
     weights = np.zeros(len(ensemble.weights))
     weights[voters[kept]], _ = geometric_median_weights(squares[np.ix_(kept, kept)], ensemble.weights[voters[kept]])
@@ -423,7 +445,7 @@ def _transported(
 ) -> tuple[list[AnyArray], list[Any]]:
     """Return one array of every model after transport, and its ownership mask: 1 where the model owns the receiver.
 
-    The masks broadcast to the arrays; the mask of an array without an output axis that moves is the number 1.
+    The masks broadcast to the arrays; where the model has every unit of the output axes, the mask is the number 1.
     """
     layout = ensemble.symmetry.layouts[key]
     arrays, ownership = [], []
@@ -433,7 +455,7 @@ def _transported(
         for number, axis in enumerate(layout.axes):
             values = move_axis(values, number, axis, model_transports, network.units)
             # Only the output side decides ownership: a column of a unit that the model lacks is a zero that counts.
-            if axis.moves and axis.side != "input":
+            if axis.side != "input" and not _owns_axis(axis, model_transports):
                 shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
                 mask = mask * np.reshape(owned_entries(axis, model_transports, ensemble.target_units), shape)
         arrays.append(values)
@@ -441,9 +463,14 @@ def _transported(
     return arrays, ownership
 
 
+def _owns_axis(axis: Axis, transports: Mapping[str, Transport]) -> bool:
+    """Return whether a model has every unit of an axis of the fused network, so that no mask is needed."""
+    return all(segment.group is None or transports[segment.group].owns_all for segment in axis.segments)
+
+
 def _mean_over_owners(arrays: Sequence[AnyArray], ownership: Sequence[Any], weights: Sequence[float]) -> AnyArray:
     """Return the weighted mean of arrays, every entry over the models that own it."""
-    if all(np.all(np.asarray(mask) == 1.0) for mask in ownership):
+    if all(isinstance(mask, float) or np.all(mask == 1.0) for mask in ownership):
         # Written as the heaviest array plus weighted differences, so that equal arrays return to the last bit.
         heaviest = max(range(len(arrays)), key=weights.__getitem__)
         total = arrays[heaviest]

@@ -46,12 +46,12 @@ def as_tensor(values: Any, name: str, module: nn.Module | None) -> Tensor:
 
     array = np.asarray(values.toarray() if hasattr(values, "toarray") else values)
     if array.dtype.kind not in "biuf":
-        raise InputError(name, f"expected numbers, found an array of type {array.dtype}")
+        raise InputError(name, f"expected numbers, found an array of type {array.dtype}", code="E-TYPE")
     if array.ndim == 0 or array.size == 0:
-        raise InputError(name, f"expected an array with entries, found shape {array.shape}")
+        raise InputError(name, f"expected an array with entries, found shape {array.shape}", code="E-SHAPE")
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
-            raise InputError(name, "has NaN or infinite entries", "take them out")
+            raise InputError(name, "has NaN or infinite entries", "take them out", "E-NUMBER")
         return torch.as_tensor(np.asarray(array, dtype=array.dtype.newbyteorder("="))).to(precision_of(module))
     return torch.as_tensor(array if array.dtype.kind == "b" else array.astype(np.int64))
 
@@ -75,7 +75,9 @@ def refuse_unfit(module: nn.Module, arguments: tuple[Tensor, ...], name: str) ->
                 f"{str(argument.dtype).removeprefix('torch.')} {tuple(argument.shape)}" for argument in arguments
             )
             raise InputError(
-                name, f"{type(module).__name__} does not take an input such as {shapes} ({first_line(error)})"
+                name,
+                f"{type(module).__name__} does not take an input such as {shapes} ({first_line(error)})",
+                code="E-SHAPE",
             ) from error
 
 

@@ -8,9 +8,9 @@ keep the precision of their files; methods compute with `Network.working`, in at
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,7 @@ class Network(Displayed):
                 self.name,
                 f"arrays {alias} and {key} are one array in this network (tied weights), but differ here",
                 "give them the same values",
+                "E-MISMATCH",
             )
             for alias, key in self.symmetry.aliases.items()
             if alias in self.arrays and key in self.arrays and not same_values(self.arrays[alias], self.arrays[key])
@@ -210,12 +211,18 @@ def is_floating(values: AnyArray) -> bool:
 
 def _kind(values: AnyArray) -> str:
     """Return the type of an array's entries, as NumPy calls it."""
-    return str(values.dtype).rpartition(".")[2]
+    return _dtype_name(values.dtype)
+
+
+@cache
+def _dtype_name(dtype: Hashable) -> str:
+    """Return the name of a type of any library: of ``torch.float32`` too it is ``float32``."""
+    return str(dtype).rpartition(".")[2]
 
 
 def working_precision(values: AnyArray) -> AnyArray:
     """Return a floating array in at least 32 bits."""
-    if str(values.dtype).rpartition(".")[2] not in _HALVES:
+    if _kind(values) not in _HALVES:
         return values
     xp = array_namespace(values)
     return xp.astype(values, xp.float32)
@@ -231,9 +238,25 @@ def _cast_like(values: AnyArray, other: AnyArray) -> AnyArray:
 def non_finite_problems(arrays: Mapping[str, AnyArray], name: str) -> list[Problem]:
     """Return a line for every array of a network that has NaN or infinite values."""
     return [
-        Problem(name, f"array {key} has NaN or infinite values", "leave this network out, or train it again")
+        Problem(
+            name, f"array {key} has NaN or infinite values", "leave this network out, or train it again", "E-NUMBER"
+        )
         for key, values in arrays.items()
         if not _is_finite(values)
+    ]
+
+
+def negative_variance_problems(arrays: Mapping[str, AnyArray], name: str) -> list[Problem]:
+    """Return a line for every array of running variances of a network, by torch's name for them, with a negative one.
+
+    NaN and infinite ones are said by `non_finite_problems`.
+    """
+    variances = {key: values for key, values in arrays.items() if key.rpartition(".")[2] == "running_var"}
+    least = {key: float(values.min()) for key, values in variances.items() if prod(values.shape)}
+    return [
+        Problem(name, f"array {key} has a negative variance ({value:.3g})", "leave this network out, or train it again")
+        for key, value in least.items()
+        if value < 0
     ]
 
 
@@ -241,10 +264,10 @@ def _is_finite(values: AnyArray) -> bool:
     """Whether no entry is NaN or infinite."""
     if not is_floating(values):
         return True
-    xp = array_namespace(values)
     working = working_precision(values)
-    if isfinite(float(xp.sum(working))):  # one NaN or infinity would show in the sum, which is quick to compute
+    if isfinite(float(working.sum())):  # one NaN or infinity would show in the sum, which is quick to compute
         return True
+    xp = array_namespace(working)
     return bool(xp.all(xp.isfinite(working)))
 
 

@@ -92,7 +92,9 @@ def repair(
         module, description = _repair_on_inputs(fused, aligned, weights, batches, kind, options)
     else:
         if len(moments) != len(fusion.inputs):
-            raise InputError("moments", f"expected those of {len(fusion.inputs)} models, found {len(moments)}")
+            raise InputError(
+                "moments", f"expected those of {len(fusion.inputs)} models, found {len(moments)}", code="E-SHAPE"
+            )
         module, description = _repair_from_moments(fusion, fused, aligned, weights, moments, kind, options)
     return replace_module(fusion, module, description)
 
@@ -122,7 +124,7 @@ def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple
     if models is None:
         return fusion.model if is_module(fusion.model) else _no_module(), fusion.aligned_models
     if len(models) != len(fusion.inputs) or not all(is_module(model) for model in models):
-        raise InputError("models", f"expected the {len(fusion.inputs)} modules that were fused")
+        raise InputError("models", f"expected the {len(fusion.inputs)} modules that were fused", code="E-SHAPE")
     symmetry = fusion.network.symmetry
     networks = (fusion.network, *fusion.aligned)
     modules = [module_with(models[0], network.arrays, symmetry).eval() for network in networks]
@@ -130,7 +132,7 @@ def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple
 
 
 def _no_module() -> nn.Module:
-    raise InputError("models", "these are files without a module", "give the modules that were fused")
+    raise InputError("models", "these are files without a module", "give the modules that were fused", "E-NEEDED")
 
 
 def _repair_on_inputs(

@@ -35,6 +35,7 @@ from consilience.errors import Problem
 from consilience.networks.network import convert_like, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Layout
 from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator
+from consilience.posteriors.robust.judgement import standardized_coordinates
 
 if TYPE_CHECKING:
     from consilience.networks.method import NetworkEnsemble
@@ -131,19 +132,24 @@ def distances_to_median(
     return distances
 
 
-def squared_distances(arrays: Sequence[AnyArray]) -> Array:
+def squared_distances(arrays: Sequence[AnyArray], *, standardized: bool = False) -> Array:
     """Return the squared distances (J, J) of arrays of all models, as whole; no difference overflows.
 
     Parameters
     ----------
     arrays : sequence of arrays of one shape, of length n_models
         The array of every model after transport into the fused network.
+    standardized : bool
+        Whether every coordinate is divided by what models usually differ by there (`standardized_coordinates` of
+        `posteriors.robust.judgement`). Default: False.
     """
     n_models, total = len(arrays), np.zeros((len(arrays), len(arrays)))
     matrices = [to_numpy(values).reshape(-1) for values in arrays]
     step = max(1, BLOCK_BYTES // (8 * n_models * n_models))
     for start in range(0, len(matrices[0]), step):
         block = np.stack([matrix[start : start + step] for matrix in matrices])  # (J, C)
+        if standardized:
+            block = standardized_coordinates(np.clip(block, -MAX_DIFFERENCE, MAX_DIFFERENCE))
         differences = np.clip(block[:, None] - block, -MAX_DIFFERENCE, MAX_DIFFERENCE)
         total += (differences**2).sum(axis=2)
     return total
@@ -278,6 +284,10 @@ def refuse_robust(name: str, robust: object, count: int, *, averages: bool) -> l
         )
     if count < MIN_VOTES:
         reasons.append(
-            Problem(name, f"robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right")
+            Problem(
+                name,
+                f"robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right",
+                code="E-FEW",
+            )
         )
     return reasons

@@ -19,7 +19,7 @@ from consilience.checks import AnyArray
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
-from consilience.networks.network import Network, is_floating, non_finite_problems
+from consilience.networks.network import Network, is_floating, negative_variance_problems, non_finite_problems
 from consilience.networks.symmetry.axes import Action, Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import (
@@ -113,7 +113,9 @@ def with_symmetry(
         symmetry = with_common_actions(stated)
         if symmetry is None:
             names = ", ".join(network.label for network in inputs if network.symmetry is not None)
-            raise InputError(names, "come with different symmetries, so they are of different architectures")
+            raise InputError(
+                names, "come with different symmetries, so they are of different architectures", code="E-MISMATCH"
+            )
     if symmetry is None:
         symmetry = _trace(inputs, template, example)
     problems = _layer_type_problems(inputs)
@@ -182,6 +184,7 @@ def _networks(
             if tensor is None
             else {key: tensor_beside(v, tensor) for key, v in described.arrays.items()}
         )
+        problems += negative_variance_problems(arrays, described.label)
         try:
             networks.append(Network(arrays, symmetry, described.label))
         except InputError as error:
@@ -201,6 +204,7 @@ def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
             network.label,
             f"{path or 'it'} is of type {types_by_path[path]}, but {types[0][path]} in {with_modules[0].label}",
             "fuse networks of one architecture only",
+            "E-TYPE",
         )
         for network, types_by_path in zip(with_modules[1:], types[1:], strict=True)
         for path in types_by_path
@@ -215,6 +219,7 @@ def _dtype_problems(network: Network, first: Network) -> list[Problem]:
             network.name,
             f"array {key} holds {values.dtype}, but {first.arrays[key].dtype} in {first.name}",
             "convert one",
+            "E-TYPE",
         )
         for key, values in network.arrays.items()
         if is_floating(values) != is_floating(first.arrays[key])
@@ -270,12 +275,26 @@ def _prove(
         for network in reversed(inputs)
         if network.module is not None
     }
+    problems = [problem for network in inputs for problem in _unit_problems(network, symmetry)]
+    if problems:  # said by the name of the network, before a proof says it of a class of modules
+        raise InputError(problems)
     proved = [prove(proved_module, symmetry, example, rng) for proved_module in list(modules.values()) or [template]]
     common = with_common_actions(proved)
     assert common is not None  # noqa: S101  (narrows the type; all are proofs of one symmetry)
     proofs = [by_module.proof for by_module in proved if by_module.proof is not None]
     deviation, trials = max(proof.deviation for proof in proofs), max(proof.trials for proof in proofs)
     return replace(common, proof=Proof(common.digest, deviation, trials))
+
+
+def _unit_problems(network: DescribedNetwork, symmetry: Symmetry) -> list[Problem]:
+    """Return which arrays of a module do not fit a symmetry, a line each."""
+    if network.module is None:
+        return []
+    try:
+        symmetry.units(dict(_shapes(network.arrays)), network.label)
+    except InputError as error:
+        return list(error.problems)
+    return []
 
 
 def with_common_actions(symmetries: Sequence[Symmetry]) -> Symmetry | None:

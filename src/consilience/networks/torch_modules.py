@@ -161,7 +161,9 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
     template_state = template.state_dict(keep_vars=True)
     if differing := sorted(set(template_state) ^ set(state)):
         raise InputError(
-            type(template).__name__, f"arrays {', '.join(differing[:5])} are in the module or in the network only"
+            type(template).__name__,
+            f"arrays {', '.join(differing[:5])} are in the module or in the network only",
+            code="E-MISMATCH",
         )
     memo: dict[int, Any] = {}  # a deep copy takes what stands here instead of copying it
     for key, template_values in template_state.items():

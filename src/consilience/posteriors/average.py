@@ -338,7 +338,11 @@ def _bayesian_average(
         if how == "auto":
             reason = f"the Bayes product of component {row} {text}, so the priors are not those of the models"
             return None, AverageRecord("barycenter", how, reason, priors)
-        raise InputError(f"the product of the posteriors matched to component {row} {text}: check the sites' priors")
+        raise InputError(
+            "",
+            f"the product of the posteriors matched to component {row} {text}: check the sites' priors",
+            code="E-NUMBER",
+        )
     return natural, record
 
 

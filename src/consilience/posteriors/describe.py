@@ -106,7 +106,9 @@ def describe(
     if not is_number(min_count):
         raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
     if n_observations is not None and not (is_number(n_observations) and n_observations > 0):
-        raise InputError("n_observations", f"expected a positive number of observations, found {n_observations!r}")
+        raise InputError(
+            "n_observations", f"expected a positive number of observations, found {n_observations!r}", code="E-NUMBER"
+        )
     posterior = describe_all(model, data, n_observations, sample_weight)
     if unusable := unusable_components(model):
         text = f"{len(unusable)} components have no usable parameters and were left out: {_listed(unusable)}"
@@ -199,10 +201,12 @@ def _with_features(posterior: Posterior, features: Features, *, is_told: bool) -
     if is_told:
         return replace(posterior, features=features)
     if not isinstance(features, Features):
-        raise InputError("features", f"expected consilience.Features, found {type(features).__name__}")
+        raise InputError("features", f"expected consilience.Features, found {type(features).__name__}", code="E-TYPE")
     recorded = posterior.features
     if differences := recorded.differences(features):
-        raise InputError("features", f"what is told {differences[0]}, as the model itself was trained")
+        raise InputError(
+            "features", f"what is told {differences[0]}, as the model itself was trained", code="E-MISMATCH"
+        )
     names = recorded.names if features.names is None else features.names
     return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))
 

@@ -130,11 +130,15 @@ class Ensemble:
             For weights that are not one finite non-negative number per posterior.
         """
         if not posteriors:
-            raise InputError("nothing to fuse", "no model was given")
+            raise InputError("nothing to fuse", "no model was given", code="E-NEEDED")
         called = tuple(f"model {number}" for number in range(len(posteriors))) if names is None else tuple(names)
         for name, posterior in zip(called, posteriors, strict=True):
             if posterior.family != posteriors[0].family:
-                raise InputError(f"{name} is {posterior.family}, expected {posteriors[0].family} as {called[0]}")
+                raise InputError(
+                    "",
+                    f"{name} is {posterior.family}, expected {posteriors[0].family} as {called[0]}",
+                    code="E-MISMATCH",
+                )
         site_weights = as_weights(weights, len(posteriors), "weights of the models")
         return cls(tuple(posteriors), site_weights * (len(site_weights) / math.fsum(site_weights)), called)
 

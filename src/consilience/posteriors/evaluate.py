@@ -224,9 +224,13 @@ def _restrict_to_words(fused: _ComparedModel, own: _ComparedModel) -> _ComparedM
 def _disagreements(fused: _ComparedModel, own: _ComparedModel) -> list[Problem]:
     """Return why two models cannot be compared."""
     if own.adapter.kind != fused.adapter.kind:
-        return [Problem(own.name, f"is a {own.adapter.kind}, expected a {fused.adapter.kind} as {fused.name}")]
+        return [
+            Problem(
+                own.name, f"is a {own.adapter.kind}, expected a {fused.adapter.kind} as {fused.name}", code="E-MISMATCH"
+            )
+        ]
     if own.dim != fused.dim:
-        return [Problem(own.name, f"has {own.dim} columns, expected {fused.dim} as {fused.name}")]
+        return [Problem(own.name, f"has {own.dim} columns, expected {fused.dim} as {fused.name}", code="E-SHAPE")]
     # Without the order of classes, on which no score depends.
     fused_features, own_features = (
         Features(names=features.names, units=features.units, scaling=features.scaling)
@@ -254,7 +258,9 @@ def _all_scores(compared: _ComparedModel, values: Any, data_name: str) -> list[S
         scores = [*_mixture_scores(compared, values, library_scores), library_scores]
     if not np.any(library_scores.weights > 0):
         raise InputError(
-            data_name, f"none of the {library_scores.observations} can be scored; a document needs two tokens"
+            data_name,
+            f"none of the {library_scores.observations} can be scored; a document needs two tokens",
+            code="E-NEEDED",
         )
     for one in scores:
         infinite_rows = np.flatnonzero(~np.isfinite(one.values) & (one.weights > 0))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from consilience.checks import Labels
 from consilience.core.paired import LEVEL, PairedDifference
 from consilience.drawing.display import MAX_NAMES, Displayed
 from consilience.drawing.frames import Tabular
+from consilience.drawing.plots import Chart, Plotted, draw_intervals
 from consilience.drawing.words import format_count
 from consilience.posteriors.scores import ScoreKind
 
@@ -44,7 +46,7 @@ class Score:
     kind: ScoreKind | None = None
 
 
-class Comparison(Displayed, Tabular):
+class Comparison(Displayed, Plotted, Tabular):
     """A fused model and a site's own, compared by scores: what every such comparison says of itself.
 
     A class of a kind of model states `scores`, of which `difference` is about the first, and `notes`.
@@ -62,6 +64,14 @@ class Comparison(Displayed, Tabular):
 
     def _facts(self) -> dict[str, object | None]:
         return {"": self.verdict, **_score_facts(self.scores)}
+
+    def _charts(self) -> Mapping[str, Chart | str]:
+        difference, first = self.difference, self.scores[0]
+        unit = f", {first.unit}" if first.unit else ""
+        title = f"{first.name}: fused minus own{unit}, {100 * LEVEL:.0f} % interval"
+        name = f"better to the {'right' if first.larger_is_better else 'left'}"
+        means, ends = np.array([difference.mean]), np.array([difference.interval])
+        return {"difference": partial(draw_intervals, names=[name], means=means, intervals=ends, title=title)}
 
     def to_columns(self) -> dict[str, list[Any]]:
         """Return a row for each score of both models."""

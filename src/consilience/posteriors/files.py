@@ -143,11 +143,11 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
     try:
         document = json.dumps(header, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InputError(path, f"cannot be written: its header would not be JSON ({error})") from error
+        raise InputError(path, f"cannot be written: its header would not be JSON ({error})", code="E-OUTPUT") from error
     try:
         document = pad_text(document, sum(values.nbytes for values in arrays.values()))
     except InputError as error:
-        raise InputError(path, f"cannot be written: {error}") from error
+        raise InputError(path, f"cannot be written: {error}", code="E-OUTPUT") from error
     write_arrays(path, arrays, document)
 
 

@@ -144,6 +144,7 @@ def describe_inputs(
                 ", ".join(site.label for site in described[:MAX_SHARED]),
                 "state counts that are all zero, expected the observations behind each component",
                 "leave counts out where they are not known",
+                "E-NUMBER",
             )
         )
     problems += _disagreements(described, unaligned)
@@ -166,6 +167,7 @@ def _count_problems(site: DescribedInput) -> list[Problem]:
             site.label,
             f"has weights that contradict its counts: {100 * difference:.0f} % of the mixture is on other components",
             "give counts and weights in the same order of components, or leave one of them out",
+            "E-MISMATCH",
         )
     ]
 
@@ -227,24 +229,36 @@ def _disagreements(described: list[DescribedInput], unaligned: list[Problem]) ->
     problems: list[Problem] = []
     for site in described[1:]:
         first, expected, posterior = described[0], described[0].posterior, site.posterior
+        keys = sorted(set(expected.source) | set(posterior.source))
+        if "kind" in keys and posterior.source.get("kind") != expected.source.get("kind"):
+            keys = ["kind"]  # models of another class have other options too, which say nothing more
         source_problems = [
             Problem(
                 site.label,
                 f"has {key} {posterior.source.get(key)!r}, expected {expected.source.get(key)!r} as in {first.label}",
+                code="E-MISMATCH",
             )
-            for key in sorted(set(expected.source) | set(posterior.source))
+            for key in keys
             if posterior.source.get(key) != expected.source.get(key)
         ]
         problems += source_problems
         if posterior.family != expected.family and not source_problems and not unaligned:
             problems.append(
-                Problem(site.label, f"is {posterior.family}, expected {expected.family} as in {first.label}")
+                Problem(
+                    site.label,
+                    f"is {posterior.family}, expected {expected.family} as in {first.label}",
+                    code="E-MISMATCH",
+                )
             )
     comparable = [site for site in described if unaligned or site.posterior.family == described[0].posterior.family]
     fields: tuple[str, ...] = ("classes",) if unaligned else ("names", "units", "scaling", "classes", "categories")
     if described and has_labels(described[0].posterior):  # sites may have different classes
         fields = tuple(field for field in fields if field != "classes")
-        problems += [Problem(site.label, text) for site in described for text in label_problems(site.posterior)]
+        problems += [
+            Problem(site.label, text, code="E-MISMATCH")
+            for site in described
+            for text in label_problems(site.posterior)
+        ]
     return problems + unaligned + _feature_disagreements(comparable, fields) + _attached_disagreements(comparable)
 
 
@@ -255,7 +269,7 @@ def _feature_disagreements(described: list[DescribedInput], fields: Sequence[str
         stating = [site for site in described if getattr(site.posterior.features, name) is not None]
         for site in stating[1:]:
             first, other = (Features(**{name: getattr(s.posterior.features, name)}) for s in (stating[0], site))
-            problems += [Problem(site.label, text) for text in first.differences(other)]
+            problems += [Problem(site.label, text, code="E-MISMATCH") for text in first.differences(other)]
     return problems
 
 
@@ -267,9 +281,15 @@ def _attached_disagreements(described: list[DescribedInput]) -> list[Problem]:
         for site in described:
             attached = site.posterior.attached.get(name)
             if attached is None:
-                problems.append(Problem(site.label, f"lacks the attached array {name!r} of {holder.label}"))
+                problems.append(
+                    Problem(site.label, f"lacks the attached array {name!r} of {holder.label}", code="E-NEEDED")
+                )
             elif not attached.fits(holder.posterior.attached[name]):
                 problems.append(
-                    Problem(site.label, f"attached array {name!r} has another shape or rule than in {holder.label}")
+                    Problem(
+                        site.label,
+                        f"attached array {name!r} has another shape or rule than in {holder.label}",
+                        code="E-SHAPE",
+                    )
                 )
     return problems

@@ -444,7 +444,9 @@ def _consecutive(labels: Labels) -> Labels:
     """
     used = np.unique(labels[labels >= 0])
     if not used.size:
-        raise InputError("robust=True: no component matches that of another model, so none would be left")
+        raise InputError(
+            "", "robust=True: no component matches that of another model, so none would be left", code="E-MISMATCH"
+        )
     return np.where(labels >= 0, np.searchsorted(used, labels), -1)
 
 

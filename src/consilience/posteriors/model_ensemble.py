@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -56,7 +56,7 @@ class ModelEnsemble(Displayed):
 
     def __post_init__(self) -> None:
         if not len(self.members):
-            raise InputError("an ensemble needs at least one member")
+            raise InputError("", "an ensemble needs at least one member", code="E-NEEDED")
         unscaled = as_weights(self.weights, len(self.members), "weights of the members")
         weighted = np.flatnonzero(unscaled > 0)
         weights = unscaled[weighted] / unscaled.sum()
@@ -70,17 +70,12 @@ class ModelEnsemble(Displayed):
     def _facts(self) -> dict[str, object | None]:
         return {"weights": names_in_line([f"{weight:.3g}" for weight in self.weights.tolist()])}
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise AttributeError with the reason why there is no such method; defined attributes never come here."""
-        members = self.__dict__.get("members", ())  # copying and unpickling ask for attributes before there are any
-        model_class = type(members[0]).__name__ if members else "no models"
-        if not name.startswith("_") and members and hasattr(members[0], name):
-            reason = f"what {name!r} of one member says and what another's says have no common meaning"
-            raise AttributeError(
-                f"{type(self).__name__} of {model_class} has no {name!r}: {reason}; ask the members, or use method"
-                " 'concatenate'"
-            )
-        raise AttributeError(f"{type(self).__name__} of {model_class} has no attribute {name!r}")
+    def _where_else(self, name: str) -> str:
+        member = self.members[0]
+        if not hasattr(member, name):
+            return super()._where_else(name)
+        reason = f"what {name!r} of one {type(member).__name__} says and what another's says have no common meaning"
+        return f"{reason}: ask the members, or use method 'concatenate'"
 
     def log_mean(self, logarithms: Sequence[Array]) -> Array:
         """Return log sum_j w_j p_j (n,) from the logarithms (n,) of the members' densities."""

@@ -88,6 +88,7 @@ def require_same_as_recorded(
             subject,
             f"is {n_observations:g}, but the model records {recorded:g} observations",
             "leave it out, or give what the model was fitted to",
+            "E-MISMATCH",
         )
 
 
@@ -98,4 +99,5 @@ def unknown_number(label: str | Path, kind: str) -> Problem:
         f"does not say how many observations it was fitted to, which a {kind} does not record and by which it counts",
         "give n_observations, one number for each model, save it with n_observations= or data=, or say"
         " n_observations='equal' if all models are to count alike",
+        "E-OBSERVATIONS",
     )

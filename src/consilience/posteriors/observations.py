@@ -147,7 +147,9 @@ def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, 
             remedy = "write it with commas between cells"
         raise InputError(name, text, remedy, "E-COLUMN")
     if repeated := [column for column in columns.names if header.count(column) > 1]:
-        raise InputError(name, f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once")
+        raise InputError(
+            name, f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once", code="E-TWICE"
+        )
     number_of = {column: number for number, column in enumerate(header)}
     return [number_of[column] for column in columns.names]
 
@@ -156,7 +158,9 @@ def _check_width(name: str, n_columns: int, columns: ExpectedColumns, lacking: s
     """Raise InputError unless the data have the number of columns that the models expect."""
     if n_columns != columns.n_columns:
         expected = "" if columns.names is None else f": {', '.join(columns.names)[:200]}"
-        raise InputError(name, f"has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}")
+        raise InputError(
+            name, f"has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}", code="E-SHAPE"
+        )
 
 
 def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
@@ -165,16 +169,18 @@ def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
         try:
             values = np.asarray(values)
         except ValueError as error:  # rows of different lengths
-            raise InputError(name, "expected an array of numbers (rows, columns), found lists that differ") from error
+            raise InputError(
+                name, "expected an array of numbers (rows, columns), found lists that differ", code="E-SHAPE"
+            ) from error
         if values.dtype.kind == "O":
             values = _numbers_of_objects(name, values)
     if values.dtype.kind not in "biuf":
-        raise InputError(name, f"expected numbers, found an array of type {values.dtype}")
+        raise InputError(name, f"expected numbers, found an array of type {values.dtype}", code="E-TYPE")
     if values.ndim != 2:
-        raise InputError(name, f"expected an array (rows, columns), found shape {values.shape}")
+        raise InputError(name, f"expected an array (rows, columns), found shape {values.shape}", code="E-SHAPE")
     _check_width(name, values.shape[1], columns)
     if values.shape[0] == 0:
-        raise InputError(name, "has no rows")
+        raise InputError(name, "has no rows", code="E-SHAPE")
     if columns.are_counts:
         return as_counts(name, values)
     rows = np.asarray(values.toarray() if sparse.issparse(values) else values, dtype=np.float64)
@@ -187,6 +193,7 @@ def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
             name,
             f"row {row}, column {column}{column_name}, counted from 0: expected a finite number,"
             f" found {rows[row, column]}{more}",
+            code="E-NUMBER",
         )
     return rows
 
@@ -196,19 +203,23 @@ def _numbers_of_objects(name: str, values: Any) -> Any:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(name, f"expected numbers, found {type(values.flat[0]).__name__} and others") from error
+        raise InputError(
+            name, f"expected numbers, found {type(values.flat[0]).__name__} and others", code="E-TYPE"
+        ) from error
 
 
 def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...], Labels]:
     """Return the distinct labels, sorted, and the number of every row's label among them (n,)."""
     if sparse.issparse(labels):
-        raise InputError(what, "expected one class for every row, found a sparse matrix")
+        raise InputError(what, "expected one class for every row, found a sparse matrix", code="E-SHAPE")
     array = np.asarray(labels)
     if array.shape != (n_rows,):
-        raise InputError(what, f"expected one class for each of the {n_rows} rows, found shape {array.shape}")
+        raise InputError(
+            what, f"expected one class for each of the {n_rows} rows, found shape {array.shape}", code="E-SHAPE"
+        )
     texts = [str(value) for value in array.tolist()]
     missing = [row for row, text in enumerate(texts) if text.strip().lower() in ("", "nan", "none", "nat", "<na>")]
     if missing:
-        raise InputError(what, f"row {missing[0]}, counted from 0: expected a class, found none")
+        raise InputError(what, f"row {missing[0]}, counted from 0: expected a class, found none", code="E-NEEDED")
     names, numbers = np.unique(texts, return_inverse=True)
     return tuple(names.tolist()), numbers.astype(np.int64)

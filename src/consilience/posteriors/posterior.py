@@ -35,7 +35,7 @@ def _frozen(values: ArrayLike) -> Array:
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"expected an array of numbers, found {values!r:.80}") from None
+        raise InputError("", f"expected an array of numbers, found {values!r:.80}", code="E-SHAPE") from None
     array.setflags(write=False)
     return array
 
@@ -254,7 +254,9 @@ def as_features(features: Any) -> Features | None:
         if names and all(isinstance(name, str) for name in names):
             return Features(names=names)
     expected = "names of the columns, a mapping of names to units or categories, or consilience.Features"
-    raise InputError("features", f"expected {expected}, found {type(features).__name__} {features!r:.60}")
+    raise InputError(
+        "features", f"expected {expected}, found {type(features).__name__} {features!r:.60}", code="E-NUMBER"
+    )
 
 
 def _is_unit_or_categories(stated: object) -> bool:
@@ -313,7 +315,9 @@ class Posterior(Displayed, Plotted, Tabular):
 
     def __post_init__(self) -> None:
         if not isinstance(self.family, Family):
-            raise InputError("family", f"expected a member of consilience.families, found {self.family!r}")
+            raise InputError(
+                "family", f"expected a member of consilience.families, found {self.family!r}", code="E-TYPE"
+            )
         for name in ("natural", "prior", "counts", "weights"):
             values = getattr(self, name)
             if values is not None:

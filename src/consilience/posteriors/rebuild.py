@@ -70,4 +70,6 @@ def rebuild(posterior: Posterior) -> Any:
     try:
         return rebuild_pipeline(posterior, adapter) if is_of_pipeline(posterior) else adapter.rebuild(posterior)
     except KeyError as error:
-        raise InputError(f"this posterior of a {adapter.kind} lacks {error}, which rebuilding needs") from error
+        raise InputError(
+            "", f"this posterior of a {adapter.kind} lacks {error}, which rebuilding needs", code="E-NEEDED"
+        ) from error

@@ -136,7 +136,10 @@ def _refuse_constant(spread: Any, what: str) -> None:
     constant = np.flatnonzero(~(np.asarray(spread) > 0))
     if len(constant):
         raise InputError(
-            "", f"column {constant[0]}, counted from 0, has {what} 0: it does not vary", "leave that column out"
+            "",
+            f"column {constant[0]}, counted from 0, has {what} 0: it does not vary",
+            "leave that column out",
+            "E-NUMBER",
         )
 
 

@@ -115,6 +115,7 @@ def nothing_left(label: object, n_components: int, largest: float, min_count: fl
         f"none of its {n_components} components has {min_count:g} effective observations, the largest has"
         f" {largest:.3g}",
         "fit fewer components to more data, or give a smaller min_count",
+        "E-FEW",
     )
 
 

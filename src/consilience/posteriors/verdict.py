@@ -37,7 +37,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.status import Status
 from consilience.core.verdict import FUSED, Verdict
-from consilience.drawing.words import all_of
+from consilience.drawing.words import all_of, shorten
 from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.likelihoods import observation_weights, virtual_loss_of
@@ -291,7 +291,7 @@ def judge_fusion(
     harmless = losses.harmless if losses is not None and trusts_sites else None
     findings: list[tuple[str, str, str]] = []  # code, clause, remedy
     if losses is not None and harmless is False:
-        name = ensemble.names[losses.best_site]
+        name = shorten(ensemble.names[losses.best_site])
         findings.append(("harm", "", f"use the model of {name}, or keep all with method='concatenate'"))
     share = 1.0 if not matches else shared_mass(ensemble, labels)
     if share < MIN_SHARED_MASS:
@@ -305,7 +305,9 @@ def judge_fusion(
             )
         )
     # Sites of which single components were left out are told of in the details; they are no outliers for that.
-    outliers = [str(outlier["name"]) for outlier in details.get("outliers", []) if outlier.get("whole_site", True)]
+    outliers = [
+        shorten(str(outlier["name"])) for outlier in details.get("outliers", []) if outlier.get("whole_site", True)
+    ]
     if outliers:
         findings.append(_outliers(outliers))
     if distant and not outliers:
@@ -355,6 +357,7 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
     if not trusts_sites:
         return f"{HARM_IS_UNKNOWN}, for what sites say of themselves is not trusted; the fused model {lost}"
     best = losses.best_site
+    best_site = shorten(ensemble.names[best])
     gain, error = float(losses.gains[best]), float(losses.gain_errors[best])
     if losses.harmless:
         least = float(losses.gains.min())
@@ -365,16 +368,16 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
         )
     if losses.harmless is False:
         return (
-            f"the model of {ensemble.names[best]} alone describes all sites together better than the fused one does,"
+            f"the model of {best_site} alone describes all sites together better than the fused one does,"
             f" by {_nats(-gain)} nats per observation"
         )
     if abs(gain) + N_ERRORS * error + losses.noise < LEAST_STATED_LOSS:
         return (
-            f"the fused model describes all sites together as well as that of {ensemble.names[best]} alone does, to"
+            f"the fused model describes all sites together as well as that of {best_site} alone does, to"
             f" within {LEAST_STATED_LOSS} nats per observation, and {lost}"
         )
     return (
-        f"whether the fused model describes all sites together better than that of {ensemble.names[best]} alone is not"
+        f"whether the fused model describes all sites together better than that of {best_site} alone is not"
         f" known (by {_nats(gain)} ± {_nats(N_ERRORS * error + losses.noise)} nats per observation); it {lost}"
     )
 
@@ -424,7 +427,7 @@ def _distant_components(ensemble: Ensemble) -> list[tuple[str, float]]:
     distances = (offsets / np.maximum(units, np.finfo(np.float64).tiny)).max(axis=1)  # (L,)
     is_far = distances > MAX_DEVIATIONS
     return [
-        (ensemble.names[site], float(distances[ensemble.owner == site].max()))
+        (shorten(ensemble.names[site]), float(distances[ensemble.owner == site].max()))
         for site in np.unique(ensemble.owner[is_far]).tolist()
     ]
 
@@ -462,6 +465,6 @@ def _lossy(losses: Losses, ensemble: Ensemble, largest: int, heterogeneity: Mapp
     component = largest - int(ensemble.offsets[site])
     return (
         "loses",
-        f"most is lost of component {component} of {ensemble.names[site]}",
+        f"most is lost of component {component} of {shorten(ensemble.names[site])}",
         f"{keep}, and a greater n_components more of them",
     )

@@ -93,7 +93,9 @@ def align_vocabularies(
     if len(source_kinds) != 1 or not all(is_topic_posterior(posterior) for posterior in unaligned):
         return unaligned, None, []
     models = list(zip(names, unaligned, strict=True))
-    if empty := [Problem(name, "has no words") for name, posterior in models if posterior.family.size == 0]:
+    if empty := [
+        Problem(name, "has no words", code="E-NEEDED") for name, posterior in models if posterior.family.size == 0
+    ]:
         return unaligned, None, empty
     families = {posterior.family for posterior in unaligned}
     if len({words for words in vocabularies if words is not None}) <= 1 and len(families) == 1:
@@ -102,6 +104,7 @@ def align_vocabularies(
         Problem(
             name,
             f"does not say which words its {posterior.family.size} columns are, and the vocabularies differ; {_REMEDY}",
+            code="E-MISMATCH",
         )
         for name, posterior in models
         if posterior.features.names is None
@@ -120,6 +123,7 @@ def align_vocabularies(
                     name,
                     f"shares none of its {len(words)} words with any other model; are they of another language, or"
                     " made from text in another way?",
+                    code="E-MISMATCH",
                 )
             )
         elif shared < LOW_SHARED_FRACTION * len(words):
@@ -158,9 +162,9 @@ def expand_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
         problem = f"lacks {len(words) - len(site_words)} of {len(words)} words, which take its prior, but"
         remedy = "train on all words, with one prior for all of them"
         if posterior.prior is None:
-            raise InputError(f"{problem} it states none; {remedy}")
+            raise InputError("", f"{problem} it states none; {remedy}", code="E-NEEDED")
         if np.ptp(posterior.prior) > _PRIOR_ROUNDING * (1.0 + np.abs(posterior.prior).max()):
-            raise InputError(f"{problem} that differs from word to word; {remedy}")
+            raise InputError("", f"{problem} that differs from word to word; {remedy}", code="E-MISMATCH")
         word_prior = float(np.median(posterior.prior))
     natural = np.full((posterior.n_components, len(words)), word_prior)  # (K, V)
     natural[:, columns] = posterior.natural

@@ -224,10 +224,10 @@ def test_an_evaluation_of_topics_is_their_completion(documents, topics):
 BAD = {
     "a part of a token": (
         [[1, 0.5]],
-        r"row 0, column 1 \(counted from 0\): expected a number of tokens .*, found 0.5 \[E-INPUT\]$",
+        r"row 0, column 1 \(counted from 0\): expected a number of tokens .*, found 0.5 \[E-NUMBER\]$",
     ),
-    "negative": ([[1, 1], [0, -2]], r"row 1, column 1 .* found -2 \[E-INPUT\]$"),
-    "nan": (sparse.csr_array(np.array([[0, np.nan]])), r"row 0, column 1 .* found nan \[E-INPUT\]$"),
+    "negative": ([[1, 1], [0, -2]], r"row 1, column 1 .* found -2 \[E-NUMBER\]$"),
+    "nan": (sparse.csr_array(np.array([[0, np.nan]])), r"row 0, column 1 .* found nan \[E-NUMBER\]$"),
     "too many": ([[1e300, 0]], "found 1e\\+300"),
     "another width": ([[1, 2, 3]], "has 3 columns, expected 2"),
 }

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 import consilience as cs
 from tests.cli.bad_files import LISTED, content, site
+from tests.cli.running import command
 from tests.cli.some_nets import MODULE, SITES, TRACED, write_nets
-from tests.refusals.running import command
 from tests.refusals.tables.checkpoints import sites, two
 from tests.refusals.tables.nets import bayesian_files
 from tests.refusals.tables.things import each, mixture_file, written

@@ -17,6 +17,7 @@ from consilience.bayesian.choice.workshop import BayesianWorkshop
 from consilience.bayesian.methods.auto import BayesianAuto
 from consilience.bayesian.shared_symmetry import BayesianNetworksWithSymmetry
 from consilience.core.progress import Progress
+from consilience.networks.choice.candidate import CandidateOptions
 from consilience.networks.choice.default import fuse_by_choice
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import Choice
@@ -61,9 +62,10 @@ def fuse_by_default(
         from consilience.bayesian.choice.compare import BayesianComparison, all_to_compare  # here, since it needs torch
 
         held = all_to_compare(inputs, method.n_inputs)
-        return BayesianComparison(workshop, held, sample_rng, started).choose()
+        options = CandidateOptions(max_seconds=method.max_seconds)
+        return BayesianComparison(workshop, held, sample_rng, started, options).choose()
 
-    return fuse_by_choice(workshop, math.ceil(method.n_inputs / ALL_PER_FIT), compare, input_rng)
+    return fuse_by_choice(workshop, method.matching, math.ceil(method.n_inputs / ALL_PER_FIT), compare, input_rng)
 
 
 ALL_PER_FIT = 3.25

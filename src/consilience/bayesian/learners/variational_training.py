@@ -65,7 +65,7 @@ class VariationalModule(nn.Module):
         layers = parameter_layers(module)
         scaled = [path for path, layer in layers if isinstance(layer, SCALED_LAYERS)]
         if not scaled:
-            raise InputError("module", "has no linear layer or convolution")
+            raise InputError("module", "has no linear layer or convolution", code="E-NEEDED")
         self.layers = {}
         for path, layer in layers:
             scales = _scales(layer, prior, path == scaled[-1], self.slab, generator)
@@ -208,19 +208,23 @@ def _checked_data(X: Any, y: Any, classes: int) -> tuple[Tensor, Tensor]:
     try:
         inputs, labels = (torch.as_tensor(v if isinstance(v, Tensor) else np.asarray(v)).detach() for v in (X, y))
     except (TypeError, ValueError) as error:
-        raise InputError("X, y", f"expected numbers, classes counted from 0: {error}") from error
+        raise InputError("X, y", f"expected numbers, classes counted from 0: {error}", code="E-TYPE") from error
     if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels) or len(labels) == 0:
         raise InputError(
-            "X, y", f"expected (N, ...) inputs and (N,) classes, found {tuple(inputs.shape)} and {tuple(labels.shape)}"
+            "X, y",
+            f"expected (N, ...) inputs and (N,) classes, found {tuple(inputs.shape)} and {tuple(labels.shape)}",
+            code="E-SHAPE",
         )
     if not bool(torch.isfinite(inputs).all()):
-        raise InputError("X", "has NaN or infinite values", "fill or leave out the rows at fault")
+        raise InputError("X", "has NaN or infinite values", "fill or leave out the rows at fault", "E-NUMBER")
     if labels.is_floating_point() and bool((labels != labels.round()).any()):
-        raise InputError("y", "expected classes, whole numbers from 0, found fractions")
+        raise InputError("y", "expected classes, whole numbers from 0, found fractions", code="E-NUMBER")
     labels = labels.long()
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise InputError(
-            "y", f"expected classes from 0 to {classes - 1}, found {int(labels.min())} to {int(labels.max())}"
+            "y",
+            f"expected classes from 0 to {classes - 1}, found {int(labels.min())} to {int(labels.max())}",
+            code="E-NUMBER",
         )
     return inputs, labels
 
@@ -241,7 +245,9 @@ def _make_template(learner: VariationalBNN, inputs: Tensor, classes: int) -> nn.
         logits = copy.deepcopy(module).eval()(as_inputs(module, inputs[:2]))
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (len(inputs[:2]), classes):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError("module", f"expected logits ({len(inputs[:2])}, {classes}) for two inputs, found {shape}")
+        raise InputError(
+            "module", f"expected logits ({len(inputs[:2])}, {classes}) for two inputs, found {shape}", code="E-SHAPE"
+        )
     return module
 
 

@@ -166,7 +166,12 @@ class KLNetworkFusion(NetworkMethod):
             ]
         if not any(is_deviation(name) for name in ensemble.networks[0].working):
             return [
-                Problem("", "method 'kl' fuses networks by the variances of their weights", "give Bayesian networks")
+                Problem(
+                    "",
+                    "method 'kl' fuses networks by the variances of their weights",
+                    "give Bayesian networks",
+                    "E-NEEDED",
+                )
             ]
         reasons = [
             Problem(
@@ -182,6 +187,7 @@ class KLNetworkFusion(NetworkMethod):
                 network.name,
                 f"group {group} has {network.units[group]} units, but the fused network at most {units}, "
                 "and no two units of one network may become the same: give at least so many",
+                code="E-SHAPE",
             )
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()

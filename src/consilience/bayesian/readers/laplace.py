@@ -48,6 +48,7 @@ def read(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
                 name,
                 f"{join_names(frozen)}: frozen, so that there is no variance of it",
                 "let every parameter of the model require gradients before fitting",
+                "E-NEEDED",
             )
         )
     means, variances = _split(model.mean, shapes), _split(model.posterior_variance, shapes)
@@ -102,7 +103,7 @@ def _require_diagonal(model: Any, name: str) -> None:
     if likelihood != "classification":
         raise UnsupportedError(name, f"a {kind} for {likelihood}: only classifiers are fused", _REMEDY)
     if not model.n_data:
-        raise InputError(name, f"this {kind} is not fitted", "call fit(train_loader) first")
+        raise InputError(name, f"this {kind} is not fitted", "call fit(train_loader) first", "E-UNFITTED")
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:

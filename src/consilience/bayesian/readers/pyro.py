@@ -101,7 +101,10 @@ def _sites(guide: Any, name: str) -> dict[str, Any]:
         )
     if guide.prototype_trace is None:
         raise InputError(
-            name, f"this {kind} has not seen its model", "call it once with the model's arguments, or fit it"
+            name,
+            f"this {kind} has not seen its model",
+            "call it once with the model's arguments, or fit it",
+            "E-NEEDED",
         )
     return dict(guide.prototype_trace.iter_stochastic_nodes())
 

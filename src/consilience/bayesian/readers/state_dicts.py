@@ -145,14 +145,18 @@ def gaussian_parameters(
         if first == key:
             continue
         if f"{_SAMPLER}." not in first + key:
-            problems.append(Problem(name, f"{first} and {key} both tell of {role.parameter}", "keep one of them"))
+            problems.append(
+                Problem(name, f"{first} and {key} both tell of {role.parameter}", "keep one of them", "E-MISMATCH")
+            )
         elif not bool((arrays[first] == arrays[key]).all()):
-            problems.append(Problem(name, f"{first} and {key} differ", "copy what is sampled from into the other"))
+            problems.append(
+                Problem(name, f"{first} and {key} differ", "copy what is sampled from into the other", "E-MISMATCH")
+            )
     for side, other, what in ((means, spreads, "variance"), (spreads, means, "mean")):
         for parameter, key in side.items():
             role = array_role(key)
             if parameter not in other and role is not None:
-                problems.append(Problem(name, f"{key}: no {what} beside it", f"give {role.partner} too"))
+                problems.append(Problem(name, f"{key}: no {what} beside it", f"give {role.partner} too", "E-NEEDED"))
     parameters = {}
     for parameter, key in means.items():
         spread = spreads.get(parameter, "")
@@ -202,10 +206,14 @@ def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
     _require_arrays(name, *model)
     means, spreads = model
     problems = [
-        Problem(name, f"{key}: a mean, but no log-variance", "give both") for key in means if key not in spreads
+        Problem(name, f"{key}: a mean, but no log-variance", "give both", "E-NEEDED")
+        for key in means
+        if key not in spreads
     ]
     problems += [
-        Problem(name, f"{key}: a log-variance, but no mean", "give both") for key in spreads if key not in means
+        Problem(name, f"{key}: a log-variance, but no mean", "give both", "E-NEEDED")
+        for key in spreads
+        if key not in means
     ]
     parameters = {
         key: GaussianParameter(values, spreads[key], LOG_VARIANCE, f"mean of {key}", f"log-variance of {key}")
@@ -221,6 +229,7 @@ def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
                 "every log-variance is positive, as variances are",
                 "give (means, log-variances), or one dict whose "
                 f"names say it, such as {next(iter(means))}.mean and {next(iter(means))}.variance",
+                "E-NUMBER",
             )
         )
     return build_network(parameters, module, name, problems=tuple(problems))
@@ -239,7 +248,7 @@ def write_pair(bnn: BayesianNetwork, like: Any) -> tuple[dict[str, AnyArray], di
 def _require_arrays(name: str, *dicts: Any) -> None:
     """Raise unless dicts hold arrays by name."""
     if others := [str(key) for arrays in dicts for key, values in arrays.items() if not hasattr(values, "shape")]:
-        raise InputError(name, f"{join_names(others)}: expected arrays or tensors by name")
+        raise InputError(name, f"{join_names(others)}: expected arrays or tensors by name", code="E-TYPE")
 
 
 def _is_ignored(name: str) -> bool:

@@ -151,7 +151,7 @@ def as_bayesian_network(model: Any, module: nn.Module | None = None, name: str =
            [0.01, 0.01, 0.01]])
     """
     if module is not None and not is_module(module):
-        raise InputError(name, f"module: expected a torch module, found {type(module).__name__}")
+        raise InputError(name, f"module: expected a torch module, found {type(module).__name__}", code="E-TYPE")
     return _adapter(model, name).read(model, module, name)
 
 
@@ -182,7 +182,7 @@ def written_like(bnn: BayesianNetwork, like: Any) -> Any:
     array([-4.605, -4.605])
     """
     if not isinstance(bnn, BayesianNetwork):
-        raise InputError(f"expected a consilience.BayesianNetwork, found {type(bnn).__name__}")
+        raise InputError("", f"expected a consilience.BayesianNetwork, found {type(bnn).__name__}", code="E-TYPE")
     return _adapter(like, bnn.name).write(bnn, like)
 
 

@@ -103,7 +103,7 @@ class GaussianParameter:
         """Return what is wrong with it."""
         arrays = {self.mean_name: self.mean, self.spread_name: self.spread}
         if not_floats := [key for key, values in arrays.items() if not is_floating(values)]:
-            return [Problem(name, f"{key} holds {arrays[key].dtype}, not floats") for key in not_floats]
+            return [Problem(name, f"{key} holds {arrays[key].dtype}, not floats", code="E-TYPE") for key in not_floats]
         shapes = tuple(self.mean.shape), tuple(self.spread.shape)
         if shapes[0] != shapes[1]:
             return [
@@ -111,6 +111,7 @@ class GaussianParameter:
                     name,
                     f"{self.spread_name} has shape {shapes[1]}, but {self.mean_name} {shapes[0]}",
                     f"give one {self.form.word} for every mean",
+                    "E-SHAPE",
                 )
             ]
         if non_finite := non_finite_problems(arrays, name):
@@ -127,6 +128,7 @@ class GaussianParameter:
                 name,
                 f"{self.spread_name}: its variances {what} in {self.mean.dtype} ({self.form.word} {value:.3g})",
                 "give every weight a positive finite variance (a tiny one for a parameter that is a point)",
+                "E-NUMBER",
             )
         ]
 
@@ -169,6 +171,7 @@ def build_network(
                 name,
                 f"{gaussian.mean_name}: the module has no parameter {key}",
                 "give a module of this architecture, whose parameters have the same names",
+                "E-MISMATCH",
             )
             for key, gaussian in parameters.items()
             if key not in shapes
@@ -179,6 +182,7 @@ def build_network(
                 f"{gaussian.mean_name} has shape {tuple(gaussian.mean.shape)}, the module's parameter {key} "
                 f"{shapes[key]}",
                 "give a module of this architecture",
+                "E-SHAPE",
             )
             for key, gaussian in parameters.items()
             if key in shapes and tuple(gaussian.mean.shape) != shapes[key]
@@ -186,10 +190,15 @@ def build_network(
         missing = [key for key in shapes if key not in parameters]
         if missing and reports_missing:
             all_problems.append(
-                Problem(name, f"nothing here is the module's parameter {join_names(missing)}", "give it a distribution")
+                Problem(
+                    name,
+                    f"nothing here is the module's parameter {join_names(missing)}",
+                    "give it a distribution",
+                    "E-MISMATCH",
+                )
             )
     if not parameters and not all_problems:
-        all_problems = [Problem(name, "has no weights with a distribution")]
+        all_problems = [Problem(name, "has no weights with a distribution", code="E-NEEDED")]
     if all_problems:
         raise InputError(all_problems)
     means = {key: array_namespace(g.mean).asarray(g.mean, copy=True) for key, g in parameters.items()}
@@ -225,6 +234,7 @@ def require_same_parameters(bnn: BayesianNetwork, shapes: Mapping[str, tuple[int
             bnn.name,
             f"cannot be written like {what}: {join_names(unmatched)}: in one of them only",
             "give a model of its architecture",
+            "E-MISMATCH",
         )
     pairs = {key: (tuple(values.shape), shapes[key]) for key, values in bnn.means.items()}
     if mismatched := [f"{key} {new} and not {old}" for key, (new, old) in pairs.items() if new != old]:

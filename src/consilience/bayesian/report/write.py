@@ -86,12 +86,14 @@ def bayesian_content_of(
 def _check_predictions(predictions: Mapping[str, object] | None) -> dict[str, Predictive]:
     if not predictions:
         return {}
-    expected = Problem("predictions", "expected what consilience.predictive_scores returns, by name of the model")
+    expected = Problem(
+        "predictions", "expected what consilience.predictive_scores returns, by name of the model", code="E-TYPE"
+    )
     if not isinstance(predictions, Mapping):
-        raise InputError(f"{expected}, found {type(predictions).__name__}; write {{'fused': ...}}")
+        raise InputError("", f"{expected}, found {type(predictions).__name__}; write {{'fused': ...}}", code="E-TYPE")
     scores_by_model: dict[str, Predictive] = {}
     for name, scores in predictions.items():
         if not isinstance(scores, Predictive):
-            raise InputError(f"{expected}, found {type(scores).__name__} under {name!r}")
+            raise InputError("", f"{expected}, found {type(scores).__name__} under {name!r}", code="E-TYPE")
         scores_by_model[str(name)] = scores
     return scores_by_model

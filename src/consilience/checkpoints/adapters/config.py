@@ -55,11 +55,15 @@ def config_problems(name: str, config: Mapping[str, Any]) -> Iterator[Problem]:
     for field in ("r", "lora_alpha"):
         value = config.get(field)
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
-            yield Problem(name, f"its {field} must be a positive number, found {value!r}", "save the adapter again")
+            yield Problem(
+                name, f"its {field} must be a positive number, found {value!r}", "save the adapter again", "E-NUMBER"
+            )
     for field in ("rank_pattern", "alpha_pattern"):
         patterns = config.get(field) or {}
         if not isinstance(patterns, Mapping) or not all(_is_positive(value) for value in patterns.values()):
-            yield Problem(name, f"its {field} must give positive numbers by module", "save the adapter again")
+            yield Problem(
+                name, f"its {field} must give positive numbers by module", "save the adapter again", "E-NUMBER"
+            )
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGED_BASE):
         yield Problem(
@@ -93,6 +97,7 @@ def disagreements(
                     "merge adapters of one base, or allow it if both name the same thing (allow_differences)"
                     if field in ("base_model_name_or_path", "revision")
                     else "merge adapters of one kind",
+                    "E-MISMATCH",
                 )
 
 

@@ -222,7 +222,7 @@ def _factor_problems(adapter: Adapter) -> list[Problem]:
         text = f"{_listed(adapter.unknown)}: no factors A and B, which alone can be stacked"
         problems.append(Problem(adapter.name, text, _MERGE_INTO_BASE))
     if not adapter.factors:
-        problems.append(Problem(adapter.name, "has no factors lora_A and lora_B", "save the adapter again"))
+        problems.append(Problem(adapter.name, "has no factors lora_A and lora_B", "save the adapter again", "E-NEEDED"))
     for module, parts in adapter.factors.items():
         if not any({a, b} <= set(parts) for a, b in (("lora_A.weight", "lora_B.weight"), _EMBEDDING)):
             text = f"{module} has {', '.join(sorted(parts))} alone, expected both factors"
@@ -261,7 +261,7 @@ def _shape_problems(adapters: Sequence[Adapter]) -> list[Problem]:
             first, expected = first_with.setdefault(place, (adapter, end))
             if end != expected:
                 text = f"{place} has outputs and inputs {list(end)}, in {first.name} {list(expected)}"
-                problems.append(Problem(adapter.name, text, "merge adapters of one base"))
+                problems.append(Problem(adapter.name, text, "merge adapters of one base", "E-MISMATCH"))
     return problems
 
 
@@ -420,7 +420,10 @@ class _Writer:
         if not np.isfinite(rounded).all():
             largest = float(np.abs(values).max())
             raise InputError(
-                task.name, f"merged values reach {largest:.3g}, beyond {float_type.name}", "choose another dtype"
+                task.name,
+                f"merged values reach {largest:.3g}, beyond {float_type.name}",
+                "choose another dtype",
+                "E-NUMBER",
             )
         self._write(stream, task, encoded.tobytes())
         return rounded.reshape(values.shape)
@@ -437,7 +440,7 @@ class _Writer:
         for (dtype, data), (adapter, _) in zip(stored[1:], owners[1:], strict=True):
             if dtype != first_dtype or not np.array_equal(data, first):
                 text = f"{task.name} is another than in {owners[0][0].name}, so the bases differ"
-                raise InputError(adapter.name, text, "merge adapters of one base")
+                raise InputError(adapter.name, text, "merge adapters of one base", "E-MISMATCH")
         data = first
         if task.dtype != first_dtype:
             values = np.empty(prod(task.shape), dtype=np.float64)

@@ -117,6 +117,7 @@ class DrawsMethod(Options, ABC):
                 " would count it as often",
                 f"sample with the prior raised to 1/{stack.n_sites} and state prior=1/{stack.n_sites}, or state its law"
                 " by variable, to be divided out",
+                "E-NEEDED",
             )
         ]
 
@@ -138,6 +139,7 @@ class DrawsMethod(Options, ABC):
                 f"has {site.n_draws} draws of {stack.n_coordinates} coordinates, and {self.name} needs {least} for its"
                 " covariance",
                 f"draw more; {STILL_WORKS}",
+                "E-NEEDED",
             )
             for name, site in zip(stack.names, stack.sites, strict=True)
             if site.n_draws < least
@@ -147,10 +149,12 @@ class DrawsMethod(Options, ABC):
         return [
             Problem(
                 stack.names[number],
-                "has variables that are functions of each other, so that their covariance is singular",
+                f"has variables that are functions of each other ({stack.called(places)}), so that their covariance is"
+                " singular",
                 "name the parameters alone with only=(...); transformed parameters and generated quantities follow",
+                "E-NUMBER",
             )
-            for number in stack.singular_sites()
+            for number, places in stack.singular_sites().items()
         ]
 
     def _mode_problems(self, stack: Subposteriors) -> list[Problem]:

@@ -196,6 +196,7 @@ class EstimatorAdapter(ABC):
             f"does not keep {self.lacks}",
             "describe it where its data are: cs.describe(model, data="
             + ("X)" if self.needs == "nothing" else "(X, y))"),
+            "E-DESCRIBE",
         )
 
     def written_like(self, fused: Any, like: Any) -> Any:
@@ -302,7 +303,9 @@ def require_two_classes(statistics: Statistics) -> None:
         Saying so.
     """
     if len(statistics.classes or ()) < 2:
-        raise InputError("", "has one class in all, expected two or more", "fuse sites that know others too")
+        raise InputError(
+            "", "has one class in all, expected two or more", "fuse sites that know others too", "E-NUMBER"
+        )
 
 
 def class_priors(statistics: Statistics, parameter: str = "priors") -> Array:

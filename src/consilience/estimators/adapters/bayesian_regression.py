@@ -24,7 +24,9 @@ _EPS = float(np.finfo(np.float64).eps)
 
 def _one_target(statistics: Statistics) -> None:
     if statistics.target_shape:
-        raise InputError("y", f"expected one target, found {statistics.n_targets}", "fit one model for each target")
+        raise InputError(
+            "y", f"expected one target, found {statistics.n_targets}", "fit one model for each target", "E-SHAPE"
+        )
 
 
 @cache

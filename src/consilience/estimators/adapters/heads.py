@@ -90,10 +90,13 @@ class HeadAdapter(EstimatorAdapter):
         """
         if isinstance(model, FittedHead):
             raise InputError(
-                f"a {self.class_name}", "has no sums, only what was made of them", "give the fusion, or its file"
+                f"a {self.class_name}",
+                "has no sums, only what was made of them",
+                "give the fusion, or its file",
+                "E-NEEDED",
             )
         if model.statistics is None:
-            raise InputError(f"this {self.class_name} is not fitted yet; call fit first")
+            raise InputError("", f"this {self.class_name} is not fitted yet; call fit first", code="E-UNFITTED")
         statistics: Statistics = model.statistics
         return statistics
 
@@ -103,7 +106,7 @@ class HeadAdapter(EstimatorAdapter):
             value: Any = parameters.get(name)
             if not is_number(value) or (name in ("shrinkage", "reg_param") and value > 1.0):
                 expected = "from 0 to 1" if name in ("shrinkage", "reg_param") else "that is not negative"
-                return Problem(name, f"expected a number {expected}, found {str(value)[:40]}")
+                return Problem(name, f"expected a number {expected}, found {str(value)[:40]}", code="E-NUMBER")
         return None
 
     @abstractmethod
@@ -173,7 +176,9 @@ class LDAHeadAdapter(PooledHeadAdapter):
         shrinkage, d = float(statistics.parameters["shrinkage"]), statistics.n_columns
         if moments.n <= len(moments.n_by_class) and shrinkage == 0:
             raise InputError(
-                "", f"has {moments.n:g} rows of {len(moments.n_by_class)} classes; a covariance takes more"
+                "",
+                f"has {moments.n:g} rows of {len(moments.n_by_class)} classes; a covariance takes more",
+                code="E-FEW",
             )
         within = moments.within
         if moments.noise_variance:
@@ -313,7 +318,7 @@ def set_ridge_rows(head: LinearHead, moments: HeadMoments, ridge: float) -> None
 def set_posterior_rows(head: BayesianLinearHead, moments: HeadMoments) -> None:
     """Set on a head the posterior of its rows, with the ridge of the greatest evidence."""
     if moments.n < 3:
-        raise InputError("", f"has {moments.n:g} rows, expected three or more")
+        raise InputError("", f"has {moments.n:g} rows, expected three or more", code="E-FEW")
     deviations = column_deviations(moments)
     gram, cross = scaled_system(moments, deviations)
     values, vectors = linalg.eigh(gram)

@@ -163,7 +163,7 @@ def number(parameters: Mapping[str, Any], name: str) -> float:
     """
     value = decode(parameters.get(name))
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0.0:
-        raise InputError(name, f"expected a number that is not negative, found {value!r:.40}")
+        raise InputError(name, f"expected a number that is not negative, found {value!r:.40}", code="E-NUMBER")
     return float(value)
 
 
@@ -196,6 +196,7 @@ def solve_positive(matrix: Array, vector: Array, name: str) -> Array:
             name,
             "has coefficients that its rows do not determine: its information is singular",
             "fit with a penalty, fewer columns, or more rows",
+            "E-NUMBER",
         )
     solution: Array = np.linalg.solve(scaled, vector / scale) / scale
     return solution
@@ -228,6 +229,7 @@ def checked_expansion(name: str, hessian: Array, gradient: Array, *, is_separate
             f"is {distance:.2g} standard errors from the fit of these data: it was fitted to other rows, with weights,"
             " or stopped before its solver converged",
             "give data and sample_weight as they were in fit; raise max_iter, or scale the columns",
+            "E-MISMATCH",
         )
     scale = np.sqrt(np.diag(hessian))
     lowest = np.linalg.eigvalsh(hessian / np.outer(scale, scale))[0]
@@ -264,7 +266,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
             return 0.0
         inverse = number(parameters, "C")
         if inverse == 0.0:
-            raise InputError("C", "is 0, expected a positive number")
+            raise InputError("C", "is 0, expected a positive number", code="E-NUMBER")
         return 1.0 / inverse
 
     def sums_of_model(
@@ -287,7 +289,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         if parameters.get("fit_intercept", True):
             theta = np.hstack([theta, np.asarray(model.intercept_, dtype=np.float64)[:, None]])
         if theta.shape[0] != (1 if n_classes == 2 else n_classes):
-            raise InputError(name, f"has coefficients of shape {theta.shape} for {n_classes} classes")
+            raise InputError(name, f"has coefficients of shape {theta.shape} for {n_classes} classes", code="E-SHAPE")
         if n_classes == 2:
             theta = np.vstack([-theta / 2.0, theta / 2.0])  # (C, p)
         law = Multinomial(A, numbers, weights, theta)
@@ -435,7 +437,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
         del numbers, n_classes, products
         name = f"this {self.class_name}"
         if rows.y.ndim != 1:
-            raise InputError("y", f"has shape {rows.y.shape}, expected one target")
+            raise InputError("y", f"has shape {rows.y.shape}, expected one target", code="E-SHAPE")
         A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)  # (n, p)
         weights = np.ones(len(A)) if rows.weights is None else rows.weights
         beta = np.asarray(model.coef_, dtype=np.float64)
@@ -489,7 +491,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
 
     def _law_of(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> Tweedie:
         if rows.y.ndim != 1:
-            raise InputError("y", f"has shape {rows.y.shape}, expected one target")
+            raise InputError("y", f"has shape {rows.y.shape}, expected one target", code="E-SHAPE")
         A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)
         weights = np.ones(len(A)) if rows.weights is None else rows.weights
         return self._law(coefficients, A, rows.y, weights, parameters)
@@ -539,7 +541,9 @@ class TweedieRegressorAdapter(GeneralisedLinearAdapter):
         """Refuse the identity link of means that must be positive."""
         power = decode(parameters.get("power"))
         if isinstance(power, int | float) and power < 0.0:
-            return Problem("power", f"{power:g} has a curvature that is not positive", "fit with power 0, 1 or more")
+            return Problem(
+                "power", f"{power:g} has a curvature that is not positive", "fit with power 0, 1 or more", "E-NUMBER"
+            )
         if power != 0.0 and parameters.get("link") == "identity":
             return Problem("link", "identity of positive means may leave them", "fit with link='log'")
         return None

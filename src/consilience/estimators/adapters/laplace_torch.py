@@ -148,12 +148,18 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
         sizes = {key: prod(shape) for key, shape in self.shapes_of(model).items()}
         if mean.shape != (sum(sizes.values()),):
             raise InputError(
-                name, f"has a mean of shape {mean.shape}, and covers {sum(sizes.values())} weights", "fit it again"
+                name,
+                f"has a mean of shape {mean.shape}, and covers {sum(sizes.values())} weights",
+                "fit it again",
+                "E-SHAPE",
             )
         curvature = _numbers(model.H)
         if curvature.shape != (len(mean), len(mean)) or not (np.isfinite(curvature).all() and np.isfinite(mean).all()):
             raise InputError(
-                name, f"has no finite mean and curvature of its {len(mean)} weights", "train it again, and fit"
+                name,
+                f"has no finite mean and curvature of its {len(mean)} weights",
+                "train it again, and fit",
+                "E-NUMBER",
             )
         precision = np.broadcast_to(_numbers(model.prior_precision_diag), mean.shape)
         centre = np.broadcast_to(_numbers(model.prior_mean), mean.shape)
@@ -178,7 +184,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
         counts = statistics.counts
         precision = _by_weight(statistics, "prior_precision")
         if not np.all(precision >= 0.0):
-            raise InputError("prior_precision", "has negative values, expected none")
+            raise InputError("prior_precision", "has negative values, expected none", code="E-NUMBER")
         return counts[INFORMATION], counts[SHIFT], counts[PRIOR], precision
 
     def prior_shift(self, statistics: Statistics) -> Array:
@@ -202,7 +208,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
                 f"has {odd} of shape {_shape(its.get(odd))}, expected {_shape(ours.get(odd))} as in {first_label}:"
                 " weights are matched by name and position"
             )
-            return [Problem("", text, "train one architecture at all sites, from one start")]
+            return [Problem("", text, "train one architecture at all sites, from one start", "E-MISMATCH")]
         if first.parameters.get("frozen") != site.parameters.get("frozen"):
             return [self.other_frozen(first_label)]
         return []
@@ -214,6 +220,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
             f"has other frozen weights or buffers than {first_label}, such as running means of a batch normalisation,"
             " which no posterior covers",
             "train with layer or group normalisation, or freeze the same values at all sites",
+            "E-MISMATCH",
         )
 
     def rebuild(self, statistics: Statistics) -> FusedLaplace:
@@ -255,17 +262,27 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
     def _require_same_network(self, fused: FusedLaplace, like: Any) -> None:
         if isinstance(like, FusedLaplace) or not self.accepts(like):
             raise InputError(
-                "like", f"is a {type(like).__name__}, expected a fitted {self.class_name} of laplace-torch"
+                "like",
+                f"is a {type(like).__name__}, expected a fitted {self.class_name} of laplace-torch",
+                code="E-TYPE",
             )
         if not self.is_fitted(like):
-            raise InputError("like", f"this {self.class_name} is not fitted", "call fit(train_loader) first")
+            raise InputError(
+                "like", f"this {self.class_name} is not fitted", "call fit(train_loader) first", "E-UNFITTED"
+            )
         if self.shapes_of(like) != dict(fused.weights):
             raise InputError(
-                "like", f"covers other weights than the fused {self.class_name}", "give one that was fused"
+                "like",
+                f"covers other weights than the fused {self.class_name}",
+                "give one that was fused",
+                "E-MISMATCH",
             )
         if self.frozen_digest(like) != fused.parameters["frozen"]:
             raise InputError(
-                "like", "has other frozen weights or buffers than what was fused", "give one that was fused"
+                "like",
+                "has other frozen weights or buffers than what was fused",
+                "give one that was fused",
+                "E-MISMATCH",
             )
 
 
@@ -307,6 +324,7 @@ class FullLaplaceAdapter(LaplaceTorchAdapter):
                 " are of different modes",
                 "train all sites from one start (and say so by prior_mean, its weights), fit the last layer of one"
                 ' network everywhere, or fuse hessian_structure="diag", whose units are matched',
+                "E-MISMATCH",
             )
         ]
 
@@ -335,6 +353,7 @@ class FullLLLaplaceAdapter(LaplaceTorchAdapter):
             "",
             f"has the last layer of other features than {first_label}: the layers before it differ by their digest",
             "fit the last layer on one network whose other layers are the same at all sites",
+            "E-MISMATCH",
         )
 
 
@@ -362,11 +381,11 @@ def _shapes(statistics: Statistics) -> dict[str, tuple[int, ...]]:
         stated = decode(statistics.parameters["weights"])
         shapes = {str(name): tuple(int(length) for length in shape) for name, shape in stated.items()}
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise InputError("weights", "expected the shapes of weights by name") from None
+        raise InputError("weights", "expected the shapes of weights by name", code="E-SHAPE") from None
     if min((length for shape in shapes.values() for length in shape), default=1) < 1 or (
         sum(map(prod, shapes.values())) != statistics.n_columns
     ):
-        raise InputError("weights", f"have shapes that are not of {statistics.n_columns} weights")
+        raise InputError("weights", f"have shapes that are not of {statistics.n_columns} weights", code="E-SHAPE")
     return shapes
 
 
@@ -388,9 +407,11 @@ def _by_weight(statistics: Statistics, name: str) -> Array:
     try:
         values = np.atleast_1d(np.asarray(decode(statistics.parameters[name]), dtype=np.float64))
     except (KeyError, TypeError, ValueError):
-        raise InputError(name, "expected a number, or one for each weight") from None
+        raise InputError(name, "expected a number, or one for each weight", code="E-SHAPE") from None
     if values.ndim != 1 or not np.isfinite(values).all() or len(values) not in (1, len(sizes), q):
-        raise InputError(name, f"expected 1, {len(sizes)} or {q} finite numbers, found shape {values.shape}")
+        raise InputError(
+            name, f"expected 1, {len(sizes)} or {q} finite numbers, found shape {values.shape}", code="E-NUMBER"
+        )
     if len(values) == 1:
         return np.full(q, values[0])
     return values if len(values) == q else np.repeat(values, sizes)
@@ -413,6 +434,7 @@ def _positive_part(curvature: Array, name: str) -> Array:
             name,
             "has a curvature that is not positive semidefinite: it is no normal law without its prior",
             "fit with a Gauss-Newton backend, which is laplace-torch's default",
+            "E-NUMBER",
         )
     positive: Array = (vectors * np.maximum(values, 0.0)) @ vectors.T
     return symmetric_part(positive)

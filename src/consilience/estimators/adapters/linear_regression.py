@@ -164,7 +164,9 @@ def ridge_coefficients(gram: Array, cross: Array, alpha: Any) -> Array:
     """
     alphas = np.asarray(alpha, dtype=np.float64).ravel()
     if len(alphas) not in (1, cross.shape[1]):
-        raise InputError("alpha", f"has {len(alphas)} values, expected 1 or {cross.shape[1]}, one for each target")
+        raise InputError(
+            "alpha", f"has {len(alphas)} values, expected 1 or {cross.shape[1]}, one for each target", code="E-SHAPE"
+        )
     alphas = np.broadcast_to(alphas, cross.shape[1])
     coefficients = np.empty_like(cross)
     for penalty in np.unique(alphas):

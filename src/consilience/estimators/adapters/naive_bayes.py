@@ -103,7 +103,7 @@ class CountAdapter(RefittedAdapter):
         """Return the counts of every row."""
         del parameters
         if (X.data if sparse.issparse(X) else X).min(initial=0.0) < 0:
-            raise InputError("X", f"has negative values, and a {self.class_name} counts")
+            raise InputError("X", f"has negative values, and a {self.class_name} counts", code="E-NUMBER")
         return X
 
     def sums_of_rows(
@@ -176,7 +176,9 @@ class CategoricalNBAdapter(CountAdapter):
         """Return the shapes of counts by class and category."""
         categories = statistics.maxima.get(CATEGORIES, np.ones(statistics.n_columns))
         if not np.all((categories >= 1.0) & (categories == np.rint(categories))):
-            raise InputError(CATEGORIES, "expected whole numbers of one category or more for each column")
+            raise InputError(
+                CATEGORIES, "expected whole numbers of one category or more for each column", code="E-NUMBER"
+            )
         shapes = super().array_shapes(statistics)
         shapes[f"counts {FEATURE_COUNTS!r}"] = (len(statistics.classes or ()), int(categories.sum()))
         return {**shapes, f"maxima {CATEGORIES!r}": (statistics.n_columns,)}
@@ -188,7 +190,7 @@ class CategoricalNBAdapter(CountAdapter):
         del products
         codes = rows.X.astype(np.int64)
         if codes.min(initial=0) < 0:
-            raise InputError("X", "has negative values, expected codes of categories from 0")
+            raise InputError("X", "has negative values, expected codes of categories from 0", code="E-NUMBER")
         weights = np.ones(rows.n) if rows.weights is None else rows.weights
         counted = []
         for column in codes.T:

@@ -35,7 +35,7 @@ class NearestCentroidAdapter(ClassMomentsAdapter):
         n, n_classes = float(total.n), len(record.n)
         require_two_classes(statistics)
         if not np.any(total.variances > 0):
-            raise InputError("", "all columns are constant over all rows", "leave them out")
+            raise InputError("", "all columns are constant over all rows", "leave them out", "E-NUMBER")
         priors = statistics.parameters.get("priors", "uniform")
         if priors == "empirical":
             model.class_prior_ = record.n / n

@@ -49,6 +49,7 @@ class StandardScalerAdapter(RefittedAdapter):
                 "a StandardScaler",
                 "with with_mean=False and with_std=False does not keep the means of its columns",
                 "describe it where its data are: cs.describe(model, data=X)",
+                "E-NEEDED",
             )
         n = np.array(np.broadcast_to(np.asarray(model.n_samples_seen_, dtype=np.float64), d))
         mean = np.asarray(model.mean_, dtype=np.float64)

@@ -90,7 +90,7 @@ class PCAAdapter(SecondMomentsAdapter):
         record = whole_moments(statistics)
         n, d = float(record.n), record.n_columns
         if n < 2:
-            raise InputError("", f"has {n:g} rows in all, expected two or more")
+            raise InputError("", f"has {n:g} rows in all, expected two or more", code="E-FEW")
         values, axes = principal_axes(record.scatter, n)
         variances = values / (n - 1)
         shares = variances / variances.sum()
@@ -121,7 +121,7 @@ def _number_of_components(wanted: Any, solver: str, variances: Array, shares: Ar
     if isinstance(wanted, float) and 0 < wanted < 1:
         return int(np.searchsorted(np.cumsum(shares), wanted, side="right") + 1)
     if not 0 <= wanted <= most:
-        raise InputError("n_components", f"is {wanted}, expected at most {most}")
+        raise InputError("n_components", f"is {wanted}, expected at most {most}", code="E-NUMBER")
     return int(wanted)
 
 
@@ -143,7 +143,7 @@ class IncrementalPCAAdapter(PCAAdapter):
         values, axes = principal_axes(record.scatter, n)
         kept = len(values) if model.n_components is None else int(model.n_components)
         if kept > len(values):
-            raise InputError("n_components", f"is {kept}, expected at most {len(values)}")
+            raise InputError("n_components", f"is {kept}, expected at most {len(values)}", code="E-NUMBER")
         variances = values / (n - 1)
         model.batch_size_ = 5 * d if model.batch_size is None else model.batch_size
         model.n_samples_seen_, model.n_components_ = int(n), kept
@@ -169,7 +169,7 @@ class TruncatedSVDAdapter(SecondMomentsAdapter):
         values, axes = principal_axes(record.raw_scatter(), n)
         kept = int(model.n_components)
         if kept > len(values):
-            raise InputError("n_components", f"is {kept}, expected at most {len(values)}")
+            raise InputError("n_components", f"is {kept}, expected at most {len(values)}", code="E-NUMBER")
         model.components_ = axes[:kept].copy()
         model.explained_variance_ = np.einsum("kd,de,ke->k", model.components_, record.scatter / n, model.components_)
         model.explained_variance_ratio_ = model.explained_variance_ / float(record.variances.sum() / n)
@@ -196,7 +196,7 @@ class FactorAnalysisAdapter(SecondMomentsAdapter):
         variances = np.diagonal(covariance)
         noise = np.ones(d) if model.noise_variance_init is None else np.array(model.noise_variance_init, np.float64)
         if len(noise) != d:
-            raise InputError("noise_variance_init", f"has {len(noise)} values, expected {d}")
+            raise InputError("noise_variance_init", f"has {len(noise)} values, expected {d}", code="E-SHAPE")
         constant = d * log(2.0 * pi) + count
         likelihoods: list[float] = []
         previous = -np.inf

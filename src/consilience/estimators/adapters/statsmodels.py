@@ -112,7 +112,7 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         """Return joint moments of columns and target."""
         del numbers, n_classes, parameters, products
         if rows.y.ndim != 1:
-            raise InputError("y", f"has shape {rows.y.shape}, expected one target")
+            raise InputError("y", f"has shape {rows.y.shape}, expected one target", code="E-SHAPE")
         return joint_moments(rows)
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
@@ -125,6 +125,7 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
                 f"this {self.class_name}",
                 "has no rows any more",
                 "describe it with its data: cs.describe(result, (X, y))",
+                "E-SHAPE",
             )
         weights = np.asarray(model.model.weights, dtype=np.float64) * np.ones(len(X))
         is_weighted = self.class_name == "WLS"
@@ -134,7 +135,9 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         """Return coefficients, covariance, scale and likelihood, which are those of all rows."""
         record, d = statistics.rows, statistics.n_columns
         if statistics.n_targets != 1 or record.n_columns != d + 1:
-            raise InputError(f"a {self.class_name}", "has sums of another number of columns than it names")
+            raise InputError(
+                f"a {self.class_name}", "has sums of another number of columns than it names", code="E-SHAPE"
+            )
         n, w = float(record.n), float(record.weight)
         is_constant = np.diag(record.scatter)[:d] <= _CONSTANT * w * record.mean[:d] ** 2
         constant, others = np.flatnonzero(is_constant & (record.mean[:d] != 0.0)), np.flatnonzero(~is_constant)
@@ -143,11 +146,14 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
                 f"the {self.class_name} of all sites",
                 f"has {d} columns that {n:g} rows do not determine",
                 "leave out columns that are zero or constant beside the constant, or bring more rows",
+                "E-NUMBER",
             )
         products = record.scatter if len(constant) else record.raw_scatter()
         inverse = solve_penalised(products[np.ix_(others, others)], np.eye(len(others)), 0.0)
         if inverse is None:
-            raise InputError(f"the {self.class_name} of all sites", "has columns that are linearly dependent")
+            raise InputError(
+                f"the {self.class_name} of all sites", "has columns that are linearly dependent", code="E-NUMBER"
+            )
         params, covariance = np.zeros(d), np.zeros((d, d))
         params[others] = inverse @ products[others, d]
         covariance[np.ix_(others, others)] = inverse
@@ -233,16 +239,23 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
             theta = theta if theta.ndim == 1 else theta.T.ravel()  # equation by equation, as the covariance
         except (AttributeError, TypeError, ValueError, np.linalg.LinAlgError) as error:
             raise InputError(
-                name, f"has no covariance of its coefficients ({error})", "fit without regularisation"
+                name, f"has no covariance of its coefficients ({error})", "fit without regularisation", "E-NEEDED"
             ) from error
         q = len(theta)
         deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0)) if covariance.shape == (q, q) else np.zeros(q)
         if not np.all(np.isfinite(covariance)) or not np.all(deviations > 0.0):
-            raise InputError(name, "has a covariance of its coefficients that is none: rows do not determine them all")
+            raise InputError(
+                name,
+                "has a covariance of its coefficients that is none: rows do not determine them all",
+                code="E-NUMBER",
+            )
         scaled = covariance / np.outer(deviations, deviations)
         if np.linalg.eigvalsh(scaled)[0] < q * np.finfo(np.float64).eps:
             raise InputError(
-                name, "has a singular covariance: rows do not determine all coefficients", "fit fewer columns"
+                name,
+                "has a singular covariance: rows do not determine all coefficients",
+                "fit fewer columns",
+                "E-NUMBER",
             )
         hessian = symmetric_part(np.linalg.inv(scaled) / np.outer(deviations, deviations))
         n = float(model.nobs) if hasattr(model, "nobs") else float(len(model.model.endog))
@@ -524,7 +537,7 @@ class MNLogitAdapter(LikelihoodAdapter):
         """Return the number of coefficients of all equations."""
         categories = statistics.parameters.get("categories")
         if not isinstance(categories, list) or len(categories) < 2:
-            raise InputError("categories", "are those of a MNLogit, two or more, found none")
+            raise InputError("categories", "are those of a MNLogit, two or more, found none", code="E-NEEDED")
         return statistics.n_columns * (len(categories) - 1)
 
     def _law(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> Multinomial:
@@ -580,7 +593,7 @@ class PHRegAdapter(ModelLikelihoodAdapter):
         from statsmodels.duration.hazard_regression import PHReg
 
         if rows.y.ndim != 2 or rows.y.shape[1] != 2:
-            raise InputError("y", f"has shape {rows.y.shape}, expected two columns: time and status")
+            raise InputError("y", f"has shape {rows.y.shape}, expected two columns: time and status", code="E-SHAPE")
         return PHReg(rows.y[:, 0], rows.X, status=rows.y[:, 1], ties=str(parameters["ties"])), {}
 
 

@@ -67,7 +67,7 @@ class AlignedHeads:
             For a site that was not aligned.
         """
         if site not in self.maps:
-            raise InputError(site, f"was not aligned; there are {', '.join(list(self.maps)[:8])}")
+            raise InputError(site, f"was not aligned; there are {', '.join(list(self.maps)[:8])}", code="E-NEEDED")
         matrix, shift = self.maps[site]
         head: LinearHead = rebuild(self.statistics)
         return head.set_rows(head.coef_ @ matrix, head.intercept_ + head.coef_ @ shift)
@@ -109,7 +109,7 @@ def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
     sites = {site.name: site.statistics for site in described}
     if any(TOTAL not in site.moments or site.parameters.get("features") is None for site in sites.values()):
         raise InputError(
-            "models", "are no ridge or lda heads", "fit cs.learners.Head('lda', features=...) at the sites"
+            "models", "are no ridge or lda heads", "fit cs.learners.Head('lda', features=...) at the sites", "E-TYPE"
         )
     if noisy := [name for name, site in sites.items() if NOISE in site.counts]:
         raise InputError(

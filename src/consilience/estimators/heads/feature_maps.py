@@ -154,7 +154,10 @@ class ModuleFeatures(FeatureMap):
         self._refuse_training()
         if self._measure() != self._digest:
             raise InputError(
-                f"features: {self.name}", "has other weights than when the head was made", "freeze it, and fit again"
+                f"features: {self.name}",
+                "has other weights than when the head was made",
+                "freeze it, and fit again",
+                "E-MISMATCH",
             )
         tensor = inputs if isinstance(inputs, torch.Tensor) else torch.as_tensor(np.asarray(inputs))
         parameter = next(self.module.parameters(), None)
@@ -196,7 +199,9 @@ class TransformerFeatures(FeatureMap):
         apply = getattr(transformer, "transform", transformer)
         if not callable(apply):
             raise InputError(
-                "features", f"is a {type(transformer).__name__}, expected a module, a transformer or a function"
+                "features",
+                f"is a {type(transformer).__name__}, expected a module, a transformer or a function",
+                code="E-TYPE",
             )
         self._apply: Callable[[Any], Any] = apply
         self._stated = digest
@@ -210,6 +215,7 @@ class TransformerFeatures(FeatureMap):
                 "features",
                 f"is a {type(self.transformer).__name__}, whose content has no digest that sites could compare",
                 'name what it is: cs.features.frozen(function, digest="resnet18, ImageNet, release 1")',
+                "E-TYPE",
             )
         digest = hashlib.sha256()
         _walk(digest, self.transformer, 0)
@@ -237,7 +243,10 @@ class TransformerFeatures(FeatureMap):
         """Return what the transformer makes of inputs (n, d); refuses one that was fitted anew."""
         if self._stated is None and self._measure() != self._digest:
             raise InputError(
-                f"features: {self.name}", "was fitted anew since the head was made", "freeze it, and fit the head again"
+                f"features: {self.name}",
+                "was fitted anew since the head was made",
+                "freeze it, and fit the head again",
+                "E-MISMATCH",
             )
         try:
             outputs = self._apply(inputs)
@@ -312,6 +321,7 @@ def map_of_record(record: str, makers: Mapping[str, Callable[..., FeatureMap]]) 
             f"features: {stated['kind']}",
             f"come out as {made.digest[:12]} here, expected {stated['digest'][:12]}",
             "use the release of NumPy that made them",
+            "E-MISMATCH",
         )
     return remember(made)
 
@@ -346,11 +356,24 @@ def as_rows(values: Any, name: str) -> Array:
         array = np.asarray(values)
         array = array if array.dtype == np.float32 else array.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError(name, "expected rows of numbers") from None
+        raise InputError(name, "expected rows of numbers", code="E-TYPE") from None
     if array.ndim != 2:
-        raise InputError(name, f"expected a row of features for each input, found shape {array.shape}")
-    if not np.all(np.isfinite(array)):
-        raise InputError(name, "has features that are NaN or infinite")
+        raise InputError(
+            name,
+            f"expected a row of features for each input, found shape {array.shape}",
+            "give rows (n, columns), or features= that make such of each input",
+            "E-SHAPE",
+        )
+    is_odd = ~np.isfinite(array)
+    if np.any(is_odd):
+        row, column = np.argwhere(is_odd)[0]
+        raise InputError(
+            name,
+            f"has features that are NaN or infinite ({is_odd.any(axis=1).sum():,} of {len(array):,} rows; the first is"
+            f" row {row}, feature {column}, counted from 0)",
+            "leave these rows out, or impute them alike at all sites",
+            "E-NUMBER",
+        )
     return array
 
 

@@ -180,9 +180,10 @@ class Head:
                 "y",
                 f"expected one class for each of the {len(rows)} rows, found shape {targets.shape}",
                 "real targets, one or several, take Head('ridge_regression')" if targets.ndim == 2 else "",
+                "E-SHAPE",
             )
         if len(rows) == 0:
-            raise InputError("X", "has no rows")
+            raise InputError("X", "has no rows", code="E-SHAPE")
         numbers = labels.numbers_of(targets)
         rows = clip_norms(rows, None if noise is None else noise.norm_bound)
         is_held = self._hold_out(rows, targets, held_out, generator)
@@ -225,7 +226,9 @@ class Head:
         is_held = self._hold_out(rows, y, held_out, rng)
         rows, y = rows[~is_held], y[~is_held]
         if len(rows) < max(min_count, 1.0):
-            raise InputError("y", f"has {len(rows)} rows, fewer than {max(min_count, 1):g}: nothing may leave")
+            text = f"has {len(rows)} rows, fewer than {max(min_count, 1):g}: nothing may leave"
+            remedy = "take more rows, or a lower min_count=" if len(rows) else "take more rows"
+            raise InputError("y", text, remedy, "E-FEW")
         sums = self._adapter.sums_of_rows(SiteRows(rows, y), None, 0, self.parameters, products=False)
         self.statistics = Statistics(
             self.head_kind,
@@ -247,7 +250,7 @@ class Head:
             Before `fit`.
         """
         if self.statistics is None:
-            raise InputError("this head is not fitted yet; call fit first")
+            raise InputError("", "this head is not fitted yet; call fit first", code="E-UNFITTED")
         model: FittedHead = rebuild(self.statistics)
         return model
 
@@ -272,14 +275,16 @@ class Head:
         """
         statistics = getattr(fused, "statistics", fused)
         if self._held_out is None or not len(self._held_out[0]):
-            raise InputError("head", "has no rows held out", "fit it with held_out=0.1")
+            raise InputError("head", "has no rows held out", "fit it with held_out=0.1", "E-SHAPE")
         ridge_kinds = {KINDS[name].kind for name in ("ridge", "ridge_regression")}
         if not isinstance(statistics, Statistics) or statistics.kind not in ridge_kinds:
-            raise InputError("fused", "is no fusion of ridge heads")
+            raise InputError("fused", "is no fusion of ridge heads", code="E-TYPE")
         if statistics.kind != self.head_kind and KINDS["ridge_regression"].kind in (statistics.kind, self.head_kind):
-            raise InputError("fused", f"is of {statistics.kind}, and this head is a {self.head_kind}")
+            raise InputError(
+                "fused", f"is of {statistics.kind}, and this head is a {self.head_kind}", code="E-MISMATCH"
+            )
         if statistics.parameters[FEATURES] != self.features.record:
-            raise InputError("fused", "is of other features than this head")
+            raise InputError("fused", "is of other features than this head", code="E-MISMATCH")
         return error_curve(statistics, *self._held_out, ridges=ridges)
 
 
@@ -294,12 +299,16 @@ def real_targets(y: Any, n: int) -> Array:
     try:
         targets: Array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("y", "expected a number for every row, found texts", "classes take Head('ridge')") from None
+        raise InputError(
+            "y", "expected a number for every row, found texts", "classes take Head('ridge')", "E-TYPE"
+        ) from None
     if targets.ndim not in (1, 2) or len(targets) != n or 0 in targets.shape[1:]:
-        raise InputError("y", f"expected a number, or a row of them, for each of the {n} rows, found {targets.shape}")
+        raise InputError(
+            "y", f"expected a number, or a row of them, for each of the {n} rows, found {targets.shape}", code="E-SHAPE"
+        )
     if not np.all(np.isfinite(targets)):
         row = int(np.argwhere(~np.isfinite(targets))[0][0])
-        raise InputError("y", f"row {row}, counted from 0, is not finite")
+        raise InputError("y", f"row {row}, counted from 0, is not finite", code="E-NUMBER")
     return targets
 
 
@@ -322,11 +331,13 @@ def _without_thin_classes(
     is_kept = (counts > 0) & (counts >= min_count)
     thin = np.flatnonzero((counts > 0) & ~is_kept)
     if not np.any(is_kept):
-        remedy = "real numbers take Head('ridge_regression')" if labels.array().dtype.kind == "f" else ""
-        raise InputError("y", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", remedy)
+        remedy = "min_count=0 keeps classes of fewer"
+        if labels.array().dtype.kind == "f":
+            remedy += "; real numbers take Head('ridge_regression')"
+        raise InputError("y", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", remedy, "E-FEW")
     for number in thin.tolist():
         text = f"has {counts[number]} rows, fewer than {min_count:g}: they are in no sum"
-        problem = Problem(f"class {labels.names[number]}", text, "min_count=0 keeps them")
+        problem = Problem(f"class {labels.names[number]}", text, "min_count=0 keeps them", "E-FEW")
         warn_caller(str(problem), WithheldWarning)
     kept = np.flatnonzero(is_kept)
     position_of = np.full(len(labels), -1)
@@ -349,7 +360,7 @@ def _disturbed(
     counts, sums, products = noise.disturb(statistics.counts[ROWS], statistics.counts[SUMS], total.raw_scatter(), rng)
     kept = np.flatnonzero(counts >= max(min_count, 1.0))
     if not len(kept):
-        raise InputError("noise", "leaves no class with enough rows", "take a larger epsilon, or join sites")
+        raise InputError("noise", "leaves no class with enough rows", "take a larger epsilon, or join sites", "E-FEW")
     n = counts[kept].sum()
     mean = sums[kept].sum(axis=0) / n
     scatter = products - n * np.outer(mean, mean)

@@ -10,6 +10,7 @@ from scipy.special import log_softmax
 from scipy.stats import t as student_t
 
 from consilience.checks import Array
+from consilience.core.paired import LEVEL
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.heads.feature_maps import FeatureMap, as_rows, frozen, parsed_record
 from consilience.files.labelled_arrays import read_labelled_arrays
@@ -88,6 +89,7 @@ class FittedHead(ABC):
                 f"features: {made.name}",
                 f"have the digest {made.digest[:12]}, expected {stated['digest'][:12]} of {stated['name']}",
                 "give the module or transformer that the sites used, with its weights",
+                "E-MISMATCH",
             )
         copy = object.__new__(type(self))
         copy.__dict__ = {**self.__dict__, "features": made}
@@ -109,10 +111,10 @@ class FittedHead(ABC):
         """
         if self.features is None:
             name = parsed_record(self.features_record_)["name"]
-            raise InputError("features", f"are of {name}, which no file holds", REMEDY)
+            raise InputError("features", f"are of {name}, which no file holds", REMEDY, "E-NEEDED")
         rows = as_rows(self.features(X), f"features: {self.features.name}")
         if rows.shape[1] != self.n_features_in_:
-            raise InputError("X", f"has {rows.shape[1]} features, expected {self.n_features_in_}")
+            raise InputError("X", f"has {rows.shape[1]} features, expected {self.n_features_in_}", code="E-SHAPE")
         return clip_norms(rows, self.norm_bound_)
 
     def labelled_features(self, data: Any) -> tuple[Array, Any]:
@@ -121,7 +123,7 @@ class FittedHead(ABC):
             return self.features_of(data[0]), data[1]
         arrays = read_labelled_arrays(data)
         if arrays.labels is None:
-            raise InputError(data, "has no array y", "write a .npz with x and y")
+            raise InputError(data, "has no array y", "write a .npz with x and y", "E-NEEDED")
         return self.features_of(arrays.inputs), arrays.labels
 
     @abstractmethod
@@ -220,7 +222,7 @@ class BayesianLinearHead(LinearHead):
         spread = 1.0 + 1.0 / self.n_rows_ + np.einsum("nd,de,ne->n", centred, self.covariance_, centred)
         return np.sqrt(spread)[:, None] * np.sqrt(self.noise_variance_)
 
-    def interval(self, X: Any, level: float = 0.9) -> Array:
+    def interval(self, X: Any, level: float = LEVEL) -> Array:
         """Return the central intervals (n, C, 2) of the scores at a level."""
         scores, scale = self.decision_function(X), self.deviations(X)
         width = student_t.ppf(0.5 + level / 2.0, self.degrees_of_freedom_) * scale
@@ -259,7 +261,7 @@ class BayesianRegressionHead(RealTargets, BayesianLinearHead):
         """Return the scale (n,) or (n, q) of each target's predictive distribution, Student's t."""
         return self._as_targets(super().deviations(X))
 
-    def interval(self, X: Any, level: float = 0.9) -> Array:
+    def interval(self, X: Any, level: float = LEVEL) -> Array:
         """Return the central predictive intervals (n, 2) or (n, q, 2) of the targets at a level."""
         scores, scale = self.decision_function(X), super().deviations(X)
         width = student_t.ppf(0.5 + level / 2.0, self.degrees_of_freedom_) * scale

@@ -134,5 +134,7 @@ class GaussianMechanism:
         triangle = np.triu(rng.standard_normal(products.shape), 1) * (s / sqrt(2.0))
         noisy_products = products + triangle + triangle.T + np.diag(s * rng.standard_normal(len(products)))
         if not np.any(noisy_counts > 0):
-            raise InputError("noise", "is larger than every count of this site", "take a larger epsilon, or join sites")
+            raise InputError(
+                "noise", "is larger than every count of this site", "take a larger epsilon, or join sites", "E-FEW"
+            )
         return noisy_counts, noisy_sums, noisy_products

@@ -130,7 +130,7 @@ class RandomConvolutions(FeatureMap):
         """Return images (n, channels, height, width) in units of `scale`, single precision."""
         array = np.asarray(inputs.detach().cpu() if hasattr(inputs, "detach") else inputs)
         if array.dtype.kind not in "biuf":
-            raise InputError("X", f"expected images, found an array of type {array.dtype}")
+            raise InputError("X", f"expected images, found an array of type {array.dtype}", code="E-TYPE")
         is_whole = array.dtype.kind in "iu"
         if array.ndim == 3 and self.shape[0] == 1:
             array = array[:, None]
@@ -138,14 +138,14 @@ class RandomConvolutions(FeatureMap):
             hint = ""
             if array.ndim == 4 and (array.shape[3], *array.shape[1:3]) == self.shape:
                 hint = "put channels first: X.transpose(0, 3, 1, 2)"
-            raise InputError("X", f"has images of shape {array.shape[1:]}, expected {self.shape}", hint)
+            raise InputError("X", f"has images of shape {array.shape[1:]}, expected {self.shape}", hint, "E-SHAPE")
         images = array.astype(np.float32)
         if is_whole:
             images /= np.float32(255.0)
         if not np.all(np.isfinite(images)):
-            raise InputError("X", "has pixels that are NaN or infinite")
+            raise InputError("X", "has pixels that are NaN or infinite", code="E-NUMBER")
         if np.abs(images).max(initial=0.0) > 2.0:  # standardised images reach some 3, and mean another scale
-            raise InputError("X", "has real pixels beyond [0, 1]", "divide by 255, or give whole numbers")
+            raise InputError("X", "has real pixels beyond [0, 1]", "divide by 255, or give whole numbers", "E-NUMBER")
         images /= np.float32(self.scale)
         return images
 
@@ -215,7 +215,8 @@ def random_convolutions(
         raise OptionError("scale", f"expected a positive number, found {scale!r}")
     least = max(SIDES) + (GRID - 1) * stride
     if min(sizes[1:]) < least:
-        raise OptionError("shape", f"is {sizes[1]} x {sizes[2]}, expected images of {least} x {least} or more")
+        text = f"is {sizes[1]} x {sizes[2]}, expected images of {least} x {least} or more"
+        raise OptionError("shape", text, "flatten small images, and take random_fourier")
     made = RandomConvolutions((sizes[0], sizes[1], sizes[2]), int(count), int(seed), int(stride), float(scale))
     remember(made)
     return made

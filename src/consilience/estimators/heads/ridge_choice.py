@@ -65,7 +65,9 @@ def error_curve(statistics: Statistics, features: Array, labels: Any, ridges: tu
     if is_regression:
         targets = np.asarray(labels, dtype=np.float64).reshape(len(rows), -1)  # (n, q)
         if targets.shape[1] != len(moments.target_means):
-            raise InputError("y", f"has {targets.shape[1]} targets, and the sums {len(moments.target_means)}")
+            raise InputError(
+                "y", f"has {targets.shape[1]} targets, and the sums {len(moments.target_means)}", code="E-SHAPE"
+            )
         variances = np.maximum(moments.target_squares / moments.n, moments.target_rounding)
     # A class that no site's sums have cannot be right.
     names = classes.array()
@@ -97,6 +99,6 @@ def choose_ridge(curves: Iterable[ErrorCurve]) -> float:
     """
     curves = list(curves)
     if not curves or any(curve.ridges != curves[0].ridges for curve in curves):
-        raise InputError("curves", "expected one for each site, over the same ridges")
+        raise InputError("curves", "expected one for each site, over the same ridges", code="E-SHAPE")
     total = np.sum([curve.n_errors for curve in curves], axis=0)
     return max(ridge for ridge, errors in zip(curves[0].ridges, total, strict=True) if errors == total.min())

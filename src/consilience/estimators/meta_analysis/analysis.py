@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import chdtrc, ndtri, stdtrit
 
 from consilience.checks import Array, is_number
+from consilience.core.paired import LEVEL
 from consilience.core.verdict import Verdict
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.frames import Tabular
@@ -279,7 +280,7 @@ def meta_analysis(
     method: str = "reml",
     interval: Interval = "hartung_knapp",
     diagonal: bool | None = None,
-    level: float = 0.95,
+    level: float = LEVEL,
     names: Sequence[str] | None = None,
 ) -> MetaAnalysis:
     """Return the fixed and random effects of estimates of several sites.

@@ -47,13 +47,18 @@ def read_estimates(
             "estimates",
             f"expected a mapping from sites to (estimate, covariance), or the path of a CSV table, found"
             f" {type(estimates).__name__}",
+            code="E-TYPE",
         )
     if not problems and len(by_site) < 2:
-        problems = [Problem("estimates", f"of {len(by_site)} sites, expected two or more")]
+        problems = [Problem("estimates", f"of {len(by_site)} sites, expected two or more", code="E-FEW")]
     if not problems:
         first, (of_first, _, _) = next(iter(by_site.items()))
         problems = [
-            Problem(site, f"names its coefficients otherwise than {first}: {_said(known)}, {_said(of_first)}")
+            Problem(
+                site,
+                f"names its coefficients otherwise than {first}: {_said(known)}, {_said(of_first)}",
+                code="E-MISMATCH",
+            )
             for site, (known, _, _) in by_site.items()
             if (known[0] is None) != (of_first[0] is None) or (known[0] is None and len(known) != len(of_first))
         ]
@@ -92,9 +97,11 @@ def _site(value: Any, names: Sequence[str] | None) -> Site:
     elif callable(getattr(value, "cov_params", None)) and hasattr(value, "params"):
         value = (value.params, value.cov_params())
         if np.ndim(value[0]) != 1:
-            raise InputError("params", f"have shape {np.shape(value[0])}; give (estimate, covariance) of one vector")
+            raise InputError(
+                "params", f"have shape {np.shape(value[0])}; give (estimate, covariance) of one vector", code="E-SHAPE"
+            )
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-        raise InputError("", f"expected (estimate, covariance), found {type(value).__name__}")
+        raise InputError("", f"expected (estimate, covariance), found {type(value).__name__}", code="E-TYPE")
     estimate, covariance = value
     labels: list[Any] | None = None if names is None else list(names)
     if isinstance(estimate, Mapping):
@@ -104,30 +111,39 @@ def _site(value: Any, names: Sequence[str] | None) -> Site:
         if hasattr(covariance, "index"):
             told = [str(name) for name in covariance.index]
             if told != labels or [str(name) for name in covariance.columns] != labels:
-                raise InputError("covariance", f"is of {_said(told)}, and the estimates are of {_said(labels)}")
+                raise InputError(
+                    "covariance", f"is of {_said(told)}, and the estimates are of {_said(labels)}", code="E-MISMATCH"
+                )
     try:
         mean = np.atleast_1d(np.asarray(estimate, dtype=np.float64))
         matrix = np.asarray(covariance, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("", "expected numbers as estimate and covariance") from None
+        raise InputError("", "expected numbers as estimate and covariance", code="E-TYPE") from None
     p = len(mean)
     if matrix.ndim < 2 and p == 1 and matrix.size == 1:
         matrix = matrix.reshape(1, 1)
     if mean.ndim != 1 or p == 0 or matrix.shape != (p, p):
         raise InputError(
-            "covariance", f"has shape {matrix.shape}, expected {(p, p)}", "of standard errors se: np.diag(se ** 2)"
+            "covariance",
+            f"has shape {matrix.shape}, expected {(p, p)}",
+            "of standard errors se: np.diag(se ** 2)",
+            "E-SHAPE",
         )
     if labels is not None and (len(labels) != p or len(set(labels)) != p):
-        raise InputError("names", f"expected {p} different ones, found {', '.join(labels[:8])}")
+        raise InputError("names", f"expected {p} different ones, found {', '.join(labels[:8])}", code="E-SHAPE")
     if not (np.isfinite(mean).all() and np.isfinite(matrix).all()):
-        raise InputError("", "has values that are not finite", "leave out what could not be estimated, by name")
+        raise InputError(
+            "", "has values that are not finite", "leave out what could not be estimated, by name", "E-NUMBER"
+        )
     if np.abs(matrix - matrix.T).max() > _ASYMMETRY * np.abs(matrix).max():
-        raise InputError("covariance", "is not symmetric")
+        raise InputError("covariance", "is not symmetric", code="E-NUMBER")
     matrix = (matrix + matrix.T) / 2.0
     deviations = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     correlation = matrix / np.outer(deviations, deviations) if np.all(deviations > 0) else None
     if correlation is None or np.linalg.eigvalsh(correlation)[0] < p * np.finfo(np.float64).eps:
-        raise InputError("covariance", "is not positive definite", "leave out coefficients that others determine")
+        raise InputError(
+            "covariance", "is not positive definite", "leave out coefficients that others determine", "E-NUMBER"
+        )
     return [None] * p if labels is None else labels, mean, matrix
 
 
@@ -141,6 +157,7 @@ def _read_table(path: Path) -> dict[str, Site]:
             path,
             f"has columns {', '.join(header[:8]) or 'without names'}, expected site, estimate, one of"
             f" {', '.join(SPREADS)}, and coefficient where there are several",
+            code="E-SHAPE",
         )
     numbers = table.numbers([header.index("estimate"), header.index(spreads[0])])
     variances = numbers[:, 1] if spreads[0] == "variance" else numbers[:, 1] ** 2
@@ -149,9 +166,9 @@ def _read_table(path: Path) -> dict[str, Site]:
         site = cells[header.index("site")].strip()
         name = cells[header.index("coefficient")].strip() if "coefficient" in header else "effect"
         if name in rows.setdefault(site, {}):
-            raise InputError(path, f"line {line}: has {name} of {site} a second time")
+            raise InputError(path, f"line {line}: has {name} of {site} a second time", code="E-TWICE")
         if not variance > 0:
-            raise InputError(path, f"line {line}: expected a positive {spreads[0]}")
+            raise InputError(path, f"line {line}: expected a positive {spreads[0]}", code="E-NUMBER")
         rows[site][name] = (float(mean), float(variance))
     return {
         site: (

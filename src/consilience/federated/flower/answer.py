@@ -84,7 +84,7 @@ def answer_flower(
         site = _RequestAnswers(follow, receive is not None, ReceivedModel(fused))
         while not site.is_done:
             if time.monotonic() > deadline:
-                raise InputError(address, f"the requests were not over in {timeout:g} s")
+                raise InputError(address, f"the requests were not over in {timeout:g} s", code="E-ROUND")
             node.answer_one(site.answer)
             if site.pending is not None:
                 message = _parse_request(bytes(site.request), f"{address}: {request_name(site.pending)}", site.pending)
@@ -94,9 +94,11 @@ def answer_flower(
                 if say is not None:
                     say(done[-1])
         if site.model.refusal is not None:
-            raise InputError(address, site.model.refusal)
+            raise InputError(address, site.model.refusal, code="E-ROUND")
         if site.is_over and not done and not follow:
-            raise InputError(address, "all requests of this round are over, or it has none; nothing was sent")
+            raise InputError(
+                address, "all requests of this round are over, or it has none; nothing was sent", code="E-ROUND"
+            )
         if receive is not None:
             write_fused(address, site.model, Path(receive))
     return tuple(done)
@@ -112,7 +114,7 @@ def _parse_request(data: bytes, label: str, number: int) -> Request:
             raise InputError(problems)
         message = check_request(read_request(file), label)
     if message.number != number - FIRST_REQUEST + 1:
-        raise InputError(label, f"is request {message.number}, expected {number - FIRST_REQUEST + 1}")
+        raise InputError(label, f"is request {message.number}, expected {number - FIRST_REQUEST + 1}", code="E-ROUND")
     return message
 
 

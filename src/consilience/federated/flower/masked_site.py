@@ -74,7 +74,7 @@ class FlowerMailbox:
         self._wish, self._is_granted = wish, False
         while not self._is_granted:
             if time.monotonic() > deadline:
-                raise InputError(self.where, "the round did not go on in time")
+                raise InputError(self.where, "the round did not go on in time", code="E-ROUND")
             self.node.answer_one(self._answer)
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class FlowerMailbox:
         elif kind == "published" and question.get("name") == self._wish.get("read"):
             self._take_piece(question)
         elif kind == "refused":
-            raise InputError(self.where, str(question.get("why"))[:200])
+            raise InputError(self.where, str(question.get("why"))[:200], code="E-ROUND")
         return {"ok": True}
 
     def _take_piece(self, question: dict[str, Any]) -> None:
@@ -104,7 +104,9 @@ class FlowerMailbox:
             self._is_absent = self._is_granted = True
             return
         if not isinstance(size, int) or not 0 <= size <= self._max_bytes or not isinstance(data, bytes):
-            raise InputError(self.where, f"published more than the {self._max_bytes} bytes that a site reads")
+            raise InputError(
+                self.where, f"published more than the {self._max_bytes} bytes that a site reads", code="E-ROUND"
+            )
         if offset == 0:
             self._incoming.clear()
         if offset == len(self._incoming) and len(data) <= size - len(self._incoming):

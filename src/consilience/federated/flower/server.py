@@ -80,6 +80,10 @@ def serve_flower(
     UnsupportedError
         When Flower is not installed.
     """
+    then = options.get("then")
+    requests = Then.parse(then) if isinstance(then, str) else then  # first, so that no key is read for a misspelt name
+    if requests is not None:
+        requests.refuse_unfit(options.get("method"), options.get("expect"))
     if options.get("rounds", 1) != 1:
         raise OptionError("rounds", "over Flower there is one; for more use a folder or a bucket")
     if insecure == (certificates is not None):
@@ -87,7 +91,7 @@ def serve_flower(
     quiet_flower()
     keys = _read_keys(Path(site_keys))
     if missing := sorted(set(sites or ()) - set(keys)):
-        raise InputError(site_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there")
+        raise InputError(site_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there", "E-NEEDED")
     pair = None if certificates is None else _certificate_and_key(Path(certificates))
     host, port = _split_address(address)
     target = Path(output)
@@ -95,10 +99,6 @@ def serve_flower(
     spool = work_folder / "flower"
     (spool / "sites").mkdir(parents=True, exist_ok=True)
     max_file_bytes = (limits or Limits()).file_bytes
-    then = options.get("then")
-    requests = Then.parse(then) if isinstance(then, str) else then
-    if requests is not None:
-        requests.refuse_unfit(options.get("method"), options.get("expect"))
     n_answers = 0 if requests is None else requests.rounds
     settings = {
         "host": host,
@@ -178,7 +178,7 @@ def _wait_until_ready(child: subprocess.Popen[bytes], settings: dict[str, Any], 
         time.sleep(0.1)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace")).splitlines()
     cause = next((line for line in reversed(lines) if "error" in line.lower()), "no word from it")
-    raise InputError(f"{settings['host']}:{settings['port']}: Flower did not start: {cause}")
+    raise InputError("", f"{settings['host']}:{settings['port']}: Flower did not start: {cause}", code="E-ROUND")
 
 
 def _read_keys(folder: Path) -> dict[str, Path]:
@@ -207,7 +207,9 @@ def _read_keys(folder: Path) -> dict[str, Path]:
     if problems:
         raise InputError(problems)
     if len(paths) < 2:
-        raise InputError(folder, f"holds {len(paths)} public keys NAME.pub; a round takes at least two sites")
+        raise InputError(
+            folder, f"holds {len(paths)} public keys NAME.pub; a round takes at least two sites", code="E-FEW"
+        )
     return paths
 
 

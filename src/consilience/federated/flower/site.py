@@ -120,11 +120,13 @@ def send_flower(
         while not site.model.is_done:
             if time.monotonic() > deadline:
                 raise InputError(
-                    address, f"{'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s"
+                    address,
+                    f"{'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s",
+                    code="E-ROUND",
                 )
             node.answer_one(site.answer)
         if site.model.refusal is not None:
-            raise InputError(address, site.model.refusal)
+            raise InputError(address, site.model.refusal, code="E-ROUND")
         announcement = Announcement("", 1, site.attempt, str(offer["digest"]), str(offer.get("fisher", "")))
         if receive is None:
             return Sent(announcement, warnings=warnings)
@@ -142,7 +144,7 @@ def write_fused(address: str, model: ReceivedModel, target: Path) -> RoundReport
             stream.write(data)
         stream.flush()
         if file_digest(partial) != report.fused.get("sha256"):
-            raise InputError(address, "the fused model is not what the round's report says")
+            raise InputError(address, "the fused model is not what the round's report says", code="E-ROUND")
     return report
 
 
@@ -376,10 +378,10 @@ def connect(address: str, key: Path, root: str | Path | None, insecure: bool, de
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
         raise InputError(
-            address, f"refused this site (status {status}): is the public key of {key} registered?"
+            address, f"refused this site (status {status}): is the public key of {key} registered?", code="E-ROUND"
         ) from error
     except httpx.HTTPError as error:
-        raise InputError(address, f"cannot be reached: {error}") from error
+        raise InputError(address, f"cannot be reached: {error}", code="E-ROUND") from error
 
 
 def _read(path: Path) -> bytes:
@@ -400,5 +402,8 @@ def _private_key(path: Path) -> Any:
             if isinstance(key, EllipticCurvePrivateKey):
                 return key
     raise InputError(
-        path, "is no private key without password on a NIST curve", "make one with ssh-keygen -t ecdsa -b 384"
+        path,
+        "is no private key without password on a NIST curve",
+        "make one with ssh-keygen -t ecdsa -b 384",
+        "E-ROUND",
     )

@@ -129,7 +129,7 @@ def answer_folder(
         number, message = _next_request(storage, site, number, deadline)
         if message is None:
             if not follow:
-                raise InputError(storage.where, "all requests of this round are over; nothing was sent")
+                raise InputError(storage.where, "all requests of this round are over; nothing was sent", code="E-ROUND")
             if receive is not None:
                 last = read_report(storage, number)
                 is_failed = last is not None and bool(last.problems)  # then the model of the round before stays
@@ -161,7 +161,9 @@ def _next_request(storage: Storage, site: str, number: int, deadline: float) -> 
         if message is not None:
             return number, message
         if time.monotonic() >= deadline:
-            raise InputError(storage.where, "published no request in time", "is `consilience serve --then` running?")
+            raise InputError(
+                storage.where, "published no request in time", "is `consilience serve --then` running?", "E-ROUND"
+            )
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2.0 * pause, MAX_PAUSE)
 
@@ -170,7 +172,7 @@ def _refuse_without_requests(storage: Storage, report: RoundReport) -> None:
     """Raise for a round after whose models nothing follows."""
     if report.problems:
         raise InputError([Problem(storage.where, "round 1 failed, so there is no request"), *report.problems])
-    raise InputError(storage.where, "this round has no requests: nothing follows its models")
+    raise InputError(storage.where, "this round has no requests: nothing follows its models", code="E-ROUND")
 
 
 def _fetch_request(storage: Storage, number: int, limits: Limits) -> Request | None:
@@ -181,11 +183,11 @@ def _fetch_request(storage: Storage, number: int, limits: Limits) -> Request | N
     except FileNotFoundError:
         return None
     except RefusedError as error:
-        raise InputError(label, f"{error}") from error
+        raise InputError(label, f"{error}", code="E-ROUND") from error
     except OSError:  # may pass; the caller looks again
         return None
     if len(data) > MAX_REQUEST_BYTES:
-        raise InputError(label, f"is longer than the {MAX_REQUEST_BYTES} bytes that a site reads")
+        raise InputError(label, f"is longer than the {MAX_REQUEST_BYTES} bytes that a site reads", code="E-ROUND")
     with tempfile.TemporaryDirectory(prefix="consilience-site-") as folder:
         path = Path(folder) / "request"
         write_bytes(path, data)
@@ -194,7 +196,7 @@ def _fetch_request(storage: Storage, number: int, limits: Limits) -> Request | N
             raise InputError(problems)
         message = check_request(read_request(file), label)
     if message.number != number - FIRST_REQUEST + 1:
-        raise InputError(label, f"is request {message.number}, expected {number - FIRST_REQUEST + 1}")
+        raise InputError(label, f"is request {message.number}, expected {number - FIRST_REQUEST + 1}", code="E-ROUND")
     return message
 
 
@@ -216,6 +218,6 @@ def _wait_for_end(storage: Storage, number: int, deadline: float) -> None:
     pause = FIRST_PAUSE
     while read_report(storage, number) is None:
         if time.monotonic() >= deadline:
-            raise InputError(storage.where, f"round {number} did not end in time")
+            raise InputError(storage.where, f"round {number} did not end in time", code="E-ROUND")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2.0 * pause, MAX_PAUSE)

@@ -253,7 +253,7 @@ class MaskedSums:
         plan = MaskedPlan.from_json(json.loads((self._folder(number) / "masked.json").read_text()), "masked.json")
         summand = self._summand(file, plan.threshold)
         if file.digest != plan.content.get("expected"):
-            raise InputError(self.work, f"has another request in sum {number} than this version makes")
+            raise InputError(self.work, f"has another request in sum {number} than this version makes", code="E-ROUND")
         words = fixed_point.as_words((self._folder(number) / "sum.bin").read_bytes())
         result: Round = summand.result(words, (), plan_record(plan), plan.fractional_bits).model
         return result
@@ -298,7 +298,9 @@ class MaskedSums:
         """Wait for the messages of a step; return the digests of the good ones, and what is wrong with others."""
         expected = server.expected(step)
         if len(expected) < server.plan.threshold:
-            raise InputError(f"step {step}", f"{len(expected)} sites are left, and it takes {server.plan.threshold}")
+            raise InputError(
+                f"step {step}", f"{len(expected)} sites are left, and it takes {server.plan.threshold}", code="E-FEW"
+            )
         inbox = Inbox(self.storage, replace(self.plan, sites=expected, quorum=None, weights=None), count, self.work)
         started = self.work / str(count) / "started"
         if not started.exists():

@@ -47,11 +47,13 @@ class FolderMailbox:
         try:
             data = self.storage.read(name, max_bytes + 1)
         except RefusedError as error:
-            raise InputError(f"{self.where}: {name}", str(error)) from error
+            raise InputError(f"{self.where}: {name}", str(error), code="E-ROUND") from error
         except OSError:  # is not there yet, or may pass; the caller looks again
             return None
         if len(data) > max_bytes:
-            raise InputError(f"{self.where}: {name}", f"is longer than the {max_bytes} bytes that a site reads")
+            raise InputError(
+                f"{self.where}: {name}", f"is longer than the {max_bytes} bytes that a site reads", code="E-ROUND"
+            )
         return data
 
     def send(self, number: int, data: bytes) -> None:
@@ -195,7 +197,9 @@ def masked_part(
     if isinstance(mailbox, FolderMailbox):
         root = getattr(mailbox.storage, "root", None)
         if isinstance(root, Path) and work.resolve().is_relative_to(root.resolve()):
-            raise InputError(work, f"lies in {mailbox.where}, where others read", "give a folder of this site's own")
+            raise InputError(
+                work, f"lies in {mailbox.where}, where others read", "give a folder of this site's own", "E-ROUND"
+            )
     keys = None if signing_keys is None else read_public_keys(signing_keys)
     return MaskedPart(mailbox, site, read_signing_key(signing_key), source, work, timeout, keys, say or _silent)
 

@@ -170,6 +170,7 @@ class RequestServer:
                 self.work,
                 f"has another request {message.number} than this version makes, and sites may have answered it",
                 "go on with the version that began, or begin a new round",
+                "E-ROUND",
             )
         write_message(file, message)
 
@@ -205,7 +206,9 @@ class RequestServer:
         """Reduce the answers of a round that had ended once more; return the request that follows."""
         folder = self.work / str(number)
         if message is None or (folder / REQUEST_FILE).read_bytes() != message.data:
-            raise InputError(self.work, f"has another request in round {number} than this version makes")
+            raise InputError(
+                self.work, f"has another request in round {number} than this version makes", code="E-ROUND"
+            )
         record = json.loads((folder / "answers.json").read_text())
         answers = {site: read_answer(folder / "files" / site / digest) for site, digest in record["answers"].items()}
         late = {

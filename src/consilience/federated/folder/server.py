@@ -146,6 +146,7 @@ def serve_folder(
     --------
     See `docs/federated.md`.
     """
+    requests = Then.parse(then) if isinstance(then, str) else then  # first, so that nobody waits for a misspelt name
     plan = RoundPlan(
         tuple(sites),
         method,
@@ -164,7 +165,6 @@ def serve_folder(
     ):
         if not is_valid:
             raise OptionError(name, f"expected a positive number, found {value!r}")
-    requests = Then.parse(then) if isinstance(then, str) else then
     if masked is not None:
         plan = _masked_plan(plan, masked, rounds)
     if requests is not None and rounds != 1:
@@ -179,7 +179,10 @@ def serve_folder(
     storage = storage_of(place)
     if isinstance(storage, LocalStorage) and work_folder.resolve().is_relative_to(storage.root.resolve()):
         raise InputError(
-            work_folder, f"lies in {place}, where sites may write", "give a folder of the server's own as work="
+            work_folder,
+            f"lies in {place}, where sites may write",
+            "give a folder of the server's own as work=",
+            "E-ROUND",
         )
     log = say or (lambda _line: None)
     with closing_signal() as interruption:
@@ -220,7 +223,7 @@ def _masked_plan(plan: RoundPlan, masked: Masked, rounds: int) -> RoundPlan:
         )
     keys = read_public_keys(masked.signing_keys)
     if missing := sorted(set(plan.sites) - set(keys)):
-        raise InputError(masked.signing_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there")
+        raise InputError(masked.signing_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there", "E-NEEDED")
     # Refuses a quorum that is no threshold.
     threshold = MaskedPlan({site: keys[site] for site in plan.sites}, 1, plan.quorum or 0).threshold
     return replace(plan, quorum=threshold, method=None)
@@ -377,6 +380,7 @@ class _Server:
                 self.work,
                 "fuses to another model than before, and sites may have answered a request from that one",
                 "go on with the version that began, or begin a new round",
+                "E-MISMATCH",
             )
         return fusion
 
@@ -424,7 +428,9 @@ class _Server:
         is_own = own.exists() and own.read_bytes() == reports[-1].to_bytes() and reports[-1].plan == self.digest
         record = fused[-1].fused
         if not is_own or record is None:
-            raise InputError(self.storage.where, "the round in this place is over", "use a new one for another round")
+            raise InputError(
+                self.storage.where, "the round in this place is over", "use a new one for another round", "E-ROUND"
+            )
         if not self.output.exists() or file_digest(self.output) != record["sha256"]:
             name = f"server/{fused[-1].number}/fused.safetensors"
             retry(partial(self.storage.fetch, name, record["sha256"], self.output, record["bytes"]))
@@ -462,6 +468,7 @@ class _Server:
                     self.work,
                     f"is of a round with other {', '.join(changed)}",
                     "go on with the same, or give another work=",
+                    "E-ROUND",
                 )
             while (ended := self.work / str(len(reports) + 1) / "round.json").exists():
                 reports.append(RoundReport.from_bytes(ended.read_bytes()))

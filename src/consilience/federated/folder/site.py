@@ -128,7 +128,7 @@ def _announce(
     """Put a site's files into the place of a round; return the announcement, and whether it was there before."""
     earlier_report = read_report(storage, number)
     if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
-        raise InputError(storage.where, f"round {number} in this place is over; nothing was sent")
+        raise InputError(storage.where, f"round {number} in this place is over; nothing was sent", code="E-ROUND")
     digests = [part.digest for part in files]
     again, announcement = next_announcement(storage, site, number, attempt, digests)
     if not again:
@@ -163,19 +163,21 @@ def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, ti
     pause = FIRST_PAUSE
     while (report := read_report(storage, number)) is None:
         if time.monotonic() >= deadline:
-            raise InputError(storage.where, f"round {number} did not end within {timeout:g} seconds")
+            raise InputError(storage.where, f"round {number} did not end within {timeout:g} seconds", code="E-ROUND")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2.0 * pause, MAX_PAUSE)
     if report.problems or report.fused is None:
         raise InputError([Problem(storage.where, f"round {number} failed"), *report.lines()])
     size, digest = report.fused.get("bytes"), report.fused.get("sha256")
     if not isinstance(size, int) or not isinstance(digest, str):
-        raise InputError(storage.where, f"the report of round {number} does not say which file is the fused model")
+        raise InputError(
+            storage.where, f"the report of round {number} does not say which file is the fused model", code="E-NEEDED"
+        )
     try:
         retry(lambda: storage.fetch(f"server/{number}/fused.safetensors", digest, target, size))
     except (RefusedError, FileNotFoundError) as error:
         raise InputError(
-            storage.where, f"the fused model of round {number} is not what its report says: {error}"
+            storage.where, f"the fused model of round {number} is not what its report says: {error}", code="E-ROUND"
         ) from error
     return report
 
@@ -305,7 +307,9 @@ def server_limits(storage: Storage, site: str) -> Limits:
     plan = parse_document(Path("plan.json"), text, "content", "`consilience serve` writes it")
     try:
         if site not in plan["sites"]:
-            raise InputError(site, f"is not a site of the round in {storage.where}, which expects others")
+            raise InputError(
+                site, f"is not a site of the round in {storage.where}, which expects others", code="E-ROUND"
+            )
         if plan.get("masked") is True:
             found = "this round is masked, and what you would send is not; nothing was sent"
             raise InputError(
@@ -314,7 +318,7 @@ def server_limits(storage: Storage, site: str) -> Limits:
         names = {field.name for field in fields(Limits)}  # a later version may have more
         return Limits(**{name: value for name, value in plan["limits"].items() if name in names})
     except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(storage.where, "server/plan.json is no plan of a round") from error
+        raise InputError(storage.where, "server/plan.json is no plan of a round", code="E-ROUND") from error
 
 
 def read_report(storage: Storage, number: int) -> RoundReport | None:

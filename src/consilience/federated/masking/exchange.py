@@ -140,7 +140,7 @@ class MaskedPart:
             ended = self._ended(number, plan)
             if ended is not None and not (self.work / plan.round_id.hex()).exists():
                 if not ended.continues:
-                    raise InputError(self.mailbox.where, "this round is over; nothing was sent")
+                    raise InputError(self.mailbox.where, "this round is over; nothing was sent", code="E-ROUND")
                 number += 1  # without this site, or it was killed after it had taken part
                 continue
             folder = self._private_folder(plan.round_id)
@@ -173,9 +173,9 @@ class MaskedPart:
             own = signing_public(self.signing_key)
             self.site = next((site for site, key in plan.keys.items() if key == own), None)
         if self.site is None:
-            raise InputError(label, "has no signing key like this site's", "give the server the public key")
+            raise InputError(label, "has no signing key like this site's", "give the server the public key", "E-ROUND")
         if self.site not in plan.keys:
-            raise InputError(self.site, f"is not a site of the masked sum in {self.mailbox.where}")
+            raise InputError(self.site, f"is not a site of the masked sum in {self.mailbox.where}", code="E-ROUND")
         if self.signing_keys is not None:
             wrong = [site for site, key in plan.keys.items() if self.signing_keys.get(site) != key]
             if wrong:
@@ -183,6 +183,7 @@ class MaskedPart:
                     label,
                     f"has another signing key of {', '.join(wrong)} than this site knows, or this site knows none",
                     "ask that site for its public key by another way than this server",
+                    "E-ROUND",
                 )
         return plan
 
@@ -191,7 +192,7 @@ class MaskedPart:
         data = self._wait(1, None, "server/plan.json", MAX_PLAN_BYTES, "no plan")
         document = parse_document(Path("plan.json"), data, "content", "`consilience serve` writes it")
         if not isinstance(document, dict) or document.get("masked") is not True:
-            raise InputError(self.mailbox.where, "this round is not masked; nothing was sent", "send openly")
+            raise InputError(self.mailbox.where, "this round is not masked; nothing was sent", "send openly", "E-ROUND")
 
     def _warnings(self, plan: MaskedPlan, summand: Summand) -> list[str]:
         """Return what the site should know before it sends anything."""
@@ -239,14 +240,14 @@ class MaskedPart:
         if not path.exists():
             data = self._wait(number, plan, name, self.limits.file_bytes, "no expected file")
             if sha256(data).hexdigest() != plan.content.get("expected"):
-                raise InputError(self.mailbox.where, f"{name} is not the file that the plan names")
+                raise InputError(self.mailbox.where, f"{name} is not the file that the plan names", code="E-ROUND")
             write_bytes(path, data)
         file = SafetensorsFile(path, f"{self.mailbox.where}: {name}")
         if problems := exceeded_limits(file, self.limits):
             raise InputError(problems)
         summand = summand_of_plan(file, plan, str(self.site))
         if summand.length != plan.length:
-            raise InputError(name, f"makes {summand.length} numbers, and the plan has {plan.length}")
+            raise InputError(name, f"makes {summand.length} numbers, and the plan has {plan.length}", code="E-SHAPE")
         return summand
 
     def _answer_steps(self, number: int, plan: MaskedPlan, summand: Summand, folder: Path) -> int:
@@ -315,7 +316,7 @@ class MaskedPart:
         record = report.fused or {}
         data = self._wait(number, None, f"server/{number}/fused.safetensors", self.limits.file_bytes, "no model")
         if sha256(data).hexdigest() != record.get("sha256"):
-            raise InputError(self.mailbox.where, "the fused model is not what its report says")
+            raise InputError(self.mailbox.where, "the fused model is not what its report says", code="E-ROUND")
         write_bytes(target, data)
 
     def _wait(

@@ -152,6 +152,7 @@ def _out_of_range(found: str, limit: float) -> InputError:
         "",
         f"{found}, and below {limit:.3g} the sum of all sites is exact",
         "let the server expect a file of that scale, whose units are larger",
+        "E-ROUND",
     )
 
 

@@ -149,7 +149,7 @@ def read_signing_key(path: str | Path) -> Ed25519PrivateKey:
             continue
         if isinstance(key, Ed25519PrivateKey):
             return key
-    raise InputError(path, "is no private key of Ed25519 without password", _MAKE_KEY)
+    raise InputError(path, "is no private key of Ed25519 without password", _MAKE_KEY, "E-ROUND")
 
 
 _MAKE_KEY = 'make one with ssh-keygen -t ed25519 -N "" -f NAME'
@@ -189,5 +189,5 @@ def read_public_keys(folder: str | Path) -> dict[str, bytes]:
     if problems:
         raise InputError(problems)
     if not keys:
-        raise InputError(folder, "holds no public keys NAME.pub", _MAKE_KEY)
+        raise InputError(folder, "holds no public keys NAME.pub", _MAKE_KEY, "E-ROUND")
     return keys

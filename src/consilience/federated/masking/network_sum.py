@@ -80,7 +80,7 @@ class NetworkSum(Summand):
         self.start: Mapping[str, AnyArray] = {name: network.arrays[name] for name in sorted(network.arrays)}
         self.weights, self.noise, self.site, self.threshold = weights, noise, site, threshold
         if not self.start:
-            raise InputError(file, "has no arrays")
+            raise InputError(file, "has no arrays", code="E-NEEDED")
 
     @property
     def length(self) -> int:
@@ -118,14 +118,18 @@ class NetworkSum(Summand):
         arrays = read_network(file).arrays
         if set(arrays) != set(self.start):
             odd = sorted(set(arrays) ^ set(self.start))
-            raise InputError(file, f"and the expected start do not have the same arrays: {', '.join(odd)[:200]}")
+            raise InputError(
+                file, f"and the expected start do not have the same arrays: {', '.join(odd)[:200]}", code="E-ROUND"
+            )
         for name, values in self.start.items():
             if tuple(arrays[name].shape) != tuple(values.shape):
                 shapes = tuple(arrays[name].shape), tuple(values.shape)
-                raise InputError(file, f"array {name} has shape {shapes[0]}, and that of the start {shapes[1]}")
+                raise InputError(
+                    file, f"array {name} has shape {shapes[0]}, and that of the start {shapes[1]}", code="E-SHAPE"
+                )
         update = np.concatenate([(to_numpy(arrays[name]) - to_numpy(self.start[name])).ravel() for name in self.start])
         if not np.all(np.isfinite(update)):
-            raise InputError(file, "has values that are NaN or infinite")
+            raise InputError(file, "has values that are NaN or infinite", code="E-NUMBER")
         weight = self._weight(file, others)
         if self.noise is not None:
             update = self.noise.clipped(update) + self.noise.part(len(update), self.threshold)
@@ -137,23 +141,27 @@ class NetworkSum(Summand):
     def _weight(self, file: SafetensorsFile, companions: Sequence[SafetensorsFile]) -> float:
         """Return how much this site counts."""
         if companions and self.weights != BY_OBSERVATIONS:
-            raise InputError(companions[0], "is not used: the server's plan has other weights", "leave it out")
+            raise InputError(
+                companions[0], "is not used: the server's plan has other weights", "leave it out", "E-MISMATCH"
+            )
         if not isinstance(self.weights, str):
             if self.site is None or self.site not in self.weights:
-                raise InputError("weights", f"has none of {self.site}")
+                raise InputError("weights", f"has none of {self.site}", code="E-ROUND")
             return float(self.weights[self.site])
         if self.weights == EQUAL:
             return 1.0
         if not companions or companions[0].format != DESCRIPTION_FORMAT:
             text = "has no description, and networks of this sum count by the observations that it states"
-            raise InputError(file, text, "send it with its description, which `consilience describe` writes")
+            raise InputError(
+                file, text, "send it with its description, which `consilience describe` writes", "E-NEEDED"
+            )
         return float(read_description_header(companions[0]).n_observations)
 
     def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Any], fractional_bits: int) -> SumResult:
         """Return the average of the networks; see `Summand.result`."""
         sums = decode(words, fractional_bits)
         if not sums[-1] > 0.0:
-            raise InputError("the sum of all sites", "has no positive weight")
+            raise InputError("the sum of all sites", "has no positive weight", code="E-ROUND")
         update, arrays, offset = sums[:-1] / sums[-1], {}, 0
         for name, values in self.start.items():
             size = prod(values.shape)

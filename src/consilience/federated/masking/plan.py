@@ -130,9 +130,11 @@ class MaskedPlan:
             return cls(keys, header.length, header.threshold, header.fractional_bits, header.content)
         except ValidationError as error:
             location, reason = first_problem(error)
-            raise InputError(label, f"is no plan of a masked sum: {location or 'the whole'}: {reason}") from error
+            raise InputError(
+                label, f"is no plan of a masked sum: {location or 'the whole'}: {reason}", code="E-ROUND"
+            ) from error
         except (ValueError, OptionError) as error:
-            raise InputError(label, f"is no plan of a masked sum: {error}") from error
+            raise InputError(label, f"is no plan of a masked sum: {error}", code="E-ROUND") from error
 
     def warnings(self) -> list[str]:
         """Return what a site should know before it takes part, a sentence each."""

@@ -98,7 +98,7 @@ class RequestSum(Summand):
             offset += size
         n, withheld = round(values[-2]), round(values[-1])
         if n < 1:
-            raise InputError("the sum of all sites", "has no rows")
+            raise InputError("the sum of all sites", "has no rows", code="E-SHAPE")
         kind = request_kind(self.request.kind)
         fields = {"withheld": withheld} if kind.counts_withheld else {}
         whole = Answer(kind.name, self.request.number, self.request.digest, n, 0.0, Content(fields, arrays))

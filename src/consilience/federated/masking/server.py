@@ -114,7 +114,7 @@ class MaskedServer:
     def transcript(self) -> bytes:
         """The digest that sites confirm."""
         if self.agreed_keys is None or self.agreed_sum is None:
-            raise InputError("the masked sum", "has not come to step 4")
+            raise InputError("the masked sum", "has not come to step 4", code="E-ROUND")
         return transcript_of(self.agreed_keys, self.expected(MASK), self.agreed_sum.sites)
 
     def agree_on_keys(self, messages: Messages) -> Message:
@@ -192,7 +192,7 @@ class MaskedServer:
         """
         self._enough(REVEAL, openings)
         if self.agreed_keys is None or self.agreed_sum is None:
-            raise InputError("the masked sum", "has not come to step 5")
+            raise InputError("the masked sum", "has not come to step 5", code="E-ROUND")
         summed, dealers = self.agreed_sum.sites, self.expected(MASK)
         shares, problems = self._right_shares(openings, dealers, set(summed))
         advertised = dict(zip(self.agreed_keys.sites, self.agreed_keys.arrays["keys"], strict=True))
@@ -205,13 +205,17 @@ class MaskedServer:
             if site in summed:
                 if commitment(self.round_id, secrets[site]) != advertised[site][2].tobytes():
                     raise InputError(
-                        site, "dealt shares of another seed than it had committed to: nothing can be opened"
+                        site,
+                        "dealt shares of another seed than it had committed to: nothing can be opened",
+                        code="E-ROUND",
                     )
                 own = keys.mask(own_seed(self.round_id, secrets[site]), self.plan.length)
                 result = fixed_point.add(result, fixed_point.negated(own))
                 continue
             if keys.public_of(secrets[site]) != advertised[site][1].tobytes():
-                raise InputError(site, "dealt shares of another key than it had advertised: nothing can be opened")
+                raise InputError(
+                    site, "dealt shares of another key than it had advertised: nothing can be opened", code="E-ROUND"
+                )
             for other in summed:
                 seed = pair_seed(self.round_id, secrets[site], advertised[other][1].tobytes())
                 one = keys.mask(seed, self.plan.length)
@@ -269,7 +273,7 @@ class MaskedServer:
         if len(sites) < self.plan.threshold:
             missing = sorted(set(self.expected(step)) - set(sites))
             text = f"{STEP_NAMES[step]} of {len(sites)} sites came, and this sum takes {self.plan.threshold}"
-            raise InputError(f"step {step}", f"{text}; nothing of {', '.join(missing) or 'others'}")
+            raise InputError(f"step {step}", f"{text}; nothing of {', '.join(missing) or 'others'}", code="E-ROUND")
         return sites
 
 

@@ -77,7 +77,7 @@ def combine(shares: Mapping[int, int], threshold: int) -> int:
     42
     """
     if len(shares) < threshold:
-        raise InputError("", f"{len(shares)} shares, and {threshold} make the secret")
+        raise InputError("", f"{len(shares)} shares, and {threshold} make the secret", code="E-ROUND")
     parties = sorted(shares)[:threshold]
     weights = lagrange_at_zero(parties)
     return sum(weight * shares[party] for weight, party in zip(weights, parties, strict=True)) % PRIME

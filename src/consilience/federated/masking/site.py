@@ -69,9 +69,11 @@ class MaskedSite:
 
     def __init__(self, plan: MaskedPlan, name: str, signing_key: Ed25519PrivateKey, secret: SiteSecret) -> None:
         if name not in plan.keys:
-            raise InputError(name, "is not a site of this masked sum, which expects others")
+            raise InputError(name, "is not a site of this masked sum, which expects others", code="E-ROUND")
         if plan.keys[name] != keys.signing_public(signing_key):
-            raise InputError(name, "has another signing key than the plan says", "give the server the public key again")
+            raise InputError(
+                name, "has another signing key than the plan says", "give the server the public key again", "E-ROUND"
+            )
         self.plan, self.name, self.signing_key, self.secret = plan, name, signing_key, secret
         self.round_id = plan.round_id
         self._verified: tuple[bytes, dict[str, tuple[bytes, bytes]]] | None = None
@@ -125,7 +127,7 @@ class MaskedSite:
         """
         public, dealers = self._public_keys(agreed_keys), self._dealers(agreed_keys, agreed_shares)
         if words.shape != (self.plan.length, 2):
-            raise InputError(self.name, f"has {len(words)} numbers, expected {self.plan.length}")
+            raise InputError(self.name, f"has {len(words)} numbers, expected {self.plan.length}", code="E-SHAPE")
         numbers = sha256(fixed_point.to_bytes(words)).digest()
         self.secret.bind("masked", sha256(agreed_keys.payload + _names(dealers) + numbers).digest())
         masked = fixed_point.add(words, keys.mask(self._own_seed(), len(words)))
@@ -188,13 +190,15 @@ class MaskedSite:
         for site, rows, signature in zip(agreed.sites, agreed.arrays["keys"], agreed.arrays["signatures"], strict=True):
             text = keys.signed_text(self.round_id, ADVERTISE, site, payload_of({"keys": rows}))
             if not keys.verify(self.plan.keys[site], signature.tobytes(), text):
-                raise InputError(_SERVER, f"sent keys of {site} that {site} has not signed")
+                raise InputError(_SERVER, f"sent keys of {site} that {site} has not signed", code="E-ROUND")
         public = {
             site: (rows[0].tobytes(), rows[1].tobytes())
             for site, rows in zip(agreed.sites, agreed.arrays["keys"], strict=True)
         }
         if public.get(self.name) != self.secret.public_keys:
-            raise InputError(_SERVER, f"has other keys of {self.name} than this site's, or none: it came too late")
+            raise InputError(
+                _SERVER, f"has other keys of {self.name} than this site's, or none: it came too late", code="E-ROUND"
+            )
         self._verified = agreed.payload + _names(agreed.sites), public
         return public
 
@@ -202,20 +206,24 @@ class MaskedSite:
         """Return the sites whose shares came."""
         self._check_agreed(agreed, DEAL, {"boxes": (SEALED_BYTES,)})
         if not set(agreed.sites) <= set(agreed_keys.sites) or self.name not in agreed.sites:
-            raise InputError(_SERVER, f"has no shares of {self.name}, or of sites without keys: it came too late")
+            raise InputError(
+                _SERVER, f"has no shares of {self.name}, or of sites without keys: it came too late", code="E-ROUND"
+            )
         return agreed.sites
 
     def _check_agreed(self, agreed: Message, step: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise for a message of another round or step, of sites that are not in the plan, or of fewer than T."""
         if agreed.round_id != self.round_id or agreed.step != step:
-            raise InputError(_SERVER, "sent a message of another round or step")
+            raise InputError(_SERVER, "sent a message of another round or step", code="E-ROUND")
         count = len(agreed.sites)
         if list(agreed.sites) != sorted(set(agreed.sites) & set(self.plan.sites)):
-            raise InputError(_SERVER, "names sites that are not in the plan, or not in order")
+            raise InputError(_SERVER, "names sites that are not in the plan, or not in order", code="E-ROUND")
         if count < self.plan.threshold:
-            raise InputError(_SERVER, f"goes on with {count} sites, and this sum takes {self.plan.threshold}")
+            raise InputError(
+                _SERVER, f"goes on with {count} sites, and this sum takes {self.plan.threshold}", code="E-ROUND"
+            )
         if problem := shape_problem(agreed, {name: ((count, *shape), "uint8") for name, shape in shapes.items()}):
-            raise InputError(_SERVER, f"sent a message that is none: {problem}")
+            raise InputError(_SERVER, f"sent a message that is none: {problem}", code="E-ROUND")
 
     def _transcript(self, agreed_keys: Message, agreed_shares: Message, agreed_sum: Message) -> bytes:
         """Return the digest of what a site confirms, everything checked."""
@@ -223,9 +231,9 @@ class MaskedSite:
         dealers = self._dealers(agreed_keys, agreed_shares)
         self._check_agreed(agreed_sum, MASK, {})
         if not set(agreed_sum.sites) <= set(dealers):
-            raise InputError(_SERVER, "sums numbers of sites without shares")
+            raise InputError(_SERVER, "sums numbers of sites without shares", code="E-ROUND")
         if self.name not in agreed_sum.sites:
-            raise InputError(_SERVER, f"sums without {self.name}, whose numbers came too late")
+            raise InputError(_SERVER, f"sums without {self.name}, whose numbers came too late", code="E-ROUND")
         return transcript_of(agreed_keys, dealers, agreed_sum.sites)
 
     def _check_confirmations(self, transcript: bytes, agreed_sum: Message, agreed: Message) -> None:
@@ -235,7 +243,7 @@ class MaskedSite:
         for site, signature in zip(agreed.sites, agreed.arrays["signatures"], strict=True):
             text = keys.signed_text(self.round_id, CONFIRM, site, payload)
             if site not in agreed_sum.sites or not keys.verify(self.plan.keys[site], signature.tobytes(), text):
-                raise InputError(_SERVER, f"has no signature of {site} for what this site has seen")
+                raise InputError(_SERVER, f"has no signature of {site} for what this site has seen", code="E-ROUND")
 
     def _shares_for(self, sites: tuple[str, ...]) -> list[bytes]:
         """Return the share of the seed and that of the masking key for each of some sites, one after the other."""

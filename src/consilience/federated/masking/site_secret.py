@@ -82,6 +82,7 @@ class SiteSecret:
                 "the server",
                 f"asks to {asked} than before, which would tell what a site sent",
                 "take no further part in this round, and ask who runs the server",
+                "E-ROUND",
             )
         setattr(self, use, digest)
 
@@ -102,9 +103,11 @@ class SiteSecret:
             document = json.loads(text)
             secret = cls(*(bytes.fromhex(document[name]) for name in ("secret", "masked", "confirmed")))
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(label, "is no secret of a masked sum", "remove the folder, and take part anew") from error
+            raise InputError(
+                label, "is no secret of a masked sum", "remove the folder, and take part anew", "E-ROUND"
+            ) from error
         if len(secret.secret) != KEY_BYTES:
-            raise InputError(label, "is no secret of a masked sum", "remove the folder, and take part anew")
+            raise InputError(label, "is no secret of a masked sum", "remove the folder, and take part anew", "E-ROUND")
         return secret
 
 

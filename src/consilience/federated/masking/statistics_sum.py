@@ -218,7 +218,7 @@ class StatisticsSum(Summand):
         """Return a site's sums in fixed point; see `Summand.words`."""
         file, *others = source
         if others:
-            raise InputError(others[0], "travels beside networks, and these are sums; leave it out")
+            raise InputError(others[0], "travels beside networks, and these are sums; leave it out", code="E-ROUND")
         statistics = self._fitting(file)
         integers = [
             value
@@ -240,7 +240,7 @@ class StatisticsSum(Summand):
         if reasons := mismatches(
             {"this file": kind.site_facts(file, None).facets}, kind.site_facts(self.file, None).facets
         ):
-            raise InputError(file, reasons["this file"])
+            raise InputError(file, reasons["this file"], code="E-ROUND")
         statistics = read_statistics(file)[0].without_fourth_moments()
         told = set(statistics.approximations) - set(expected.approximations)
         if told:
@@ -248,11 +248,12 @@ class StatisticsSum(Summand):
                 file,
                 f"is no exact sum, which masked numbers cannot say: {sorted(told)[0]}",
                 "describe the model where its data are, or let the server expect such a file",
+                "E-ROUND",
             )
         for what in ("moments", "counts", "maxima"):
             if set(getattr(statistics, what)) != set(getattr(expected, what)):
                 found, wanted = (", ".join(sorted(getattr(one, what))) or "none" for one in (statistics, expected))
-                raise InputError(file, f"has the {what} {found}; the expected file has {wanted}")
+                raise InputError(file, f"has the {what} {found}; the expected file has {wanted}", code="E-ROUND")
         if expected.classes is not None and statistics.classes is not None:
             unknown = [name for name in statistics.classes.values if name not in expected.classes.values]
             if unknown:
@@ -315,7 +316,9 @@ class StatisticsSum(Summand):
 def _padded(file: SafetensorsFile, name: str, values: Array, shape: tuple[int, ...]) -> Array:
     """Return sums with zeros at their ends: categories that a site never saw."""
     if len(values.shape) != len(shape) or any(a > b for a, b in zip(values.shape, shape, strict=True)):
-        raise InputError(file, f"counts {name!r} have shape {values.shape}, and the expected file has {shape}")
+        raise InputError(
+            file, f"counts {name!r} have shape {values.shape}, and the expected file has {shape}", code="E-SHAPE"
+        )
     wide = np.zeros(shape)
     wide[tuple(slice(0, length) for length in values.shape)] = values
     return wide

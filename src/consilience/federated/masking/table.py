@@ -102,11 +102,13 @@ def summand_of_plan(file: SafetensorsFile, plan: MaskedPlan, site: str) -> Summa
     weights: Any = plan.content.get("weights", EQUAL)
     noise = plan.content.get("noise")
     if not isinstance(weights, str | Mapping):
-        raise InputError("the plan", f"has the weights {weights!r:.80}, which are none")
+        raise InputError("the plan", f"has the weights {weights!r:.80}, which are none", code="E-ROUND")
     try:
         summand = summand_of(file, weights, None if noise is None else SumNoise(**noise), site, plan.threshold)
     except (OptionError, UnsupportedError, TypeError) as error:
-        raise InputError("the plan", f"cannot be followed: {error}") from error
+        raise InputError("the plan", f"cannot be followed: {error}", code="E-ROUND") from error
     if summand.name != plan.content.get("summand"):
-        raise InputError("the plan", f"sums a {plan.content.get('summand')!r:.80}, and its file is a {summand.name}")
+        raise InputError(
+            "the plan", f"sums a {plan.content.get('summand')!r:.80}, and its file is a {summand.name}", code="E-ROUND"
+        )
     return summand

@@ -23,7 +23,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.frozen import FrozenDict
 from consilience.core.fusion import Fusion
-from consilience.errors import Problem
+from consilience.errors import Problem, UnsupportedError
 from consilience.posteriors.posterior import Features
 
 
@@ -207,6 +207,12 @@ class RequestKind(ABC):
     """What an answer tells about people, each with what it is, for `consilience inspect`."""
     counts_withheld: ClassVar[bool] = True
     """Whether an answer says how many sums the site withheld."""
+
+    @classmethod
+    def unsupported(cls, found: str) -> UnsupportedError:
+        """Return the error for a fused model of which there is no such request, saying what was found."""
+        text = f"{found}, and there is no such request of it"
+        return UnsupportedError(cls.name, text, f"{cls.name} is for {cls.supports}")
 
     @abstractmethod
     def start(self, fusion: Fusion | Any) -> Content:

@@ -138,7 +138,7 @@ class ChainOfMerges(RequestKind):
         for local in fusion.inputs:
             if local.name == site:
                 return fusion.module_of(local.as_sent)
-        raise InputError(site, "answers, and none of the networks that were fused is called so")
+        raise InputError(site, "answers, and none of the networks that were fused is called so", code="E-ROUND")
 
     def request_problems(self, request: Request) -> list[Problem]:
         """Return what is wrong with a network; see `RequestKind.request_problems`."""
@@ -156,6 +156,7 @@ class ChainOfMerges(RequestKind):
                 "module",
                 "has other weights than all networks that were fused, and its layers are what is to be met",
                 "give your own trained network, as it was when you sent it",
+                "E-MISMATCH",
             )
         own = own.double().eval()
         batches, n = input_batches(data, fused, min_count)
@@ -251,7 +252,7 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
         part = fused.get_submodule(path)
         if path not in order.affine or is_grouped(part) or is_transposed(part):
             why = order.skipped.get(path, "is not called, or no linear layer or convolution of one group")
-            raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix")
+            raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix", code="E-ROUND")
     sums: dict[str, RunningMoments] = {}
     answers: dict[str, Any] = {}
 
@@ -283,7 +284,9 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
             call_module(fused, batch)
     moments = {path: tuple(part.cpu().numpy() for part in one.mean_and_covariance()) for path, one in sums.items()}
     if bad := [path for path, (_, covariance) in moments.items() if not np.isfinite(covariance).all()]:
-        raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights")
+        raise InputError(
+            ", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights", "E-NUMBER"
+        )
     return {path: (mean, covariance) for path, (mean, covariance) in moments.items()}
 
 

@@ -111,9 +111,7 @@ class LogDensities(RequestKind):
     def start(self, fusion: Any) -> Content:
         """Return points about the fused draws; see `RequestKind.start`."""
         if not isinstance(fusion, DrawsFusion):
-            raise UnsupportedError(
-                self.name, f"this is a {type(fusion).__name__}", "density is for fused posterior draws"
-            )
+            raise self.unsupported(f"this is a {type(fusion).__name__}")
         method = str(fusion.provenance["method"])
         if method not in PRODUCTS:
             raise UnsupportedError(
@@ -171,6 +169,7 @@ class LogDensities(RequestKind):
                 "data",
                 f"has {n} rows, and log densities of fewer than {least:g} do not leave a site",
                 "answer with more rows, or take a lower min_count=",
+                "E-FEW",
             )
         values = _log_densities(module, _variables_of(request), rows, len(request.content.arrays["points"]))
         return n, Content({}, {"log_density": np.maximum(values, -_LARGEST)})
@@ -194,7 +193,9 @@ class LogDensities(RequestKind):
         chosen, carried = stand(request, answers, standing)
         state = request.content.private
         if strangers := sorted(set(chosen) - set(state.stack.names)):
-            raise InputError(strangers[0], "answered, and none of the draws that were fused are called so")
+            raise InputError(
+                strangers[0], "answered, and none of the draws that were fused are called so", code="E-ROUND"
+            )
         rounds = [*state.rounds, Points(state.proposal, request.content.arrays["points"], {})]
         for site, one in sorted(answers.items()):  # a late one is of an earlier request
             place = one.request.number - 1
@@ -283,7 +284,9 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
         densities = np.asarray(found.detach() if hasattr(found, "detach") else found, dtype=np.float64)
     except Exception as error:  # whatever the code of the user raises
         raise InputError(
-            "module", f"failed on a dictionary of arrays and the rows: {type(error).__name__}: {_told(error)}"
+            "module",
+            f"failed on a dictionary of arrays and the rows: {type(error).__name__}: {_told(error)}",
+            code="E-ROUND",
         ) from error
     if densities.shape == (count, 1):
         densities = densities[:, 0]
@@ -292,16 +295,20 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
             "module",
             f"gave log densities of shape {densities.shape} for {count} points",
             "return one number for each point, summed over rows, prior included as it was sampled",
+            "E-SHAPE",
         )
     if np.any(densities == np.inf):
-        raise InputError("module", "gave a log density of +inf, which no law has")
+        raise InputError("module", "gave a log density of +inf, which no law has", code="E-ROUND")
     if np.all(np.isnan(densities) | (densities == -np.inf)):
-        raise InputError("module", "gave no finite log density at any point", "look at what it takes and returns")
+        raise InputError(
+            "module", "gave no finite log density at any point", "look at what it takes and returns", "E-NUMBER"
+        )
     if np.any(np.isnan(densities)):
         raise InputError(
             "module",
             f"gave NaN at {int(np.isnan(densities).sum())} of {count} points",
             "return -inf outside of the support",
+            "E-NUMBER",
         )
     return densities
 
@@ -321,11 +328,11 @@ def _rows_of(data: Any) -> tuple[Any, int]:
                 with np.load(path, allow_pickle=False) as file:
                     data = {name: file[name] for name in file.files}
             except (OSError, ValueError) as error:
-                raise InputError(path, f"cannot be read: {_told(error)}") from error
+                raise InputError(path, f"cannot be read: {_told(error)}", code="E-ROUND") from error
         else:
             data = read_array(path)
     parts = list(data.values()) if isinstance(data, Mapping) else list(data) if isinstance(data, tuple) else [data]
     lengths = [len(part) for part in parts if hasattr(part, "__len__") and np.ndim(part) > 0]
     if not lengths:
-        raise InputError("data", f"is a {type(data).__name__} without rows", "give arrays, a table or a file")
+        raise InputError("data", f"is a {type(data).__name__} without rows", "give arrays, a table or a file", "E-TYPE")
     return data, max(lengths)

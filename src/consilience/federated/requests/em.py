@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from consilience.checks import Array, symmetric_part
-from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.errors import InputError, Problem
 from consilience.federated.masking.fixed_point import unit_exponent
 from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
 from consilience.federated.requests.gaussian_mixture import (
@@ -81,7 +81,7 @@ class ExpectationMaximization(RequestKind):
     def start(self, fusion: Any) -> Content:
         """Return the fused mixture as a state; see `RequestKind.start`."""
         if getattr(fusion, "keeps_models", False):
-            raise _unsupported("this fusion keeps all models side by side")
+            raise ExpectationMaximization.unsupported("this fusion keeps all models side by side")
         state = _start_state(getattr(fusion, "posterior", fusion))
         return _content_of(state, state)
 
@@ -129,17 +129,23 @@ class ExpectationMaximization(RequestKind):
                 data if isinstance(data, str) else "data",
                 f"has {len(rows)} rows, and sums over fewer than {min_count:g} do not leave a site",
                 "answer with more rows, or take a lower min_count=",
+                "E-FEW",
             )
         with np.errstate(all="ignore"):
             step = e_step(state, _state_of(request.content, "start."), rows, min_count)
         sums = step.sums
         if not all(np.all(np.isfinite(values)) for values in (sums.counts, sums.first, sums.second, sums.entropy)):
-            raise InputError("request", "its state gives these rows no finite sums; do the units of its columns fit?")
+            raise InputError(
+                "request",
+                "its state gives these rows no finite sums; do the units of its columns fit?",
+                code="E-NUMBER",
+            )
         if not sums.counts.any():
             raise InputError(
                 data if isinstance(data, str) else "data",
                 f"has no component with {min_count:g} rows or more, and sums over fewer do not leave a site",
                 "answer with more rows, or take a lower min_count=",
+                "E-FEW",
             )
         arrays = {
             "counts": sums.counts,
@@ -225,7 +231,7 @@ class ExpectationMaximization(RequestKind):
             chosen[site], sums[site] = new, new_sums
         sites = sorted(sums)
         if not sites:
-            raise InputError("no site has answered, so there is nothing to reduce")
+            raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")
         total = sums[sites[0]]
         for site in sites[1:]:  # in the order of names, so that the bytes do not depend on arrival
             total = total + sums[site]
@@ -238,7 +244,7 @@ class ExpectationMaximization(RequestKind):
         except InputError as error:
             raise InputError(problem.about("the sums of all sites") for problem in error.problems) from error
         if not np.isfinite(objective):
-            raise InputError("the sums of all sites", "are so large that no mixture has them")
+            raise InputError("the sums of all sites", "are so large that no mixture has them", code="E-ROUND")
         return Reduction(
             _content_of(new_state, _state_of(request.content, "start.")),
             objective,
@@ -282,12 +288,14 @@ def _start_state(posterior: Any) -> MixtureState:
     """
     if not isinstance(posterior, Posterior):
         statistics = getattr(posterior, "statistics", None)  # of an EstimatorFusion, which is no name for users
-        raise _unsupported(f"this is a {type(posterior).__name__ if statistics is None else statistics.kind}")
+        raise ExpectationMaximization.unsupported(
+            f"this is a {type(posterior).__name__ if statistics is None else statistics.kind}"
+        )
     kind = posterior.source.get("kind")
     if (kind is not None and kind not in _KINDS) or posterior.family.name not in _COVARIANCE_NAMES:
-        raise _unsupported(f"this is a {kind or posterior.family.name}")
+        raise ExpectationMaximization.unsupported(f"this is a {kind or posterior.family.name}")
     if posterior.weights is None and posterior.counts is None:
-        raise _unsupported("these components have neither weights nor counts")
+        raise ExpectationMaximization.unsupported("these components have neither weights nor counts")
     covariance_type = str(posterior.source.get("covariance_type", _COVARIANCE_NAMES[posterior.family.name]))
     components = from_natural(posterior.family, posterior.natural)
     counts = np.asarray(components.kappa if posterior.counts is None else posterior.counts)
@@ -301,18 +309,16 @@ def _start_state(posterior: Any) -> MixtureState:
         return MixtureState(covariance_type, "likelihood", "none", 0.0, components, counts, prior)
     if posterior.prior is None:
         raise InputError(
-            "the fused posterior", "has no prior, which every round needs", "fuse models that state their prior"
+            "the fused posterior",
+            "has no prior, which every round needs",
+            "fuse models that state their prior",
+            "E-NEEDED",
         )
     attached = posterior.attached.get("weight_concentration_prior")
     concentration = 1.0 / posterior.n_components if attached is None else float(attached.values)
     weight_prior = str(posterior.source.get("weight_concentration_prior_type", "dirichlet_distribution"))
     prior = from_natural(posterior.family, posterior.prior[None])
     return MixtureState(covariance_type, "variational", weight_prior, concentration, components, counts, prior)
-
-
-def _unsupported(found: str) -> UnsupportedError:
-    kind = ExpectationMaximization
-    return UnsupportedError("em", f"{found}, and there is no such request of it", f"em is for {kind.supports}")
 
 
 def _total_variance(components: ConjugateParameters, counts: Array, covariance_type: str) -> Array:

@@ -119,7 +119,7 @@ def check_request(message: Request, label: object = "") -> Request:
     """
     kind = request_kind(message.kind)
     if message.number > message.rounds:
-        raise InputError(label or "request", f"is number {message.number} of {message.rounds}")
+        raise InputError(label or "request", f"is number {message.number} of {message.rounds}", code="E-ROUND")
     refuse(kind.request_problems(message), label)
     return message
 

@@ -262,7 +262,7 @@ def _roots(covariance: Array, dim: int) -> tuple[Array, Array]:
         factor = cholesky(covariance, "covariance")
         return np.asarray(np.linalg.inv(factor), dtype=np.float64), -log_determinant(factor)
     if not np.all(covariance > 0.0):
-        raise InputError("a component has a variance that is not positive")
+        raise InputError("", "a component has a variance that is not positive", code="E-NUMBER")
     log_det = -np.log(covariance).sum(axis=1) if covariance.ndim == 2 else -dim * np.log(covariance)
     return 1.0 / np.sqrt(covariance), log_det
 

@@ -84,7 +84,7 @@ class LayerGrams(RequestKind):
         for path in open_layers(request, request.content.fields["layers"]):
             if path not in moments.layers:
                 why = moments.skipped.get(path, "is not called, or no linear layer or convolution")
-                raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix")
+                raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix", code="E-ROUND")
             arrays[f"mean.{path}"] = moments.layers[path].mean
             arrays[f"covariance.{path}"] = upper_triangle(moments.layers[path].covariance)
         return n, Content({"withheld": 0}, arrays)

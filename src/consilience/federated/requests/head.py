@@ -22,7 +22,7 @@ from scipy.special import logsumexp
 
 from consilience.checks import Array
 from consilience.core.verdict import Verdict
-from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.heads import ridge_rows
 from consilience.estimators.heads.sums import FeatureMoments, sums_of_features
 from consilience.families.centred_moments import CentredMoments, merge_moments
@@ -82,13 +82,11 @@ class ExactHead(RequestKind):
         outputs = [path for path, is_output in weights_in_order(fusion.network) if is_output]
         if len(outputs) != 1:
             found = ", ".join(outputs) or "none"
-            raise UnsupportedError(
-                self.name,
-                f"the symmetry of this network has {len(outputs)} linear output layers ({found}), expected one",
-                f"{self.name} is for {self.supports}",
+            raise self.unsupported(
+                f"the symmetry of this network has {len(outputs)} linear output layers ({found}), expected one"
             )
         if arrays[PREFIX + array_names(outputs[0])[0]].shape[0] < 2:
-            raise UnsupportedError(self.name, "this network has one output", f"{self.name} is for {self.supports}")
+            raise self.unsupported("this network has one output")
         return Content({"head": outputs[0], "n_rows": 0.0}, arrays)
 
     def request_problems(self, request: Request) -> list[Problem]:
@@ -120,6 +118,7 @@ class ExactHead(RequestKind):
                 "data",
                 f"has no class of {max(min_count, 1):g} rows or more, and sums over fewer do not leave a site",
                 "answer with more rows, or take a lower min_count=",
+                "E-FEW",
             )
         counts_kept, sums, record = sums_of_features(features, numbers, n_classes)
         arrays = {"counts": counts_kept, "sums": sums, "mean": record.mean, "scatter": upper_triangle(record.scatter)}
@@ -221,7 +220,7 @@ def stand(
         if one.request.number != request.number
     }
     if not chosen:
-        raise InputError("no site has answered, so there is nothing to reduce")
+        raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")
     return chosen, carried
 
 
@@ -332,18 +331,26 @@ def _last_features(network: Any, head: str, data: Any, n_classes: int) -> tuple[
         for batch in batches_of_data(data, network):
             if batch.labels is None:
                 raise InputError(
-                    batch.name, "has no labels, and sums are by class", "give (X, y), or a .npz with x and y"
+                    batch.name,
+                    "has no labels, and sums are by class",
+                    "give (X, y), or a .npz with x and y",
+                    "E-NEEDED",
                 )
             if not labels and find_head(network, batch.inputs[:4]) != head:
                 raise InputError(
-                    "module", f"does not answer with the layer {head!r}, whose rows are to be exact", "give its logits"
+                    "module",
+                    f"does not answer with the layer {head!r}, whose rows are to be exact",
+                    "give its logits",
+                    "E-ROUND",
                 )
             rows.clear() if not labels else None  # of the trial
             before = len(rows)
             with evaluation_without_gradients(network):
                 network(batch.inputs)
             if len(rows) != before + 1 or rows[-1].ndim != 2 or len(rows[-1]) != len(batch.inputs):
-                raise InputError("module", f"reads no single row of features for each input in layer {head!r}")
+                raise InputError(
+                    "module", f"reads no single row of features for each input in layer {head!r}", code="E-ROUND"
+                )
             labels.append(np.asarray(batch.labels.cpu() if hasattr(batch.labels, "cpu") else batch.labels).reshape(-1))
     finally:
         hook.remove()
@@ -352,10 +359,12 @@ def _last_features(network: Any, head: str, data: Any, n_classes: int) -> tuple[
     numbers = np.concatenate(labels)
     features = torch.cat(rows).numpy()
     if len(numbers) != len(features):
-        raise InputError("data", f"has {len(features)} rows and {len(numbers)} labels")
+        raise InputError("data", f"has {len(features)} rows and {len(numbers)} labels", code="E-ROUND")
     is_whole = numbers.dtype.kind in "iu" or (numbers.dtype.kind == "f" and bool(np.all(numbers == np.rint(numbers))))
     if not is_whole or numbers.min() < 0 or numbers.max() >= n_classes:
-        raise InputError("data", f"expected labels 0 to {n_classes - 1}, the numbers of the network's outputs")
+        raise InputError(
+            "data", f"expected labels 0 to {n_classes - 1}, the numbers of the network's outputs", code="E-ROUND"
+        )
     if not np.all(np.isfinite(features)):
-        raise InputError("data", "gives features that are NaN or infinite")
+        raise InputError("data", "gives features that are NaN or infinite", code="E-NUMBER")
     return features, numbers.astype(np.int64)

@@ -124,6 +124,7 @@ def input_batches(data: Any, network: Any, min_count: float) -> tuple[list[Any],
             "data",
             f"has {n} rows, and moments of layers over fewer than {least:g} do not leave a site",
             "answer with more rows, or take min_count=0",
+            "E-FEW",
         )
     return batches, n
 
@@ -236,7 +237,9 @@ def reduce_layers(
     """
     chosen, carried = stand(request, answers, standing)
     if strangers := sorted(set(chosen) - set(known)):
-        raise InputError(strangers[0], "answered, and none of the networks that were fused is called so")
+        raise InputError(
+            strangers[0], "answered, and none of the networks that were fused is called so", code="E-ROUND"
+        )
     fields = request.content.fields
     n_done = int(fields["done"])
     n_left = request.rounds - request.number + 1

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from consilience.checks import Array
-from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, Problem
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.fourth_moments import fourth_powers, frames_of, with_fourth_moments
@@ -67,17 +67,9 @@ class FourthMoments(RequestKind):
         """Return the frames of all rows; see `RequestKind.start`."""
         statistics = fusion.statistics if isinstance(fusion, EstimatorFusion) else fusion
         if not isinstance(statistics, Statistics):
-            raise UnsupportedError(
-                self.name,
-                f"this is a {type(statistics).__name__}, and there is no such request of it",
-                f"{self.name} is for {self.supports}",
-            )
+            raise self.unsupported(f"this is a {type(statistics).__name__}")
         if not adapter_of_kind(statistics.kind).needs_fourth_moments(statistics.parameters):
-            raise UnsupportedError(
-                self.name,
-                f"a {statistics.kind} with these hyper-parameters needs no fourth moments",
-                f"{self.name} is for {self.supports}",
-            )
+            raise self.unsupported(f"a {statistics.kind} with these hyper-parameters needs no fourth moments")
         centres, scales = frames_of(statistics)
         steps = dict(zip(_STEPS, apply_steps(statistics)[2], strict=True)) if statistics.steps else {}
         rows = np.atleast_1d(statistics.rows.n)
@@ -155,13 +147,18 @@ class FourthMoments(RequestKind):
                 f"has no {'rows' if classes is None else 'class of the request'} of {max(min_count, 1.0):g} rows or"
                 " more, and sums over fewer do not leave a site",
                 "answer with more rows, or take a lower min_count=",
+                "E-FEW",
             )
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if "matrix" in arrays:
                 X = X @ arrays["matrix"].T + arrays["shift"]
             fourth = fourth_powers(X, numbers, arrays["centres"], arrays["scales"])
         if not np.all(fourth <= _LARGEST):  # NaN is not
-            raise InputError("data", "is so far from the frames of the request that its fourth moments are no numbers")
+            raise InputError(
+                "data",
+                "is so far from the frames of the request that its fourth moments are no numbers",
+                code="E-NUMBER",
+            )
         return len(X), Content({"withheld": n_withheld}, {"fourth": fourth, "rows": counts})
 
     def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
@@ -207,7 +204,7 @@ class FourthMoments(RequestKind):
         behind = told if len(sums) == 1 else np.append(told, told.sum())
         fourth = np.where(behind > 0, sums / np.maximum(behind, 1.0), 0.0)
         if not np.all(fourth <= _LARGEST):
-            raise InputError("the sums of all sites", "are so large that no model has them")
+            raise InputError("the sums of all sites", "are so large that no model has them", code="E-ROUND")
         published = request.content
         return Reduction(
             Content(published.fields, {**published.arrays, "rows_told": told, "fourth": fourth}),

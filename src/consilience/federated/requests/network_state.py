@@ -83,10 +83,12 @@ def module_of_state(module: Any, arrays: Mapping[str, Array]) -> Any:
         text = (
             f"has no arrays {names}, which the request has" if missing else f"has arrays {names} that the request lacks"
         )
-        raise InputError("module", text, "give the module of the network that was fused")
+        raise InputError("module", text, "give the module of the network that was fused", "E-MISMATCH")
     for name, values in own.items():
         if shapes[name] != values.shape:
-            raise InputError("module", f"array {name} has shape {shapes[name]}, expected {values.shape}")
+            raise InputError(
+                "module", f"array {name} has shape {shapes[name]}, expected {values.shape}", code="E-SHAPE"
+            )
         with torch.no_grad():
             state[name].copy_(torch.from_numpy(values.copy()))
     return network.eval()

@@ -78,11 +78,7 @@ class Refinement(RequestKind):
         if isinstance(statistics, Statistics) and statistics.last_step is not None:
             raise UnsupportedError("refine", "takes no Pipeline", "describe the last step alone")
         if not isinstance(statistics, Statistics):
-            raise UnsupportedError(
-                "refine",
-                f"this is a {type(statistics).__name__}, and there is no such request of it",
-                f"refine is for {self.supports}",
-            )
+            raise self.unsupported(f"this is a {type(statistics).__name__}")
         return _content_of(start_state(statistics))
 
     def request_problems(self, request: Request) -> list[Problem]:
@@ -131,12 +127,14 @@ class Refinement(RequestKind):
                     called,
                     f"has {counts[thin[0]]} rows of class {name}, and sums over fewer than {min_count:g} do not leave",
                     "answer without that class, or take a lower min_count=",
+                    "E-FEW",
                 )
         if rows.n < max(min_count, 1.0):
             raise InputError(
                 called,
                 f"has {rows.n} rows, and sums over fewer than {min_count:g} do not leave a site",
                 "answer with more rows, or take a lower min_count=",
+                "E-FEW",
             )
         try:
             found = site_likelihood(state, rows, numbers)
@@ -227,7 +225,7 @@ class Refinement(RequestKind):
                 found = found.extrapolated(state.base, state.step)
             sites[site] = found
         if not sites:
-            raise InputError("no site has answered, so there is nothing to reduce")
+            raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")
         late = [site for site in sites if site in carried]
         try:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -235,7 +233,7 @@ class Refinement(RequestKind):
         except InputError as error:
             raise InputError(problem.about("the sums of all sites") for problem in error.problems) from error
         if not np.isfinite(after):
-            raise InputError("the sums of all sites", "are so large that no model has them")
+            raise InputError("the sums of all sites", "are so large that no model has them", code="E-ROUND")
         return Reduction(
             _content_of(next_state),
             after,

@@ -31,8 +31,15 @@ REQUEST_KINDS: tuple[RequestKind, ...] = (
 """Every kind of request."""
 
 
-def request_kind(name: str) -> RequestKind:
+def request_kind(name: str, option: str = "request") -> RequestKind:
     """Return the kind of a name.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    option : str, optional
+        What it was given as, for messages. Default: "request".
 
     Raises
     ------
@@ -44,7 +51,7 @@ def request_kind(name: str) -> RequestKind:
             return kind
     known = ", ".join(f"{kind.name} ({kind.summary})" for kind in REQUEST_KINDS)
     raise OptionError(
-        "request",
+        option,
         f"there is no kind {name!r:.80}{suggestion(name, [kind.name for kind in REQUEST_KINDS])}",
         f"the kinds are: {known}",
     )
@@ -71,7 +78,7 @@ class Then:
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        request_kind(self.kind)
+        request_kind(self.kind, "then")
         if not 1 <= self.rounds <= MAX_ROUNDS:
             raise OptionError("then", f"expected 1 to {MAX_ROUNDS} requests, found {self.rounds}")
 

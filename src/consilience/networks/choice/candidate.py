@@ -31,6 +31,25 @@ class Effort(IntEnum):
         return Effort.REFITTED <= self <= Effort.DISTILLED
 
 
+@dataclass(frozen=True)
+class CandidateOptions:
+    """Which candidates are made beside averages, and how long it may take.
+
+    Parameters
+    ----------
+    refit : bool
+        Whether layers are refitted. Default: False.
+    steps : int
+        Steps of Adam in a distillation; 0 for none. Default: 0.
+    max_seconds : float, optional
+        After so many seconds no further candidate is begun. Default: no bound.
+    """
+
+    refit: bool = False
+    steps: int = 0
+    max_seconds: float | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """One network that the default fusion may return.

@@ -17,7 +17,7 @@ from torch import nn
 from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.answers import outputs_of
-from consilience.networks.choice.candidate import Candidate, Effort
+from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
 from consilience.networks.choice.choose import Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.inputs import ChoiceInputs, Rows, beside
@@ -82,6 +82,8 @@ class Comparison:
         Source of the draws of refits and distillations.
     started : float
         ``time.monotonic()`` at the start of the fusion.
+    options : CandidateOptions
+        Which candidates are made beside averages. Default: none.
     notes : list of str
         What was left out, and why; grows while candidates are made.
     is_cut_short : bool
@@ -92,6 +94,7 @@ class Comparison:
     inputs: ChoiceInputs
     rng: np.random.Generator
     started: float
+    options: CandidateOptions = field(default_factory=CandidateOptions)
     notes: list[str] = field(default_factory=list)
     is_cut_short: bool = False
 
@@ -280,7 +283,7 @@ class Comparison:
 
     def refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
-        if not self.workshop.method.refit or self._is_too_late("refit"):
+        if not self.options.refit or self._is_too_late("refit"):
             return
         workshop, inputs = self.workshop, self.inputs.fit.inputs
         bases = {"refit": workshop.base}
@@ -323,14 +326,14 @@ class Comparison:
     def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the best candidates so far but sites', distilled from the ensemble."""
         fused = [candidate for candidate in candidates if candidate.site is None]
-        if not self.workshop.method.steps or self._is_too_late("distill"):
+        if not self.options.steps or self._is_too_late("distill"):
             return
         for start, stream in zip(self.best(fused, N_DISTILLED), rng.spawn(N_DISTILLED), strict=False):
             name = f"distill({start.name})"
             if self._is_too_late(name):
                 continue
             with self._or_noted(name):
-                candidate, _ = self.distil(start, stream, steps=self.workshop.method.steps)
+                candidate, _ = self.distil(start, stream, steps=self.options.steps)
                 if candidate is not None:
                     yield candidate
 
@@ -343,7 +346,7 @@ class Comparison:
         workshop = self.workshop
         return (
             len(workshop.order) >= MIN_MODELS_OF_WIDER
-            and workshop.method.refit
+            and self.options.refit
             and workshop.arguments.target is None
             and workshop.arguments.target_widths is None
             and workshop.has_equal_widths
@@ -385,8 +388,8 @@ class Comparison:
                 if fusion.repaired is None:
                     continue
                 candidate = Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
-                if self.workshop.method.steps and not has_batch_norm(fusion.model):  # where it adds nothing at twice
-                    distilled, _ = self.distil(candidate, rng, steps=self.workshop.method.steps)
+                if self.options.steps and not has_batch_norm(fusion.model):  # where it adds nothing at twice
+                    distilled, _ = self.distil(candidate, rng, steps=self.options.steps)
                     candidate = candidate if distilled is None else replace(distilled, name=name)
                 yield replace(candidate, is_eligible=False, widths=widths)
 
@@ -447,7 +450,7 @@ class Comparison:
 
     def _is_too_late(self, what: str) -> bool:
         """Return whether the bound on seconds has passed, and note what is left out."""
-        most = self.workshop.method.max_seconds
+        most = self.options.max_seconds
         if most is None or time.monotonic() - self.started < most:
             return False
         self.is_cut_short = True

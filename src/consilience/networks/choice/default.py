@@ -22,13 +22,14 @@ import numpy as np
 
 from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError, reason_of
+from consilience.networks.choice.candidate import CandidateOptions
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, DESCRIBE_MORE, Choice
 from consilience.networks.choice.workshop import Workshop
-from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fuse_aligned import NetworkArguments
 from consilience.networks.fusion import NetworkFusion
+from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.auto import Auto
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
@@ -75,13 +76,15 @@ def fuse_by_default(
     def compare(inputs: ChoiceInputs) -> Choice:
         from consilience.networks.choice.compare import Comparison  # here, since it needs torch
 
-        return Comparison(workshop, inputs, candidate_rng, started).choose()
+        options = CandidateOptions(method.refit, method.steps, method.max_seconds)
+        return Comparison(workshop, inputs, candidate_rng, started, options).choose()
 
-    return fuse_by_choice(workshop, method.n_inputs, compare, input_rng)
+    return fuse_by_choice(workshop, method.matching, method.n_inputs, compare, input_rng)
 
 
 def fuse_by_choice(
     workshop: Workshop,
+    matching: NetworkMethod,
     n_inputs: int,
     compare: Callable[[ChoiceInputs], Choice],
     rng: np.random.Generator,
@@ -92,6 +95,8 @@ def fuse_by_choice(
     ----------
     workshop : Workshop
         The networks, and what candidates are made of.
+    matching : NetworkMethod
+        The method to name where candidates cannot be compared.
     n_inputs : int
         Inputs that candidates are fitted on.
     compare : callable
@@ -122,14 +127,13 @@ def fuse_by_choice(
                 return workshop.unseen(reason, DESCRIBE_MORE)
             who = "No site" if len(silent) == len(sites.names) else "Not every site"
             said = dict(zip(sites.names, sites.descriptions, strict=True))
-            if all(
-                (of_site := said[name]) is not None and of_site.n_observations < MIN_OBSERVATIONS for name in silent
-            ):
-                return workshop.unseen(f"{who} has {MIN_OBSERVATIONS} observations to describe its inputs by", FEW)
+            # Whoever says the shape of its inputs described them from data.
+            if all((of_site := said[name]) is not None and of_site.input_shape is not None for name in silent):
+                return workshop.unseen(f"{who} has enough observations to describe its inputs by", FEW)
             return workshop.unseen(f"{who} described its inputs", DESCRIBE)
         return workshop.finish(compare(inputs))
     except UnsupportedError as error:
-        remedy = f"name a method, such as {workshop.method.matching.name!r}"
+        remedy = f"name a method, such as {matching.name!r}"
         return workshop.unseen(f"Candidates cannot be compared ({reason_of(error)})", remedy)
 
 

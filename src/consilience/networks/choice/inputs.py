@@ -28,6 +28,7 @@ from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, MAX_SKEW
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew
 from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, named
 from consilience.networks.module_inputs import refuse_unfit
 from consilience.networks.repair.partial_forward import as_batches, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
@@ -41,8 +42,9 @@ EARLY_PER_FIT = 0.25
 MAX_BYTES = 2**28
 """Bytes of one set of inputs at most: fewer of larger inputs are drawn. Chosen by hand, for memory."""
 MIN_DESCRIBED = 0.9
-"""Share of all observations that must be of classes that their site describes, for a choice by errors. Chosen by
-hand: all ensembles of experiments/network_battery that describe classes have 0.97 or more."""
+"""Share of all observations that must be of classes that their site describes, for a choice by errors; without classes,
+of sites that describe their inputs. Chosen by hand: all ensembles of experiments/network_battery that describe classes
+have 0.97 or more."""
 MIN_OWN = 0.5
 """The same of every single site, for harm to be excluded. Chosen by hand."""
 IMAGE_SHARE = 0.5
@@ -226,7 +228,7 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
         raise UnsupportedError("the inputs are not tensors")
     inputs = beside(torch.cat(batches), module)
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        raise InputError("inputs", "have NaN or infinite values", "take them out")
+        raise InputError("inputs", "have NaN or infinite values", "take them out", "E-NUMBER")
     refuse_unfit(module, (inputs[:2],), "inputs")
     order = torch.as_tensor(rng.permutation(len(inputs)))
     ends = np.floor(np.cumsum(_GIVEN_SHARES) * len(inputs)).astype(int)
@@ -251,8 +253,8 @@ def _draw(
     shares = [described_share(description) for description in described]
     observations = np.array([description.n_observations for description in described])
     is_labelled = bool(shares @ observations >= MIN_DESCRIBED * observations.sum())
-    says_inputs = [description.inputs is not None or description.tokens is not None for description in described]
-    if not is_labelled and not all(says_inputs):
+    says_inputs = np.array([one.inputs is not None or one.tokens is not None for one in described])
+    if not is_labelled and says_inputs @ observations < MIN_DESCRIBED * observations.sum():
         return None
     draws = [
         draw_inputs(described, count, stream, labelled=is_labelled)
@@ -261,6 +263,8 @@ def _draw(
     rows = [Rows(beside(draw.inputs, module), None if draw.labels is None else draw.labels.numpy()) for draw in draws]
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
+    if not is_labelled:
+        notes += _unlabelled_notes(described)
     little = [one.name for one, share in zip(described, shares, strict=True) if is_labelled and share < MIN_OWN]
     if little:
         notes.append(f"{', '.join(little)}: less than half of the observations are described by class")
@@ -278,6 +282,16 @@ def _draw(
         margin=margin,
         fitted_margin=fitted_margin,
     )
+
+
+def _unlabelled_notes(described: Sequence[Description]) -> list[str]:
+    """Return which sites' inputs are not drawn, and which are drawn as few observations say."""
+    silent = [one.name for one in described if one.inputs is None and one.tokens is None]
+    few = [one.name for one in described if one.inputs is not None and one.inputs.n_observations < MIN_OBSERVATIONS]
+    notes = [f"{named(silent)}: inputs are not described, and none were drawn"] if silent else []
+    if few:
+        notes.append(f"{named(few)}: inputs are drawn as fewer than {MIN_OBSERVATIONS} observations say")
+    return notes
 
 
 def described_share(description: Description) -> float:

@@ -285,10 +285,11 @@ def fuse_with_chosen_damping(
     from consilience.networks.choice.compare import Comparison  # here, since it needs torch
     from consilience.networks.choice.inputs import choice_inputs
 
-    workshop = Workshop(models, sites, arguments, information, Auto(), workshop_rng, progress)
+    auto = Auto()
+    workshop = Workshop(models, sites, arguments, information, auto, workshop_rng, progress)
     try:
         inputs = choice_inputs(
-            workshop.ordered, workshop.modules, arguments.inputs, arguments.example, workshop.method.n_inputs,
+            workshop.ordered, workshop.modules, arguments.inputs, arguments.example, auto.n_inputs,
             input_rng, silent,
         )  # fmt: skip
         if inputs is None:

@@ -47,6 +47,11 @@ class Sites:
         given = tuple(description for description in voting if description is not None)
         return given if len(given) == len(voting) else None
 
+    @property
+    def describe_inputs(self) -> bool:
+        """Whether every site with a vote described its network from data."""
+        return self.described is not None and all(one.input_shape is not None for one in self.described)
+
     @cached_property
     def classes(self) -> tuple[str, ...] | None:
         """Names of the classes, where the sites name them."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from consilience.core.verdict import Verdict
+from consilience.drawing.words import shorten
 from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, Scores
 from consilience.networks.choice.criterion import Criterion, SquaredGap
@@ -22,9 +23,11 @@ MAX_NAMED = 3
 """Classes that a sentence names; further ones are counted. Chosen by hand."""
 
 DESCRIBE = "let every site describe its network: consilience.save(net, path, data=loader)"
+COMPARE = "compare it with the sites' own, which fusion.candidates holds, on rows that none was trained on"
+"""The remedy where sites predict numbers, whose distribution no description tells."""
 DESCRIBE_MORE = (
-    "describe networks with more observations of their rare classes, or give unlabelled inputs=; the notes of a "
-    "description say which classes are left out"
+    "describe networks with labels, and with more observations of their rare classes, or give unlabelled inputs=; the "
+    "notes of a description say which classes are left out"
 )
 
 
@@ -140,7 +143,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         remedy = "take the network of that site, or keep fusion.ensemble"
     elif taken.site is not None:
         code = "site"
-        name = sites.names[taken.site]
+        name = shorten(sites.names[taken.site])
         text = f"No fused network is clearly better than that of {name}, which is returned unchanged: {found}."
     elif choice.gap is not None and choice.gap > MAX_GAP and not is_labelled:
         code = "keep_ensemble"
@@ -155,7 +158,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     elif harmless is None:
         text += f" {_UNKNOWN}"
         if not is_labelled and remedy is None:
-            remedy = DESCRIBE
+            remedy = COMPARE if sites.is_regression else DESCRIBE_MORE if sites.describe_inputs else DESCRIBE
     if (wider := choice.wider) is not None:
         its = percent.format(choice.by_name[wider.name])
         text += f" A network {wider.name} has {its} {choice.criterion.name}."

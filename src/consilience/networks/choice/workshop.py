@@ -43,7 +43,7 @@ class Workshop:
     sites: Sites
     arguments: NetworkArguments
     information: Sequence[FisherInformation] | None
-    method: Any  # Auto, Distill, or the default of another kind
+    method: NetworkMethod
     rng: np.random.Generator
     progress: Progress
 

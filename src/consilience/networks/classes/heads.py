@@ -107,7 +107,7 @@ def centred_head(weight: AnyArray, bias: AnyArray | None = None) -> tuple[AnyArr
         For a single row, which is no softmax.
     """
     if weight.shape[0] < 2:
-        raise InputError("head", f"expected rows of 2 or more classes, found {weight.shape[0]}")
+        raise InputError("head", f"expected rows of 2 or more classes, found {weight.shape[0]}", code="E-SHAPE")
     xp = array_namespace(weight)
     centred = weight - xp.mean(weight, axis=0, keepdims=True)
     return centred, None if bias is None else bias - xp.mean(bias)
@@ -146,7 +146,7 @@ def class_heads(networks: Sequence[Mapping[str, AnyArray]], head: str, shares: A
     w = as_class_counts(shares, "shares")  # (J, C)
     weight_name, bias_name = (f"{head}.{name}" if head else name for name in ("weight", "bias"))
     if missing := [number for number, arrays in enumerate(networks) if weight_name not in arrays]:
-        raise InputError(f"model {missing[0]}", f"has no array {weight_name}, the head's rows")
+        raise InputError(f"model {missing[0]}", f"has no array {weight_name}, the head's rows", code="E-NEEDED")
     has_bias = bias_name in networks[0]
     heads = [
         centred_head(_widened(arrays[weight_name]), _widened(arrays[bias_name]) if has_bias else None)
@@ -154,7 +154,9 @@ def class_heads(networks: Sequence[Mapping[str, AnyArray]], head: str, shares: A
     ]
     if w.shape != (len(networks), heads[0][0].shape[0]):
         raise InputError(
-            "shares", f"expected {len(networks)} networks by {heads[0][0].shape[0]} classes, found {w.shape}"
+            "shares",
+            f"expected {len(networks)} networks by {heads[0][0].shape[0]} classes, found {w.shape}",
+            code="E-SHAPE",
         )
     rows = [_beside(of_site, weight) for of_site, (weight, _) in zip(w, heads, strict=True)]  # (C,) each
     weights = [row[:, None] * weight for row, (weight, _) in zip(rows, heads, strict=True)]
@@ -206,7 +208,10 @@ def refit_head(
     path = find_head(module, next(_batches(inputs, _PROBE_ROWS))) if head is None else head
     if path is None:
         raise InputError(
-            type(module).__name__, "has no last linear layer whose outputs are its logits", "leave its head as it is"
+            type(module).__name__,
+            "has no last linear layer whose outputs are its logits",
+            "leave its head as it is",
+            "E-NEEDED",
         )
     network = copy.deepcopy(module)
     layer: Any = network.get_submodule(path)
@@ -216,10 +221,11 @@ def refit_head(
         raise InputError(
             "targets",
             f"expected {len(features)} rows of {n_classes} logits, as the network has, found {tuple(targets.shape)}",
+            code="E-SHAPE",
         )
     wanted = targets.detach().to("cpu", torch.float64).reshape(-1, n_classes)
     if not bool(torch.isfinite(wanted).all()):
-        raise InputError("targets", "have NaN or infinite values", "give logits, not logarithms of zero")
+        raise InputError("targets", "have NaN or infinite values", "give logits, not logarithms of zero", "E-NUMBER")
     initial = layer.weight.detach().to("cpu", torch.float64)
     if is_softmax:
         wanted = wanted - wanted.mean(dim=1, keepdim=True)

@@ -143,13 +143,16 @@ def _checked_shape(probabilities: Tensor, shares: Tensor, prior: Tensor) -> tupl
         For shapes that do not fit.
     """
     if probabilities.ndim != 3:
-        raise InputError("probabilities", f"expected shape (sites, n, classes), found {tuple(probabilities.shape)}")
+        raise InputError(
+            "probabilities", f"expected shape (sites, n, classes), found {tuple(probabilities.shape)}", code="E-SHAPE"
+        )
     n_sites, _, n_classes = probabilities.shape
     if tuple(shares.shape) != (n_sites, n_classes) or tuple(prior.shape) != (n_classes,):
         raise InputError(
             "shares, prior",
             f"expected shapes {(n_sites, n_classes)} and {(n_classes,)}, found {tuple(shares.shape)} and "
             f"{tuple(prior.shape)}",
+            code="E-SHAPE",
         )
     return n_sites, n_classes
 

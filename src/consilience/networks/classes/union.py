@@ -52,6 +52,7 @@ def unite_classes(networks: Sequence[DescribedNetwork], example: Any) -> list[De
             network.label,
             "is no module, so its head cannot be given other classes",
             "give module=, or its module",
+            "E-TYPE",
         )
         for network in networks
         if network.module is None
@@ -64,7 +65,7 @@ def unite_classes(networks: Sequence[DescribedNetwork], example: Any) -> list[De
     if problems:
         raise InputError(problems)
     if example is None:
-        raise InputError("example", "needed to find the networks' heads", "give an input that they take")
+        raise InputError("example", "needed to find the networks' heads", "give an input that they take", "E-NEEDED")
     names = {
         name for network in networks if network.description is not None for name in network.description.classes or ()
     }
@@ -106,7 +107,9 @@ def _widened(network: DescribedNetwork, places: Any, n_classes: int, example: An
     if path is None or not isinstance(layer, torch.nn.Linear) or "bias" not in layer.state_dict():
         raise InputError(network.label, "does not end in a linear layer with a bias, which could take more classes")
     if len(places) != layer.out_features:
-        raise InputError(network.label, f"names {len(places)} classes, and its head has {layer.out_features}")
+        raise InputError(
+            network.label, f"names {len(places)} classes, and its head has {layer.out_features}", code="E-SHAPE"
+        )
     module = copy.deepcopy(network.module)
     index = torch.as_tensor(places, device=layer.weight.device)
     head = torch.nn.Linear(layer.in_features, n_classes).to(layer.weight)

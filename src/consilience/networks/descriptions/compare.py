@@ -35,6 +35,7 @@ def description_problems(descriptions: Sequence[Description], *, unites_classes:
             site.name,
             f"describes {site.n_observations:g} observations, fewer than its least number {site.min_count:g}",
             "leave the description out, or describe more data",
+            "E-FEW",
         )
         for site in descriptions
         if site.n_observations < site.min_count
@@ -76,7 +77,9 @@ def _class_text(site: Description, other: Description) -> Problem:
             f"has the classes of {other.name} in another order: class number {place} is {own[place]}, not "
             f"{others[place]}"
         )
-        return Problem(site.name, text, "train it with the classes in the same order: outputs are never renumbered")
+        return Problem(
+            site.name, text, "train it with the classes in the same order: outputs are never renumbered", "E-MISMATCH"
+        )
     parts = []
     if len(own) != len(others):
         parts.append(f"has {len(own)} classes, and {other.name} {len(others)}")
@@ -97,12 +100,12 @@ def _listed(names: Sequence[str]) -> str:
 def _kind_text(site: Description, other: Description) -> Problem:
     called = {"real": "real numbers", "tokens": "tokens"}
     text = f"has inputs of {called[site.input_kind]}, and {other.name} has {called[other.input_kind]}"
-    return Problem(site.name, text, "fuse networks of the same inputs")
+    return Problem(site.name, text, "fuse networks of the same inputs", "E-MISMATCH")
 
 
 def _shape_text(site: Description, other: Description) -> Problem:
     text = f"has inputs of shape {site.input_shape}, and those of {other.name} have {other.input_shape}"
-    return Problem(site.name, text, "describe the networks with inputs of one shape")
+    return Problem(site.name, text, "describe the networks with inputs of one shape", "E-MISMATCH")
 
 
 def _vocabulary(site: Description) -> int | None:
@@ -111,7 +114,7 @@ def _vocabulary(site: Description) -> int | None:
 
 def _vocabulary_text(site: Description, other: Description) -> Problem:
     text = f"has a vocabulary of {_vocabulary(site)} tokens, and {other.name} of {_vocabulary(other)}"
-    return Problem(site.name, text, "use one tokenizer at all sites")
+    return Problem(site.name, text, "use one tokenizer at all sites", "E-MISMATCH")
 
 
 def _scale_problems(descriptions: Sequence[Description]) -> list[Problem]:

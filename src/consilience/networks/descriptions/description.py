@@ -70,13 +70,15 @@ class Moments:
             or self.factor.shape != (len(self.factor), d)
         ):
             shapes = f"{self.mean.shape}, {self.factor.shape} and {self.residual.shape}"
-            raise InputError("moments", f"expected shapes (d,), (rank, d) and (d,), found {shapes}")
+            raise InputError("moments", f"expected shapes (d,), (rank, d) and (d,), found {shapes}", code="E-SHAPE")
         if not (np.isfinite(self.n_observations) and self.n_observations > 0):
-            raise InputError("moments", f"expected a positive number of observations, found {self.n_observations}")
+            raise InputError(
+                "moments", f"expected a positive number of observations, found {self.n_observations}", code="E-NUMBER"
+            )
         if not all(np.isfinite(values).all() for values in (self.mean, self.factor, self.residual)):
-            raise InputError("moments", "have NaN or infinite values", "describe the network again")
+            raise InputError("moments", "have NaN or infinite values", "describe the network again", "E-NUMBER")
         if (self.residual < 0).any():
-            raise InputError("moments", f"expected variances, found {self.residual.min():.3g}")
+            raise InputError("moments", f"expected variances, found {self.residual.min():.3g}", code="E-NUMBER")
 
     @property
     def variance(self) -> Array:
@@ -252,11 +254,17 @@ class Description(Displayed):
         problems = []
         n = self.n_observations
         if not (np.isfinite(n) and n > 0):
-            problems.append(Problem(self.name, f"expected a positive number of observations, found {n}"))
+            problems.append(
+                Problem(self.name, f"expected a positive number of observations, found {n}", code="E-NUMBER")
+            )
         if not (np.isfinite(self.min_count) and self.min_count >= 0):
-            problems.append(Problem(self.name, f"expected a least number of observations, found {self.min_count}"))
+            problems.append(
+                Problem(self.name, f"expected a least number of observations, found {self.min_count}", code="E-NUMBER")
+            )
         if self.input_shape is not None and min(self.input_shape, default=1) < 1:
-            problems.append(Problem(self.name, f"expected the shape of an input, found {self.input_shape}"))
+            problems.append(
+                Problem(self.name, f"expected the shape of an input, found {self.input_shape}", code="E-SHAPE")
+            )
         stated = [("its inputs", self.inputs)]
         stated += [(f"class {self._class_name(number)}", moments) for number, moments in self.class_moments.items()]
         for of, moments in stated:
@@ -265,7 +273,11 @@ class Description(Displayed):
             size = None if self.input_shape is None else math.prod(self.input_shape)
             if moments.mean.size != size:
                 problems.append(
-                    Problem(self.name, f"moments of {of} have {moments.mean.size} coordinates, and an input has {size}")
+                    Problem(
+                        self.name,
+                        f"moments of {of} have {moments.mean.size} coordinates, and an input has {size}",
+                        code="E-SHAPE",
+                    )
                 )
             if moments.n_observations > n * (1 + ROUNDING):
                 text = f"moments of {of} are of {moments.n_observations:g} observations, and it says that it has {n:g}"
@@ -302,7 +314,9 @@ class Description(Displayed):
         if self.input_range is not None and not (
             np.isfinite(self.input_range).all() and self.input_range[0] <= self.input_range[1]
         ):
-            problems.append(Problem(self.name, f"expected the range of the inputs, found {self.input_range}"))
+            problems.append(
+                Problem(self.name, f"expected the range of the inputs, found {self.input_range}", code="E-NUMBER")
+            )
         return problems
 
     def _token_problems(self) -> list[Problem]:
@@ -314,7 +328,7 @@ class Description(Displayed):
             are_counts = all(np.isfinite(values).all() and (values >= 0).all() for values in counts)
             are_counts &= bool(np.isfinite(tokens.n_rare) and tokens.n_rare >= 0)
             if not are_counts or tokens.unigrams.ndim != 1 or tokens.bigrams.ndim != 2 or tokens.bigrams.shape[1] != 3:
-                problems.append(Problem(self.name, "has counts of tokens that are no counts"))
+                problems.append(Problem(self.name, "has counts of tokens that are no counts", code="E-NUMBER"))
             elif len(tokens.bigrams) and tokens.bigrams[:, :2].max() >= len(tokens.unigrams):
                 text = f"has pairs of tokens outside its vocabulary of {len(tokens.unigrams)}"
                 problems.append(Problem(self.name, text))
@@ -335,10 +349,14 @@ class Description(Displayed):
                 continue
             of_class = f"tokens of class {self._class_name(number)}"
             if tokens.unigrams.shape != whole.unigrams.shape or tokens.padding != whole.padding:
-                problems.append(Problem(self.name, f"{of_class} are of another vocabulary than those of all"))
+                problems.append(
+                    Problem(self.name, f"{of_class} are of another vocabulary than those of all", code="E-MISMATCH")
+                )
             elif (tokens.unigrams > whole.unigrams * (1 + ROUNDING)).any():
                 problems.append(
-                    Problem(self.name, f"{of_class} are more than those of all", "describe the network again")
+                    Problem(
+                        self.name, f"{of_class} are more than those of all", "describe the network again", "E-MISMATCH"
+                    )
                 )
             elif tokens.lengths.sum() > counts[number] * (1 + ROUNDING):
                 text = (
@@ -353,20 +371,26 @@ class Description(Displayed):
         problems = []
         n_classes = 0 if self.classes is None else len(self.classes)
         if self.classes is not None and len(set(self.classes)) < n_classes:
-            problems.append(Problem(self.name, "has a class twice", "give every class a name of its own"))
+            problems.append(Problem(self.name, "has a class twice", "give every class a name of its own", "E-TWICE"))
         if unknown := [number for number in self.class_moments if not 0 <= number < n_classes]:
             problems.append(Problem(self.name, f"has moments of class number {unknown[0]}, of {n_classes} classes"))
         if self.class_features is not None and (self.class_features.ndim != 2 or len(self.class_features) != n_classes):
             shape = self.class_features.shape
-            problems.append(Problem(self.name, f"has features of shape {shape} for {n_classes} classes"))
+            problems.append(
+                Problem(self.name, f"has features of shape {shape} for {n_classes} classes", code="E-SHAPE")
+            )
         if self.class_counts is None:
             return problems
         if len(self.class_counts) != n_classes:
-            problems.append(Problem(self.name, f"has {len(self.class_counts)} counts for {n_classes} classes"))
+            problems.append(
+                Problem(self.name, f"has {len(self.class_counts)} counts for {n_classes} classes", code="E-SHAPE")
+            )
         if self.own_error is not None and not 0 <= self.own_error <= 1:
-            problems.append(Problem(self.name, f"expected the share of its errors, found {self.own_error}"))
+            problems.append(
+                Problem(self.name, f"expected the share of its errors, found {self.own_error}", code="E-NUMBER")
+            )
         if not np.isfinite(self.class_counts).all() or (self.class_counts < 0).any():
-            problems.append(Problem(self.name, "has counts of classes that are no counts"))
+            problems.append(Problem(self.name, "has counts of classes that are no counts", code="E-NUMBER"))
             return problems
         # Fewer are allowed: labels may be ignored.
         if self.class_counts.sum() > self.n_observations * (1 + ROUNDING):
@@ -376,6 +400,7 @@ class Description(Displayed):
                     f"its classes have {self.class_counts.sum():g} observations, and it says that it has "
                     f"{self.n_observations:g}",
                     "describe the network again",
+                    "E-MISMATCH",
                 )
             )
         problems += [
@@ -384,6 +409,7 @@ class Description(Displayed):
                 f"moments of class {self._class_name(number)} are of {moments.n_observations:g} observations, and it "
                 f"says that there are {self.class_counts[number]:g}",
                 "describe the network again",
+                "E-MISMATCH",
             )
             for number, moments in self.class_moments.items()
             if 0 <= number < len(self.class_counts)

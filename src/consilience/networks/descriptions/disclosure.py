@@ -18,10 +18,12 @@ import numpy as np
 from consilience.checks import Labels
 
 MIN_OBSERVATIONS = 100
-"""Observations behind moments of all inputs, their range, and statistics of channels, at least. Chosen by hand."""
+"""Observations behind the range of all inputs and statistics of channels and layers, at least. Chosen by hand."""
 
 MIN_CLASS_OBSERVATIONS = 20
-"""Observations behind the moments and features of a class, at least: two directions of ten each."""
+"""Observations behind the moments and features of a class, at least: two directions of ten each. Moments of all inputs
+are over as many: they betray no more than those of a class, and 20 regressions over sites of 23 to 123 rows explain 65
+percent of the variance by them, 47 without (``experiments/network_battery/small_sites.py``)."""
 
 OBSERVATIONS_PER_DIRECTION = 10
 """Observations behind each direction of a covariance, at least. Twenty directions of twenty images span the images."""

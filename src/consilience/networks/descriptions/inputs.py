@@ -96,13 +96,16 @@ def with_descriptions(
     if problems:
         raise InputError(problems)
     problems += [
-        Problem(description.name, f"describes other parameters than those of {network.label}", _REMEDY)
+        Problem(description.name, f"describes other parameters than those of {network.label}", _REMEDY, "E-MISMATCH")
         for network, description in zip(networks, described, strict=True)
         if description is not None and not is_of(description, network)
     ]
     problems += [
         Problem(
-            description.name, f"describes another layer {layer or 'than the network'} than {network.label} has", _REMEDY
+            description.name,
+            f"describes another layer {layer or 'than the network'} than {network.label} has",
+            _REMEDY,
+            "E-MISMATCH",
         )
         for network, description in zip(networks, described, strict=True)
         if description is not None and is_of(description, network)
@@ -128,7 +131,7 @@ def _as_description(entry: Any, name: str) -> Description:
     entry = getattr(entry, "description", entry)
     if not isinstance(entry, Description):
         expected = "what consilience.describe gives, or the path of its file"
-        raise InputError(name, f"expected {expected}, found {type(entry).__name__}")
+        raise InputError(name, f"expected {expected}, found {type(entry).__name__}", code="E-NUMBER")
     return entry
 
 

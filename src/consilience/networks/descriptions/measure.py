@@ -158,7 +158,7 @@ def measure_network(
 ) -> tuple[Description, Tensor | None]:
     """Return a description and the first inputs, None without data; see `describe_network`."""
     if not is_module(module):
-        raise InputError(name, f"expected a torch module, found a {type(module).__name__}")
+        raise InputError(name, f"expected a torch module, found a {type(module).__name__}", code="E-TYPE")
     if not is_number(min_count) or min_count < 0:
         raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
     if class_prior not in ("own", "removed"):
@@ -166,7 +166,9 @@ def measure_network(
     if layers is not None and not isinstance(layers, bool):
         raise OptionError("layers", f"expected True, False or None, found {layers!r}")
     if n_observations is not None and not (is_number(n_observations) and n_observations > 0):
-        raise InputError("n_observations", f"expected a positive number of observations, found {n_observations!r}")
+        raise InputError(
+            "n_observations", f"expected a positive number of observations, found {n_observations!r}", code="E-NUMBER"
+        )
     digest = network_digest(arrays_of_module(module), aliases_of_module(module))
     if data is None:
         if n_observations is None:
@@ -319,7 +321,9 @@ class _Measurement:
         if classes is not None:
             names = class_names(classes, n_outputs)
         elif batch.labels is not None and _kind(batch.labels) in "UO":
-            raise InputError(batch.name, "has labels that are names", "give all names as classes=, in their order")
+            raise InputError(
+                batch.name, "has labels that are names", "give all names as classes=, in their order", "E-NUMBER"
+            )
         elif batch.labels is not None and not are_real:
             names = class_names(None, n_outputs)
             if names is None and n_outputs is None:
@@ -508,13 +512,19 @@ class _Measurement:
         n_seen, counts = int(self.counts.sum()), self.counts[:-1]
         if n_observations is not None and n_observations < n_seen:
             text = f"is {n_observations:g}, but data has {n_seen} observations"
-            raise InputError("n_observations", text, "give the number of all that it was trained on")
+            raise InputError("n_observations", text, "give the number of all that it was trained on", "E-FEW")
         if n_seen < min_count:
             raise InputError(
-                "data", f"a description of {n_seen} observations tells of single ones", f"give {min_count:g} at least"
+                "data",
+                f"a description of {n_seen} observations tells of single ones",
+                f"give {min_count:g} at least",
+                "E-FEW",
             )
         withheld = withheld_classes(counts, min_count)
         n_withheld = int(counts[withheld].sum())
+        if n_withheld == (n_seen if n_observations is None else n_observations):
+            text = f"{n_seen} observations, of every class fewer than {min_count:g}, so that all of them are withheld"
+            raise InputError("data", text, "give n_observations= alone, without data, or min_count=0")
         left_out: list[str] = []
         notes = list(self.notes)
         names = () if self.classes is None else self.classes
@@ -543,7 +553,8 @@ class _Measurement:
         n_said = int(self.counts[said].sum())
         # Sums that do not tell classes apart, for want of memory, leave the site whole or not at all.
         is_all = len(np.setdiff1d(np.flatnonzero(self.counts), said)) == 0
-        has_moments = n_said >= MIN_OBSERVATIONS and not self.is_token and (is_all or self.class_rank is not None)
+        is_described = n_said >= least_class_observations(min_count)
+        has_moments = is_described and not self.is_token and (is_all or self.class_rank is not None)
         if is_enough := n_said >= MIN_OBSERVATIONS:
             channels = {
                 path: sums.statistics(said) for path, sums in self.channels.items() if is_all or len(sums.counts) > 1
@@ -554,9 +565,10 @@ class _Measurement:
                 )
         else:
             channels = {}
+            range_alone = "" if is_described else "moments and "
             left_out.append(
-                f"{n_said} observations are fewer than {MIN_OBSERVATIONS}, so that moments and range of all inputs and "
-                "statistics of channels are left out"
+                f"{n_said} observations are fewer than {MIN_OBSERVATIONS}, so that {range_alone}range of all inputs "
+                "and statistics of channels and layers are left out"
             )
         tokens, class_tokens = self._token_counts(said, is_all, min_count, left_out)
         if self.tokens is not None and self.tokens.has_too_many_pairs:

@@ -72,14 +72,14 @@ def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
         data = (arrays.inputs, arrays.labels)
     if isinstance(data, tuple):
         if len(data) != 2:
-            raise InputError(name, f"expected (X, y), X or batches, found {len(data)} parts")
+            raise InputError(name, f"expected (X, y), X or batches, found {len(data)} parts", code="E-SHAPE")
         pieces = _rows_of_arrays(data[0], data[1], name)
     elif _is_array(data):
         pieces = _rows_of_arrays(data, None, name)
     elif not isinstance(data, Mapping) and (isinstance(data, Iterable) or hasattr(data, "__getitem__")):
         pieces = _batches_of_loader(data)
     else:
-        raise InputError(name, f"expected (X, y), X or batches, found {type(data).__name__}")
+        raise InputError(name, f"expected (X, y), X or batches, found {type(data).__name__}", code="E-TYPE")
     yield from _checked(pieces, module, name)
 
 
@@ -93,10 +93,10 @@ def _rows_of_arrays(inputs: Any, labels: Any, name: str) -> Iterator[tuple[Any, 
     inputs = _as_array(inputs, name)
     labels = None if labels is None else _as_array(labels, f"labels of {name}")
     if inputs.ndim == 0:
-        raise InputError(name, "expected an array of observations, found a number")
+        raise InputError(name, "expected an array of observations, found a number", code="E-SHAPE")
     if labels is not None and (labels.ndim == 0 or len(labels) != len(inputs)):
         found = "a number" if labels.ndim == 0 else f"{len(labels)} labels"
-        raise InputError(name, f"has {len(inputs)} observations and {found}", "give a label for each")
+        raise InputError(name, f"has {len(inputs)} observations and {found}", "give a label for each", "E-SHAPE")
     for start in range(0, len(inputs), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         yield inputs[rows], None if labels is None else labels[rows], name
@@ -109,20 +109,24 @@ def _batches_of_loader(loader: Iterable[Any]) -> Iterator[tuple[Any, Any, str]]:
         name = f"data: batch {number}"
         is_pair = isinstance(batch, tuple | list)
         if isinstance(batch, Mapping):
-            raise InputError(name, "is a mapping", "give inputs, or (inputs, labels)")
+            raise InputError(name, "is a mapping", "give inputs, or (inputs, labels)", "E-TYPE")
         if is_pair and not 1 <= len(batch) <= 2:
-            raise InputError(name, f"has {len(batch)} parts, expected inputs, or (inputs, labels)")
+            raise InputError(name, f"has {len(batch)} parts, expected inputs, or (inputs, labels)", code="E-SHAPE")
         inputs, labels = (batch[0], batch[1] if len(batch) > 1 else None) if is_pair else (batch, None)
         inputs = _as_array(inputs, name)
         labels = None if labels is None else _as_array(labels, f"labels of {name}")
         if has_labels is None:
             has_labels = labels is not None
         if has_labels != (labels is not None):
-            raise InputError(name, f"has {'no labels' if has_labels else 'labels'}, unlike those before")
+            raise InputError(
+                name, f"has {'no labels' if has_labels else 'labels'}, unlike those before", code="E-MISMATCH"
+            )
         if inputs.ndim == 0 or (labels is not None and labels.ndim == 0):
-            raise InputError(name, "is a single observation, expected a batch", "wrap the data in a DataLoader")
+            raise InputError(
+                name, "is a single observation, expected a batch", "wrap the data in a DataLoader", "E-SHAPE"
+            )
         if labels is not None and len(labels) != len(inputs):
-            raise InputError(name, f"has {len(inputs)} observations and {len(labels)} labels")
+            raise InputError(name, f"has {len(inputs)} observations and {len(labels)} labels", code="E-SHAPE")
         yield inputs, labels, name
 
 
@@ -132,7 +136,7 @@ def _as_array(values: Any, name: str) -> Any:
         return values.detach()
     array = np.asarray(values.toarray() if hasattr(values, "toarray") else values)
     if array.dtype.kind not in "biufUO" or (array.dtype.kind in "UO" and not name.startswith("labels")):
-        raise InputError(name, f"expected numbers, found an array of type {array.dtype}")
+        raise InputError(name, f"expected numbers, found an array of type {array.dtype}", code="E-TYPE")
     return array
 
 
@@ -145,10 +149,10 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
             continue
         values = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.ascontiguousarray(_native(inputs)))
         if not values.numel():
-            raise InputError(name, f"expected inputs with entries, found shape {tuple(values.shape)}")
+            raise InputError(name, f"expected inputs with entries, found shape {tuple(values.shape)}", code="E-SHAPE")
         if values.is_floating_point():
             if not torch.isfinite(values).all():
-                raise InputError(name, "has NaN or infinite inputs", "take them out")
+                raise InputError(name, "has NaN or infinite inputs", "take them out", "E-NUMBER")
             values = values.to(precision)
         elif values.dtype != torch.bool:
             values = values.to(torch.int64)
@@ -168,10 +172,11 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
                 name,
                 f"has inputs of shape {tuple(values.shape[1:])}, and the first ones have {shape}",
                 "give one shape",
+                "E-SHAPE",
             )
         yield Batch(values, labels, name)
     if shape is None:
-        raise InputError(data_name, "has no observations")
+        raise InputError(data_name, "has no observations", code="E-NEEDED")
 
 
 def _refuse_not_finite_labels(labels: Any, name: str) -> None:
@@ -181,7 +186,9 @@ def _refuse_not_finite_labels(labels: Any, name: str) -> None:
     is_finite = torch.isfinite(labels).cpu().numpy() if isinstance(labels, Tensor) else np.isfinite(labels)
     n = int((~is_finite).reshape(len(is_finite), -1).any(axis=1).sum())
     if n:
-        raise InputError(name, f"has NaN or infinite labels ({n} observations)", "take these observations out")
+        raise InputError(
+            name, f"has NaN or infinite labels ({n} observations)", "take these observations out", "E-NUMBER"
+        )
 
 
 def _refuse_unknown_tokens(tokens: Tensor, module: nn.Module, name: str) -> None:
@@ -241,16 +248,16 @@ def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> t
     if isinstance(classes, (int, np.integer)) and not isinstance(classes, bool):
         names = tuple(map(str, range(int(classes))))
     elif isinstance(classes, str) or not isinstance(classes, Iterable):
-        raise InputError("classes", f"expected a number or names, found {classes!r}")
+        raise InputError("classes", f"expected a number or names, found {classes!r}", code="E-TYPE")
     else:
         names = tuple(map(str, classes))
     if len(names) < 2:
         raise InputError("classes", f"expected at least two, found {len(names)}")
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise InputError("classes", f"{repeated!r} stands twice", "give every class a name of its own")
+        raise InputError("classes", f"{repeated!r} stands twice", "give every class a name of its own", "E-TWICE")
     if n_outputs is not None and n_outputs != len(names) and not (n_outputs == 1 and len(names) == 2):
-        raise InputError("classes", f"are {len(names)}, but the network has {n_outputs} outputs")
+        raise InputError("classes", f"are {len(names)}, but the network has {n_outputs} outputs", code="E-SHAPE")
     return names
 
 
@@ -289,17 +296,20 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
         values = values[:, 0]
     if values.ndim != 1:
         raise InputError(
-            name, f"has labels of shape {values.shape}, expected one for each observation", "give numbers of classes"
+            name,
+            f"has labels of shape {values.shape}, expected one for each observation",
+            "give numbers of classes",
+            "E-SHAPE",
         )
     if values.dtype.kind in "UO":
         number_of = {text: number for number, text in enumerate(classes)}
         texts = [str(value) for value in values]
         if unknown := sorted(set(texts) - set(number_of)):
             listed = ", ".join(unknown[:MAX_NAMED_LABELS])
-            raise InputError(name, f"has labels that are no class: {listed}", "give all names as classes=")
+            raise InputError(name, f"has labels that are no class: {listed}", "give all names as classes=", "E-NUMBER")
         return np.array([number_of[text] for text in texts], dtype=np.int64)
     if values.dtype.kind == "f" and not (np.isfinite(values).all() and (values == np.round(values)).all()):
-        raise InputError(name, "has labels that are no whole numbers", "give numbers of classes from 0")
+        raise InputError(name, "has labels that are no whole numbers", "give numbers of classes from 0", "E-NUMBER")
     numbers = values.astype(np.int64)
     is_ignored = numbers == IGNORED_LABEL
     outside = ~is_ignored & ((numbers < 0) | (numbers >= len(classes)))
@@ -309,5 +319,6 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
             name,
             f"has labels outside the classes 0 to {len(classes) - 1}: {listed} ({int(outside.sum())} observations)",
             f"count classes from 0; {IGNORED_LABEL} marks an observation without a class",
+            "E-NUMBER",
         )
     return np.where(is_ignored, -1, numbers)

@@ -127,7 +127,7 @@ def fisher(
     n_draws = _renamed("n_draws", n_draws, "samples", samples)
     n_observations = _renamed("n_observations", n_observations, "observations", observations)
     if not is_module(model):
-        raise InputError("model", f"expected a torch module, found {type(model).__name__}")
+        raise InputError("model", f"expected a torch module, found {type(model).__name__}", code="E-TYPE")
     if isinstance(batches, tuple):
         raise InputError("batches", "a tuple is one batch, inputs with labels", "give [(inputs, labels)], or a list")
     is_scale = n_observations is None or (is_number(n_observations) and n_observations > 0)
@@ -148,7 +148,7 @@ def fisher(
     _, generator = seeded(rng)
     # Iterating over an array would take each row for a batch.
     if isinstance(batches, np.ndarray):
-        raise InputError("batches", "expected tensors, found a NumPy array", "give torch.from_numpy(array)")
+        raise InputError("batches", "expected tensors, found a NumPy array", "give torch.from_numpy(array)", "E-TYPE")
     from consilience.networks.fisher.compute import fisher_information  # here, since it needs torch
 
     with shown(progress, "Fisher information", "observation") as report:

@@ -93,7 +93,9 @@ def fisher_information(
     """Return the Fisher information of a network's trained parameters; see `consilience.fisher`."""
     parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}
     if not parameters:
-        raise InputError("module", "has no parameter with requires_grad, so there is nothing to inform", "set it")
+        raise InputError(
+            "module", "has no parameter with requires_grad, so there is nothing to inform", "set it", "E-NEEDED"
+        )
     inputs = as_batches(batches)
     total = sum(map(batch_length, inputs)) if isinstance(inputs, (list, Tensor)) else 0  # 0: a stream of unknown length
     # One accumulator for what leaves: a diagonal, a low-rank sketch, or the published sums.
@@ -138,10 +140,14 @@ def fisher_information(
             "batches",
             f"Fisher information over {n_seen} observations may betray single ones",
             f"give at least {minimum}, or allow fewer with minimum=",
+            "E-FEW",
         )
     if n_observations is not None and n_observations < n_seen:
         raise InputError(
-            "n_observations", f"{n_observations:g} are fewer than the {n_seen} that were looked at", "leave it out"
+            "n_observations",
+            f"{n_observations:g} are fewer than the {n_seen} that were looked at",
+            "leave it out",
+            "E-FEW",
         )
     residual, rows_by_parameter = accumulator.result(n_seen)
     layers, only_diagonals = sums.factors(n_seen, MIN_COUNT)
@@ -354,8 +360,10 @@ def _stored(values: Tensor, parameter: Tensor) -> Tensor:
 def _refuse_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
     if likelihood == "categorical" and (outputs.ndim < 2 or outputs.shape[1] < 2):
         raise InputError(
+            "",
             f"the network answers shape {tuple(outputs.shape)}; a categorical likelihood needs logits of two classes "
-            "or more on the second axis (likelihood='bernoulli' takes a logit alone)"
+            "or more on the second axis (likelihood='bernoulli' takes a logit alone)",
+            code="E-SHAPE",
         )
 
 

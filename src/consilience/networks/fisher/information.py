@@ -116,10 +116,14 @@ class FisherInformation(Displayed):
     sha256: str | None = None
 
     def __post_init__(self) -> None:
-        problems = [Problem(self.name, "has no parameters")] if not self.residual and not self.layers else []
+        problems = (
+            [Problem(self.name, "has no parameters", code="E-NEEDED")] if not self.residual and not self.layers else []
+        )
         arrays = [*self.residual.items(), *self.factors.items()]
         problems += [
-            Problem(self.name, f"{key} holds {v.dtype}, not floats") for key, v in arrays if not is_floating(v)
+            Problem(self.name, f"{key} holds {v.dtype}, not floats", code="E-TYPE")
+            for key, v in arrays
+            if not is_floating(v)
         ]
         if not problems:
             problems += non_finite_problems(
@@ -134,6 +138,7 @@ class FisherInformation(Displayed):
                     self.name,
                     f"parameter {key} has negative information, smallest {float(_minimum(values)):.3g}; "
                     "a Fisher diagonal is a sum of squares: compute it anew with consilience.fisher",
+                    code="E-NUMBER",
                 )
                 for key, values in self.residual.items()
                 if _minimum(values) < 0
@@ -142,10 +147,14 @@ class FisherInformation(Displayed):
         for field_name in ("observations", "noise"):
             value = getattr(self, field_name)
             if value is not None and not (isfinite(value) and value > 0):
-                problems.append(Problem(self.name, f"{field_name} must be a positive number, found {value!r}"))
+                problems.append(
+                    Problem(self.name, f"{field_name} must be a positive number, found {value!r}", code="E-NUMBER")
+                )
         prior = self.prior_precision
         if prior is not None and not (isfinite(prior) and prior >= 0):
-            problems.append(Problem(self.name, f"prior_precision must be a number, not negative, found {prior!r}"))
+            problems.append(
+                Problem(self.name, f"prior_precision must be a number, not negative, found {prior!r}", code="E-NUMBER")
+            )
         if self.likelihood is not None and self.likelihood not in LIKELIHOODS:
             problems.append(
                 Problem(self.name, f"likelihood must be one of {', '.join(LIKELIHOODS)}, found {self.likelihood!r}")
@@ -157,6 +166,7 @@ class FisherInformation(Displayed):
                     self.name,
                     "is zero for every parameter, so the network says nothing of its data",
                     "look at its outputs (saturated, or constant) or leave it out",
+                    "E-NUMBER",
                 )
             )
         if problems:
@@ -170,11 +180,14 @@ class FisherInformation(Displayed):
             return [Problem(self.name, "factors of rank 0", "leave them out")]
         if set(self.factors) != set(self.residual):
             unpaired = sorted(set(self.factors) ^ set(self.residual))
-            return [Problem(self.name, f"{_shorten(unpaired)}: both a residual and factors are needed")]
+            return [
+                Problem(self.name, f"{_shorten(unpaired)}: both a residual and factors are needed", code="E-NEEDED")
+            ]
         return [
             Problem(
                 self.name,
                 f"factors of {key} have shape {tuple(values.shape)}, expected {(self.rank, *self.residual[key].shape)}",
+                code="E-SHAPE",
             )
             for key, values in self.factors.items()
             if tuple(values.shape) != (self.rank, *self.residual[key].shape)
@@ -186,7 +199,11 @@ class FisherInformation(Displayed):
         if self.layers and self.factors:
             problems.append(Problem(self.name, "has factors of all parameters and of layers", "give one of them"))
         if twice := [name for name in informed_names(self.layers) if name in self.residual]:
-            problems.append(Problem(self.name, f"{_shorten(twice)}: has a residual and Kronecker factors of its layer"))
+            problems.append(
+                Problem(
+                    self.name, f"{_shorten(twice)}: has a residual and Kronecker factors of its layer", code="E-TWICE"
+                )
+            )
         return problems
 
     def _is_informative(self) -> bool:
@@ -278,7 +295,10 @@ class FisherInformation(Displayed):
         if missing := [key for key in names.values() if key not in network.arrays]:
             problems.append(
                 Problem(
-                    self.name, f"{_shorten(missing)}: not in {network.name}", "give the information of this network"
+                    self.name,
+                    f"{_shorten(missing)}: not in {network.name}",
+                    "give the information of this network",
+                    "E-MISMATCH",
                 )
             )
         problems += [
@@ -286,6 +306,7 @@ class FisherInformation(Displayed):
                 self.name,
                 f"{key} has shape {tuple(values.shape)}, but {tuple(network.arrays[key].shape)} in {network.name}",
                 "give the information of this network",
+                "E-SHAPE",
             )
             for key, values in residual.items()
             if key in network.arrays and tuple(values.shape) != tuple(network.arrays[key].shape)
@@ -295,6 +316,7 @@ class FisherInformation(Displayed):
                 self.name,
                 f"factors of {layer or 'the network'} are those of another layer than that of {network.name}",
                 "give the information of this network",
+                "E-MISMATCH",
             )
             for layer, factors in self.layers.items()
             if not missing and not factors.fit(layer, network.arrays)
@@ -310,6 +332,7 @@ class FisherInformation(Displayed):
                     f"was computed at other parameters than those of {network.name} (another network, other "
                     "order of units, or another precision)",
                     "compute it for the network as it is sent",
+                    "E-MISMATCH",
                 )
             )
         return problems
@@ -351,12 +374,13 @@ def as_information(information: Any, name: str) -> FisherInformation:
         return replace(information, name=name) if information.name == "Fisher information" else information
     if isinstance(information, Mapping) and all(isinstance(key, str) for key in information):
         if not_arrays := [key for key, values in information.items() if not hasattr(values, "shape")]:
-            raise InputError(name, f"{_shorten(not_arrays)}: expected arrays by parameter")
+            raise InputError(name, f"{_shorten(not_arrays)}: expected arrays by parameter", code="E-TYPE")
         return FisherInformation(information, name=name)
     raise InputError(
         name,
         "expected what consilience.fisher gives, the path of its file, or a diagonal by parameter, found "
         f"{type(information).__name__}",
+        code="E-TYPE",
     )
 
 

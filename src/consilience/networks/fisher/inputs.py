@@ -50,7 +50,12 @@ def gather_information(
             with_digest.append(information)
             continue
         problems.append(
-            Problem(information.name, "does not say which network it is of", "give fishers= in the networks' order")
+            Problem(
+                information.name,
+                "does not say which network it is of",
+                "give fishers= in the networks' order",
+                "E-NEEDED",
+            )
         )
     by_network, unmatched = assign_by_digest(
         networks,

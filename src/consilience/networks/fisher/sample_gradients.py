@@ -368,13 +368,17 @@ def _outputs(module: nn.Module, batch: Any) -> Tensor:
 def _with_two_axes(outputs: Any, n_observations: int) -> Tensor:
     """Return outputs (n, ...) with at least two axes."""
     if not isinstance(outputs, Tensor):
-        raise InputError(f"the network answers a {type(outputs).__name__}; wrap it so that it answers a tensor")
+        raise InputError(
+            "", f"the network answers a {type(outputs).__name__}; wrap it so that it answers a tensor", code="E-TYPE"
+        )
     if outputs.ndim == 1:
         outputs = outputs.unsqueeze(1)
     if outputs.ndim == 0 or len(outputs) != n_observations:
         raise InputError(
+            "",
             f"the network answers shape {tuple(outputs.shape)} for {n_observations} observations; the first axis "
-            "of what goes in and of what comes out must count them"
+            "of what goes in and of what comes out must count them",
+            code="E-SHAPE",
         )
     return outputs
 
@@ -382,7 +386,9 @@ def _with_two_axes(outputs: Any, n_observations: int) -> Tensor:
 def _all_finite(outputs: Tensor) -> Tensor:
     """Return outputs that are all finite."""
     if not bool(torch.isfinite(outputs).all()):
-        raise InputError("the network answers NaN or infinite values on these inputs; look at both")
+        raise InputError(
+            "", "the network answers NaN or infinite values on these inputs; look at both", code="E-NUMBER"
+        )
     return outputs
 
 

@@ -134,7 +134,7 @@ def variance_collapse(
     if not is_count(batch_size):
         raise OptionError("batch_size", f"expected a positive whole number, found {batch_size!r}")
     if len(inputs) == 0:
-        raise InputError("inputs", "expected at least one sample, found none")
+        raise InputError("inputs", "expected at least one sample, found none", code="E-NEEDED")
     span = Span.of({"net_a": net_a, "net_b": net_b})
     weights = np.array([[1.0, 0.0], [0.0, 1.0], [1.0 - t, t]])  # (theta_a, theta_b, theta(t); weights of a and b)
     first, second, middle = (_mean_deviations(span.model(row), inputs, batch_size) for row in weights)

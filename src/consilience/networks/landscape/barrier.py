@@ -71,9 +71,9 @@ class Barrier(Displayed, Plotted, Tabular):
         t = np.array(self.t, dtype=np.float64)
         values = {name: np.array(curve, dtype=np.float64) for name, curve in self.values.items()}
         if t.ndim != 1 or len(t) < 2 or t[0] != 0.0 or t[-1] != 1.0 or np.any(np.diff(t) <= 0):
-            raise InputError("t", "expected at least two ascending places from 0 to 1")
+            raise InputError("t", "expected at least two ascending places from 0 to 1", code="E-NUMBER")
         if any(curve.shape != t.shape for curve in values.values()):
-            raise InputError("values", f"expected curves of {len(t)} numbers")
+            raise InputError("values", f"expected curves of {len(t)} numbers", code="E-SHAPE")
         for array in (t, *values.values()):
             array.setflags(write=False)
         object.__setattr__(self, "t", t)
@@ -309,7 +309,7 @@ def barrier_matrix(
         For less than two networks, or two that differ in a tensor.
     """
     if len(nets) < 2:
-        raise InputError("nets", f"expected at least two networks, found {len(nets)}")
+        raise InputError("nets", f"expected at least two networks, found {len(nets)}", code="E-SHAPE")
     heights: dict[str, Array] = {}
     for i, j in combinations(range(len(nets)), 2):
         other = nets[j] if align is None else align(nets[i], nets[j])

@@ -138,6 +138,7 @@ def interpolation_bound(
             "second",
             f"expected weights of shapes {hidden_a.shape} and {output_a.shape} (biases included), found "
             f"{hidden_b.shape} and {output_b.shape}; the theorem holds for networks of the same widths",
+            code="E-SHAPE",
         )
     order = _unit_order(permutation, len(hidden_a))
     has_bias = first.bias is not None or second.bias is not None
@@ -156,7 +157,7 @@ def _weights(argument: str, network: OneHiddenLayer) -> tuple[Array, Array]:
     if network.bias is not None:  # s(U x + b) = s((U, b) (x, 1)), so a bias is a column of U and the input is (x, 1)
         hidden = np.column_stack([hidden, as_vector(f"{argument}.bias", network.bias, len(hidden))])
     if not np.all(np.isfinite(hidden)) or not np.all(np.isfinite(output)):
-        raise InputError(argument, "has weights that are NaN or infinite")
+        raise InputError(argument, "has weights that are NaN or infinite", code="E-NUMBER")
     return hidden, output
 
 

@@ -100,6 +100,7 @@ def coupling_diagnostics(coupling: ArrayLike) -> CouplingDiagnostics:
         raise InputError(
             "coupling",
             f"expected a matrix of finite numbers, not negative and not all zero, found shape {matrix.shape}",
+            code="E-NUMBER",
         )
     row_sums, column_sums = matrix.sum(axis=1), matrix.sum(axis=0)
     row_shares = matrix / np.where(row_sums > 0, row_sums, np.nan)[:, None]  # p (k, k_i), NaN in rows without mass

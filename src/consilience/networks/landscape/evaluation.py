@@ -116,9 +116,9 @@ class Classification:
                 raise OptionError(name, f"expected a positive whole number, found {getattr(self, name)!r}")
         if self.labels.ndim != 1 or self.inputs.ndim == 0 or len(self.inputs) != len(self.labels):
             shapes = f"{tuple(self.inputs.shape)} and {tuple(self.labels.shape)}"
-            raise InputError("labels", f"expected (N,) for inputs (N, ...), found {shapes}")
+            raise InputError("labels", f"expected (N,) for inputs (N, ...), found {shapes}", code="E-SHAPE")
         if len(self.labels) == 0 or self.labels.is_floating_point() or int(self.labels.min()) < 0:
-            raise InputError("labels", "expected at least one, all of them whole numbers from 0")
+            raise InputError("labels", "expected at least one, all of them whole numbers from 0", code="E-NUMBER")
 
     def __call__(self, module: nn.Module) -> dict[str, float]:
         """Return the loss and error of one network, whose mode is left as it was."""
@@ -202,10 +202,16 @@ class Classification:
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[1] != n_samples:
             output_form = tuple(logits.shape[1:]) if isinstance(logits, Tensor) else type(logits).__name__
             raise InputError(
-                f"the network's output: expected logits of shape ({n_samples}, classes), found {output_form}"
+                "",
+                f"the network's output: expected logits of shape ({n_samples}, classes), found {output_form}",
+                code="E-SHAPE",
             )
         if int(self.labels.max()) >= logits.shape[2]:
-            raise InputError("labels", f"found {int(self.labels.max())}, but the network has {logits.shape[2]} classes")
+            raise InputError(
+                "labels",
+                f"found {int(self.labels.max())}, but the network has {logits.shape[2]} classes",
+                code="E-SHAPE",
+            )
         return int(logits.shape[2])
 
 
@@ -258,5 +264,7 @@ def _evaluate_module(module: nn.Module, evaluate: Evaluate, refresh: Refresh | N
     except (AttributeError, TypeError, ValueError):
         numbers = {}
     if not numbers:
-        raise InputError("evaluate", f"expected numbers by name, such as {{'loss': 0.3}}, found {values!r:.80}")
+        raise InputError(
+            "evaluate", f"expected numbers by name, such as {{'loss': 0.3}}, found {values!r:.80}", code="E-TYPE"
+        )
     return numbers

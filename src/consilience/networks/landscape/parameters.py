@@ -171,7 +171,9 @@ class ParameterLayout:
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the tensors by name, each in its dtype; of a stack (..., size), stacks ``(..., *shape)``."""
         if vector.ndim == 0 or vector.shape[-1] != self.size:
-            raise InputError("vector", f"expected {self.size} numbers on the last axis, found {tuple(vector.shape)}")
+            raise InputError(
+                "vector", f"expected {self.size} numbers on the last axis, found {tuple(vector.shape)}", code="E-SHAPE"
+            )
         parts = zip(self.names, self.shapes, self.dtypes, pairwise(self.bounds), strict=True)
         lead = vector.shape[:-1]
         return {name: vector[..., a:b].reshape(*lead, *shape).to(dtype) for name, shape, dtype, (a, b) in parts}
@@ -238,7 +240,10 @@ class Span:
                     first_tensors[frozen].detach().cpu(), tensors[frozen].detach().cpu()
                 ):
                     raise InputError(
-                        name, f"frozen tensor {frozen!r} is not that of {first}", "set include_frozen=True"
+                        name,
+                        f"frozen tensor {frozen!r} is not that of {first}",
+                        "set include_frozen=True",
+                        "E-MISMATCH",
                     )
         return cls(module, layout, torch.stack(vectors))
 

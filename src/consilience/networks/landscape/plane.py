@@ -148,7 +148,7 @@ class Plane(Displayed, Plotted):
         arrays = {name: np.array(getattr(self, name), dtype=np.float64) for name in ("alphas", "betas")}
         shape = (len(arrays["betas"]), len(arrays["alphas"]))
         if any(surface.shape != shape for surface in values.values()):
-            raise InputError("values", f"expected surfaces of shape {shape}, a row for each beta")
+            raise InputError("values", f"expected surfaces of shape {shape}, a row for each beta", code="E-SHAPE")
         for array in (*arrays.values(), *values.values()):
             array.setflags(write=False)
         for name, frozen in {**arrays, "values": FrozenDict(values), "markers": tuple(self.markers)}.items():

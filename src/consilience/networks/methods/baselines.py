@@ -92,7 +92,9 @@ class NetworkEnsembleMethod(NetworkMethod):
             return None
         counts = as_class_counts(self.class_counts)
         if len(counts) != n_models:
-            raise InputError("class_counts", f"expected a row for each of {n_models} models, found {len(counts)}")
+            raise InputError(
+                "class_counts", f"expected a row for each of {n_models} models, found {len(counts)}", code="E-SHAPE"
+            )
         if weights is None:
             return counts
         totals = counts.sum(axis=1, keepdims=True)

@@ -130,6 +130,7 @@ class FedMA(LayerwiseMethod):
                         "class_counts",
                         f"expected a row for each of {len(ensemble.networks)} models and at least one "
                         f"example of every class, found shape {counts.shape}",
+                        code="E-SHAPE",
                     )
                 )
         return problems

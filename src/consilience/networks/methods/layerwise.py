@@ -54,12 +54,15 @@ class UnitRows:
         variance inside the coupling.
     odd : ndarray of bool of shape (F,)
         Which entries of a row change sign with the unit. Default: empty, where signs play no part.
+    are_squares_exact : bool
+        Whether `squares` are, to the last bit, the sums of squares of `points` by row. Default: False.
     """
 
     width: int
     points: tuple[AnyArray, ...]
     squares: tuple[AnyArray, ...]
     odd: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    are_squares_exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,9 +197,10 @@ class LayerwiseMethod(NetworkMethod):
             _incoming_rows(network, model_transports, group, places, width)
             for network, model_transports in zip(ensemble.networks, transports, strict=True)
         ]
-        return UnitRows(
-            width, tuple(points for points, _, _ in models), tuple(squares for _, squares, _ in models), models[0][2]
-        )
+        points, squares, odd = zip(*models, strict=True)
+        # Sums over several places, and mean squares under a coupling, are other numbers than sums over whole rows.
+        has_soft = any(transport.is_soft for model_transports in transports for transport in model_transports.values())
+        return UnitRows(width, points, squares, odd[0], are_squares_exact=len(places) == 1 and not has_soft)
 
     def _known_places(self, ensemble: NetworkEnsemble, group: str, matched_groups: set[str]) -> list[Place]:
         """Return the places that count for the units of a group and whose other axes are matched by now."""
@@ -225,9 +229,9 @@ def _incoming_rows(
     """
     if not places:
         return np.zeros((network.units[group], 0)), np.zeros(network.units[group]), np.zeros(0, dtype=bool)
-    # Squares move by squared weights of the coupling; see ``Spread.squared``.
-    squared_transports = {name: transport.squared for name, transport in transports.items()}
     has_soft = any(transport.is_soft for transport in transports.values())
+    # Squares move by squared weights of the coupling; see ``Spread.squared``.
+    squared_transports = {name: transport.squared for name, transport in transports.items()} if has_soft else {}
     parts, square_sums, odd = [], [], []  # by place: (k, F_p), (k,), (F_p,)
     for place in places:
         layout = network.symmetry.layouts[place.array]

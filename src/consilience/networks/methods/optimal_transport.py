@@ -111,7 +111,12 @@ class TransportMethod(LayerwiseMethod):
         return Spread(plan, width / n_units if self.paper_scaling else 1.0)
 
 
-def squared_costs(support: AnyArray, rows: UnitRows, model: int) -> Array:
+def row_squares(points: AnyArray) -> Array:
+    """Return the squared length (k,) of every row of an array (k, F)."""
+    return to_numpy(array_namespace(points).sum(points * points, axis=-1))
+
+
+def squared_costs(support: AnyArray, rows: UnitRows, model: int, support_squares: Array | None = None) -> Array:
     """Return the mean squared distances (K, k_j) of support rows from the rows of one model's units.
 
     Formula (7) as one matrix product: |x|^2 + |y|^2 - 2 <x, y>, with |y|^2 the mean square under the coupling before.
@@ -124,12 +129,15 @@ def squared_costs(support: AnyArray, rows: UnitRows, model: int) -> Array:
         Rows of all models' units.
     model : int
         Index of the model.
+    support_squares : array of shape (K,), optional
+        `row_squares` of the support, where they are known. Default: computed.
     """
     xp = array_namespace(support)
     # In as few passes over (K, k_j) as there may be: for layers of a few hundred units memory takes the time.
     products = xp.matmul(support, xp.matrix_transpose(rows.points[model]))
     products *= -2.0
-    support_squares = to_numpy(xp.sum(support * support, axis=-1))  # (K,)
+    if support_squares is None:
+        support_squares = row_squares(support)
     on_cpu = np.asarray(products.detach().cpu() if hasattr(products, "detach") else products)
     costs: Array = np.add(on_cpu, support_squares[:, None], dtype=np.float64)
     costs += to_numpy(rows.squares[model])
@@ -183,12 +191,19 @@ class OTFusion(TransportMethod):
         """Return the plans from every model to the initial support."""
         compared = {name: _normalize_rows(rows) if self.normalize else rows for name, rows in bundle.items()}
         support, is_reference = initial_support(self.start, compared, reference, rng)
+        support_squares = {
+            name: to_numpy(rows.squares[reference]) if is_reference and rows.are_squares_exact else row_squares(points)
+            for (name, rows), points in zip(compared.items(), support.values(), strict=True)
+        }
         transports: list[dict[str, Transport]] = []
         for model in range(len(ensemble.networks)):
             if model == reference and is_reference:  # exactly itself, where ties or entropy could move its units
                 transports.append({n: Injection(np.arange(r.width), r.width) for n, r in bundle.items()})
                 continue
-            costs = {name: squared_costs(support[name], rows, model) for name, rows in compared.items()}
+            costs = {
+                name: squared_costs(support[name], rows, model, support_squares[name])
+                for name, rows in compared.items()
+            }
             if self.metric == "euclidean":
                 costs = {name: np.sqrt(values) for name, values in costs.items()}
             transports.append(self.plans(costs, self.epsilon))

@@ -90,7 +90,7 @@ def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False
         statistics = ChannelStatistics.of(channel_rows(part, inputs_and_outputs[0 if of_inputs else 1]))
         total = statistics if total is None else total.merge(statistics)
     if total is None:
-        raise InputError("batches", "expected at least one batch of inputs, found none")
+        raise InputError("batches", "expected at least one batch of inputs, found none", code="E-NEEDED")
     return total
 
 
@@ -153,7 +153,7 @@ def channel_statistics(
 def refuse_not_finite(statistics: Mapping[str, ChannelStatistics]) -> None:
     """Raise InputError naming the layers whose statistics are not finite."""
     if bad := [name for name, layer in statistics.items() if not torch.isfinite(layer.mean + layer.std).all()]:
-        raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at both")
+        raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at both", "E-NUMBER")
 
 
 def target_statistics(statistics: Sequence[ChannelStatistics], weights: Array) -> ChannelStatistics:
@@ -179,7 +179,9 @@ def running_statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     """Return the running mean and variance of a batch normalisation that keeps them, float64."""
     if norm.running_mean is None or norm.running_var is None:
         raise InputError(
-            "batch normalisation without running statistics answers by the batch: there is nothing to repair"
+            "",
+            "batch normalisation without running statistics answers by the batch: there is nothing to repair",
+            code="E-NEEDED",
         )
     return norm.running_mean.to(torch.float64), norm.running_var.to(torch.float64)
 

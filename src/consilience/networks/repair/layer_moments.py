@@ -146,7 +146,9 @@ class Moments:
             for name, moments in layers.items():
                 mean, covariance = moments.mean, moments.covariance
                 if covariance.shape != (*mean.shape, *mean.shape) or mean.ndim != 1:
-                    raise InputError(f"layer {name}: mean {mean.shape} and covariance {covariance.shape}")
+                    raise InputError(
+                        "", f"layer {name}: mean {mean.shape} and covariance {covariance.shape}", code="E-SHAPE"
+                    )
             return cls(
                 layers,
                 int(names["samples"][0]),
@@ -229,13 +231,16 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moment
             "batches",
             f"moments over {fewest} samples may betray single ones",
             f"give at least {minimum}, or allow fewer with minimum=...",
+            "E-FEW",
         )
     moments = {}
     for name in layers:
         mean, covariance = sums[name].mean_and_covariance()
         moments[name] = InputMoments(mean.cpu().numpy(), covariance.cpu().numpy())
     if bad := [name for name, of_layer in moments.items() if not np.isfinite(of_layer.covariance).all()]:
-        raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights")
+        raise InputError(
+            ", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights", "E-NUMBER"
+        )
     return Moments(moments, fewest, order.normalised, order.outputs, skipped)
 
 
@@ -299,13 +304,19 @@ def mixture_moments(moments: Sequence[Moments], weights: Array) -> Moments:
         When the moments are not of networks of one architecture and width.
     """
     if len(moments) != len(weights):
-        raise InputError("moments", f"expected one for each of {len(weights)} models, found {len(moments)}")
+        raise InputError(
+            "moments", f"expected one for each of {len(weights)} models, found {len(moments)}", code="E-SHAPE"
+        )
     first = moments[0]
     for number, other in enumerate(moments[1:], 1):  # numbers as in the message, from 0
         for name in dict.fromkeys((*first.layers, *other.layers)):
             sizes = [len(m.layers[name].mean) if name in m.layers else None for m in (first, other)]
             if sizes[0] != sizes[1]:
-                raise InputError(f"moments {number}: layer {name} has {sizes[1]} inputs, but {sizes[0]} in moments 0")
+                raise InputError(
+                    "",
+                    f"moments {number}: layer {name} has {sizes[1]} inputs, but {sizes[0]} in moments 0",
+                    code="E-SHAPE",
+                )
     layers = {name: _mixture_of_layer([model.layers[name] for model in moments], weights) for name in first.layers}
     return replace(first, layers=layers, samples=sum(model.samples for model in moments))
 

@@ -68,7 +68,7 @@ def as_batches(batches: Any) -> Iterable[Any]:
     if isinstance(batches, Iterator):
         batches = list(batches)
     if not isinstance(batches, Iterable) or next(iter(batches), None) is None:
-        raise InputError("batches", "expected a tensor, or at least one batch of inputs")
+        raise InputError("batches", "expected a tensor, or at least one batch of inputs", code="E-TYPE")
     return batches
 
 
@@ -325,4 +325,4 @@ def _stop_after(_part: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[
 
 def not_finite_problem(name: str) -> Problem:
     """Return the problem of a part whose values are not finite."""
-    return Problem(name, "gives NaN or infinite values on these inputs", "look at both")
+    return Problem(name, "gives NaN or infinite values on these inputs", "look at both", "E-NUMBER")

@@ -151,7 +151,7 @@ def _fitted_cell(
     residuals stays exactly as it is.
     """
     if gate_sums is None or gate_sums.n_rows == 0:
-        raise InputError("inputs", "expected a tensor of at least one input, found none")
+        raise InputError("inputs", "expected a tensor of at least one input, found none", code="E-NEEDED")
     moments = gate_sums.moments()
     if not torch.isfinite(moments.cross_covariance).all():
         raise InputError(not_finite_problem(name))

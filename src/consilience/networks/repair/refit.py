@@ -197,7 +197,7 @@ def _split_into_batches(inputs: Any, size: int) -> list[Any]:
     if not isinstance(inputs, Tensor):
         return list(as_batches(inputs))
     if inputs.ndim == 0 or len(inputs) == 0:
-        raise InputError("inputs", "expected at least one, found none")
+        raise InputError("inputs", "expected at least one, found none", code="E-NEEDED")
     return list(torch.split(inputs, size))
 
 
@@ -289,7 +289,7 @@ def _regression_moments(
         design = torch.cat([patches, channel_blocks(layer, targets)], dim=-1)  # ((groups,) m, d + k)
         total = RunningMoments.of(design) if total is None else total.with_rows(design)
     if total is None:
-        raise InputError("inputs", "expected a tensor of at least one input, found none")
+        raise InputError("inputs", "expected a tensor of at least one input, found none", code="E-NEEDED")
     mean, covariance = total.mean_and_covariance()
     d = weight_blocks(layer).shape[-1]  # inputs come first in the rows, then the k targets
     return RegressionMoments(mean[..., :d], mean[..., d:], covariance[..., :d, :d], covariance[..., d:, :d])

@@ -204,6 +204,7 @@ def _model_layer(model: nn.Module, name: str, moments: Moments, off_diagonal: fl
             "moments",
             f"layer {name} has {len(inputs.mean)} inputs where the model has {weight.shape[1]}; moments move "
             "as their model does",
+            code="E-SHAPE",
         )
     covariance = torch.as_tensor(inputs.covariance)
     # RegMean's regularisation: off-diagonal entries times 0.9 by default, the diagonal as it is.

@@ -229,6 +229,6 @@ def normalised_weights(weights: ArrayLike | None, count: int) -> Array:
         When there are no models.
     """
     if count == 0:
-        raise InputError("aligned", "expected at least one model, found none")
+        raise InputError("aligned", "expected at least one model, found none", code="E-NEEDED")
     unnormalised = as_weights(weights, count)
     return unnormalised / unnormalised.sum()

@@ -219,23 +219,29 @@ def _check_comparisons(
     comparisons: Mapping[str, Comparison], kind: type[Comparison], argument: str, expected: str
 ) -> dict[str, Comparison]:
     if not isinstance(comparisons, Mapping):
-        raise InputError(argument, f"expected {expected}, found {type(comparisons).__name__}", "write {'aligned': ...}")
+        raise InputError(
+            argument, f"expected {expected}, found {type(comparisons).__name__}", "write {'aligned': ...}", "E-NUMBER"
+        )
     if wrong_names := [name for name, comparison in comparisons.items() if not isinstance(comparison, kind)]:
         name = wrong_names[0]
-        raise InputError(argument, f"expected {expected}, found {type(comparisons[name]).__name__} under {name!r}")
+        raise InputError(
+            argument, f"expected {expected}, found {type(comparisons[name]).__name__} under {name!r}", code="E-NUMBER"
+        )
     return {str(name): comparison for name, comparison in comparisons.items()}
 
 
 def _scores(scores: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, float]]:
     if not scores:
         return {}
-    expected = Problem("scores", "expected numbers by name for every model, such as {'fused': {'accuracy': 0.98}}")
+    expected = Problem(
+        "scores", "expected numbers by name for every model, such as {'fused': {'accuracy': 0.98}}", code="E-TYPE"
+    )
     if not isinstance(scores, Mapping):
-        raise InputError(f"{expected}, found {type(scores).__name__}")
+        raise InputError("", f"{expected}, found {type(scores).__name__}", code="E-TYPE")
     scores_by_model: dict[str, dict[str, float]] = {}
     for model, model_scores in scores.items():
         if not isinstance(model_scores, Mapping):
-            raise InputError(f"{expected}, found {type(model_scores).__name__} under {model!r}")
+            raise InputError("", f"{expected}, found {type(model_scores).__name__} under {model!r}", code="E-TYPE")
         try:
             scores_by_model[str(model)] = {str(name): float(value) for name, value in model_scores.items()}
         except (TypeError, ValueError) as error:

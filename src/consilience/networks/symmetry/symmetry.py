@@ -159,9 +159,11 @@ class Symmetry(Displayed):
         missing = [key for key in self.layouts if key not in shapes]
         expected = set(self.layouts) | set(self.aliases)
         unexpected = [key for key in shapes if key not in expected]
-        problems = [Problem(name, f"{_describe_arrays(missing)} missing", _REMEDY)] if missing else []
+        problems = [Problem(name, f"{_describe_arrays(missing)} missing", _REMEDY, "E-NEEDED")] if missing else []
         problems += (
-            [Problem(name, f"{_describe_arrays(unexpected)} not in the symmetry", _REMEDY)] if unexpected else []
+            [Problem(name, f"{_describe_arrays(unexpected)} not in the symmetry", _REMEDY, "E-MISMATCH")]
+            if unexpected
+            else []
         )
         units = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
         # Axes with one group come first, so that what they determine is known where several groups are concatenated.
@@ -185,6 +187,7 @@ class Symmetry(Displayed):
                         name,
                         f"array {key} has shape {tuple(shapes[key])}; by its groups "
                         f"({_describe_units(layout, units)}) it should have {layout.shape(units)}",
+                        code="E-SHAPE",
                     )
                 )
         if problems:

@@ -67,6 +67,11 @@ class Transport(ABC):
         parts = np.abs(self.sending)
         return np.where(parts.any(axis=0), parts.argmax(axis=0), -1)
 
+    @cached_property
+    def owns_all(self) -> bool:
+        """Whether every new unit comes from an old one."""
+        return bool(self.owned.all())
+
     @property
     def is_soft(self) -> bool:
         """Whether a unit may be spread over several places, or share its place with others of its model."""
@@ -212,6 +217,11 @@ class Injection(Transport):
         owned = np.zeros(self.width)
         owned[self.slots] = 1.0
         return owned
+
+    @cached_property
+    def owns_all(self) -> bool:
+        """Whether it is a permutation, since old units have different places."""
+        return len(self.slots) == self.width
 
     @cached_property
     def order(self) -> Labels:

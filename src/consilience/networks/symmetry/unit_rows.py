@@ -64,8 +64,12 @@ def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str
     array of shape (k, F)
         Row u holds all entries of unit u.
     """
-    xp = array_namespace(values)
     axis = layout.axes[place.axis]
+    if place.axis == 0 and values.ndim == 2 and len(axis.segments) == 1:
+        segment = axis.segments[0]
+        if segment.outer == segment.inner == 1:  # they are the rows as they stand
+            return values
+    xp = array_namespace(values)
     lengths = [segment.length(units) for segment in axis.segments]
     start, length = sum(lengths[: place.segment]), lengths[place.segment]
     segment = axis.segments[place.segment]

@@ -218,7 +218,7 @@ def _shape_and_kind(descriptions: Sequence[Description], labelled: bool) -> tupl
         Unless all descriptions are of inputs of one shape and kind, and of the same classes.
     """
     if not descriptions:
-        raise InputError("descriptions", "expected at least one, found none")
+        raise InputError("descriptions", "expected at least one, found none", code="E-NEEDED")
     # Who says nothing of inputs says nothing of their shape.
     stating = [d for d in descriptions if d.inputs is not None or d.tokens is not None or d.class_moments]
     if not stating:
@@ -228,14 +228,14 @@ def _shape_and_kind(descriptions: Sequence[Description], labelled: bool) -> tupl
     for other in stating[1:]:
         if other.input_kind != first.input_kind:
             text = f"has inputs of kind {other.input_kind}, and {first.name} of {first.input_kind}"
-            problems.append(Problem(other.name, text))
+            problems.append(Problem(other.name, text, code="E-MISMATCH"))
         elif other.input_shape != first.input_shape and not is_text:
             text = f"has inputs of shape {other.input_shape}, and {first.name} of {first.input_shape}"
-            problems.append(Problem(other.name, text))
+            problems.append(Problem(other.name, text, code="E-MISMATCH"))
     shapes = [tuple(described.input_shape or ()) for described in stating]
     if is_text:
         problems += [
-            Problem(described.name, f"has texts of shape {shape}, expected one axis of tokens")
+            Problem(described.name, f"has texts of shape {shape}, expected one axis of tokens", code="E-SHAPE")
             for described, shape in zip(stating, shapes, strict=True)
             if len(shape) != 1
         ]
@@ -246,6 +246,7 @@ def _shape_and_kind(descriptions: Sequence[Description], labelled: bool) -> tupl
                 other.name,
                 f"has other classes, or another order of them, than {with_classes[0].name}",
                 "give all networks the same classes in the same order",
+                "E-MISMATCH",
             )
             for other in with_classes[1:]
             if other.classes != with_classes[0].classes

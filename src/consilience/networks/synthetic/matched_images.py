@@ -143,7 +143,9 @@ def channel_targets(
         )
     parts: dict[str, Any] = dict(module.named_modules())
     if unknown := sorted(set(described) - set(parts)):
-        raise InputError(name, f"its description has statistics of {', '.join(unknown)}, which it does not have")
+        raise InputError(
+            name, f"its description has statistics of {', '.join(unknown)}, which it does not have", code="E-MISMATCH"
+        )
     targets = []
     for path, statistics in described.items():
         mean, variance = torch.as_tensor(statistics.mean), torch.as_tensor(statistics.variance)
@@ -181,12 +183,15 @@ def _targets_of_norms(norms: Mapping[str, Any], name: str) -> list[LayerTarget]:
 def _require_statistics(name: str, path: str, mean: Tensor, variance: Tensor) -> None:
     """Raise InputError for statistics that are not finite, or variances that are negative."""
     if not (torch.isfinite(mean).all() and torch.isfinite(variance).all()):
-        raise InputError(name, f"channel statistics of {path} are NaN or infinite", "train or describe it again")
+        raise InputError(
+            name, f"channel statistics of {path} are NaN or infinite", "train or describe it again", "E-NUMBER"
+        )
     if (variance < 0).any():
         raise InputError(
             name,
             f"channel variances of {path} are negative ({float(variance.min()):.3g})",
             "train or describe it again",
+            "E-NUMBER",
         )
 
 
@@ -248,7 +253,7 @@ def matched_images(
         if not is_count(value):
             raise OptionError(option, f"expected a positive whole number, found {value!r}")
     if not modules:
-        raise InputError("modules", "expected at least one network, found none")
+        raise InputError("modules", "expected at least one network, found none", code="E-NEEDED")
     shape = tuple(shape)
     said = [None] * len(modules) if descriptions is None else list(descriptions)
     labels = [f"model {number}" for number in range(len(modules))] if names is None else list(names)
@@ -301,7 +306,9 @@ def _require_shape(descriptions: Sequence[Description | None], shape: tuple[int,
     """Raise InputError for descriptions of inputs of another shape."""
     for described in descriptions:
         if described is not None and described.inputs is not None and described.input_shape != shape:
-            raise InputError(described.name, f"describes inputs of shape {described.input_shape}, expected {shape}")
+            raise InputError(
+                described.name, f"describes inputs of shape {described.input_shape}, expected {shape}", code="E-SHAPE"
+            )
 
 
 def _described_deviation(
@@ -409,6 +416,7 @@ class _ObservedNetwork:
                     name,
                     f"has statistics of {len(target.mean)} channels of {target.name}, which has {values.shape[-1]}",
                     "describe it again",
+                    "E-MISMATCH",
                 )
 
         # Of two inputs, since batches of one hide which axis is which.

@@ -178,7 +178,9 @@ class Adapter(ABC):
     def require_family(self, posterior: Posterior, family: type[Family]) -> None:
         """Raise InputError unless the components of `posterior` are of the family that rebuilding this class needs."""
         if not isinstance(posterior.family, family):
-            raise InputError(f"a {self.class_name} has {family.name} components, found {posterior.family}")
+            raise InputError(
+                "", f"a {self.class_name} has {family.name} components, found {posterior.family}", code="E-TYPE"
+            )
 
 
 def sklearn_features(model: Any) -> Features:

@@ -115,8 +115,10 @@ def _feature_words(model: Any) -> Features:
     missing = sorted(set(range(model.num_terms)) - set(model.id2word.keys()))
     if missing:
         raise InputError(
+            "",
             f"id2word has no word for number {missing[0]} ({len(missing)} of {model.num_terms} lack one); call"
-            " compactify() on the dictionary before training"
+            " compactify() on the dictionary before training",
+            code="E-NEEDED",
         )
     names = tuple(str(model.id2word[number]) for number in range(model.num_terms))
     require_unique_words("id2word", names)

@@ -220,7 +220,7 @@ def _rows_and_names(X: Any) -> tuple[Array, Features]:
     width = len(names) if names is not None else np.shape(X)[1] if np.ndim(X) == 2 else 0
     rows: Array = read_observations(X, None, ExpectedColumns(width, names, are_counts=False), name="X").values
     if width == 0:
-        raise InputError("X", "has no columns")
+        raise InputError("X", "has no columns", code="E-SHAPE")
     return rows, Features(names=names, from_columns=names is not None)
 
 

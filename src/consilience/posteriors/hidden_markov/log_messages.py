@@ -93,7 +93,9 @@ def forward_in_logs(
         densities[rows] = total = _log_sum(current, 1)
         if not total.min() > -np.inf:
             raise InputError(
-                f"row {int(rows[total.argmin()])} has probability zero in this model after those before it"
+                "",
+                f"row {int(rows[total.argmin()])} has probability zero in this model after those before it",
+                code="E-NUMBER",
             )
         filtered[rows] = current = current - total[:, None]
     return filtered, densities

@@ -112,7 +112,7 @@ def _read_observations(adapter: Adapter, posterior: Posterior, data: Any, truth:
     """Return the rows of every name, all of them checked."""
     data_by_name = data if isinstance(data, Mapping) else {"data": data}
     if not data_by_name:
-        raise InputError("data", "expected at least one array of rows, found none")
+        raise InputError("data", "expected at least one array of rows, found none", code="E-SHAPE")
     labels = truth if isinstance(truth, Mapping) else dict.fromkeys(data_by_name, truth)
     problems = [
         Problem("truth", f"has labels of {name!r}, but there are no such data")
@@ -120,7 +120,9 @@ def _read_observations(adapter: Adapter, posterior: Posterior, data: Any, truth:
         if name not in data_by_name
     ]
     if not isinstance(truth, Mapping | str | Path | None) and len(data_by_name) > 1:
-        problems.append(Problem("truth", f"expected labels by name, as the data are, found {type(truth).__name__}"))
+        problems.append(
+            Problem("truth", f"expected labels by name, as the data are, found {type(truth).__name__}", code="E-TYPE")
+        )
     if problems:
         raise InputError(problems)
     n_columns = adapter.n_columns(posterior)

@@ -40,7 +40,7 @@ def verdict(found: VerdictSummary | None) -> Paragraph | None:
         return None
     remedy = f"To do: {shorten(found.remedy, 400)}." if found.remedy else ""
     parts = (strong(shorten(found.text, 600)), remedy)
-    return Paragraph(sentences(*parts), "status") if found.is_fine else act(*parts)
+    return Paragraph(sentences(*parts), found.stated.paragraph_kind) if found.is_fine else act(*parts)
 
 
 def in_short(found: VerdictSummary | None, n_models: int, outcome: str) -> Paragraph | None:

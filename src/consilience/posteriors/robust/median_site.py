@@ -38,8 +38,9 @@ from consilience.posteriors.robust.judgement import (
     MAX_COORDINATE,
     Judgement,
     copy_weights,
-    judge,
+    judge_twice,
     pairwise_squares,
+    standardized_coordinates,
 )
 
 MAX_COST = 1e4
@@ -298,15 +299,25 @@ def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> tuple[Judg
     ensemble, labels, n_groups
         The matching: stacked sites, group of each row (L,), number G of groups. No site has two rows in one group.
     """
-    members, groups, n_coordinates = [], [], 0
-    is_out = other_priors(ensemble) | unmatched_sites(ensemble, labels)
+    members, points = [], []
     for group in range(n_groups):
         rows = np.flatnonzero(labels == group)
-        points = coordinates(ensemble.family, ensemble.natural[rows], _group_priors(ensemble, rows))
-        members.append((rows, pairwise_squares(points)))
-        groups.append((ensemble.owner[rows], members[-1][1]))
-        n_coordinates += points.shape[1]
-    return judge(groups, ensemble.n_sites, n_coordinates, is_out), members
+        points.append(coordinates(ensemble.family, ensemble.natural[rows], _group_priors(ensemble, rows)))
+        members.append((rows, pairwise_squares(points[-1])))
+    owners = [ensemble.owner[rows] for rows, _ in members]
+    n_coordinates = sum(group_points.shape[1] for group_points in points)
+
+    def standardized(kept: NDArray[np.bool_]) -> list[tuple[Labels, Array]]:
+        """Return the groups of the sites that passed, in standardized coordinates."""
+        return [
+            (owner[kept[owner]], pairwise_squares(standardized_coordinates(group_points[kept[owner]])))
+            for owner, group_points in zip(owners, points, strict=True)
+            if np.count_nonzero(kept[owner]) >= 3  # of two copies both are as far from their median
+        ]
+
+    is_out = other_priors(ensemble) | unmatched_sites(ensemble, labels)
+    groups = [(owner, squares) for owner, (_, squares) in zip(owners, members, strict=True)]
+    return judge_twice(groups, standardized, ensemble.n_sites, n_coordinates, is_out), members
 
 
 @dataclass(frozen=True)

@@ -427,7 +427,8 @@ def _duplicate_problems(sample: PilotSample, shards: Shards) -> list[Problem]:
         name = load_shard(source).names[site - int(starts[shard])]
         names[site] = f"{source.paths[0]}: {name}" if source.packed else name  # packed files may share names of sites
     return [
-        Problem(names[later], f"has the same contents as {names[first]}", "leave one out") for first, later in pairs
+        Problem(names[later], f"has the same contents as {names[first]}", "leave one out", "E-TWICE")
+        for first, later in pairs
     ]
 
 

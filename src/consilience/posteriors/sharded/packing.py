@@ -162,7 +162,7 @@ def _duplicates(packed: PackedSites, name_of_digest: dict[bytes, str]) -> Iterat
     for name, digest in zip(packed.names, packed.digests, strict=True):
         key = digest.tobytes()
         if any(key) and key in name_of_digest:
-            yield Problem(name, f"is the same file as {name_of_digest[key]}", "leave one out")
+            yield Problem(name, f"is the same file as {name_of_digest[key]}", "leave one out", "E-TWICE")
         name_of_digest[key] = name
 
 
@@ -184,6 +184,6 @@ def _rounding_divergence(exact: PackedSites, stored: PackedSites) -> float:
         before, after = (np.asarray(columns.natural[rows], dtype=np.float64) for columns in (components, rounded))
         if faults := kind.family.check(after):
             site = int(np.searchsorted(components.offsets, rows.start + faults[0][0], side="right")) - 1
-            raise InputError(exact.names[site], f"in float32 a component {faults[0][1]}", "pack as float64")
+            raise InputError(exact.names[site], f"in float32 a component {faults[0][1]}", "pack as float64", "E-NUMBER")
         largest = max(largest, float(kind.family.kl_pairs(before, after).max()))
     return largest

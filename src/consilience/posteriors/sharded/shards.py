@@ -130,7 +130,7 @@ def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
         raise OptionError("shard_bytes", f"expected a positive integer, found {shard_bytes!r}")
     files = list_files(where, FILE_SUFFIXES)
     if not files:
-        raise InputError("nothing to open", "no file was given")
+        raise InputError("nothing to open", "no file was given", code="E-NEEDED")
     with local_copy(files[0].path) as path:
         first = SafetensorsFile(path, files[0].path)
         if is_shard(first):

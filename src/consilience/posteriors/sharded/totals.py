@@ -272,11 +272,17 @@ def fused_posterior(
     prior = None if totals.prior is None else totals.prior / totals.site_weight
     if average == "product" and prior is not None and totals.priors is not None:
         if shards.direction == "reverse":
-            raise InputError("combine='product': adds natural parameters, so it needs direction='forward' on shards")
+            raise InputError(
+                "",
+                "combine='product': adds natural parameters, so it needs direction='forward' on shards",
+                code="E-NEEDED",
+            )
         natural = _products(shards, totals)
         for row, text in kind.family.check(natural)[:1]:
             raise InputError(
-                f"the product of the posteriors matched to component {row} {text}: check the sites' priors"
+                "",
+                f"the product of the posteriors matched to component {row} {text}: check the sites' priors",
+                code="E-NUMBER",
             )
     else:
         natural = shards.group_averages(totals.groups) if averages is None else averages

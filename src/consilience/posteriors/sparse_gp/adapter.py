@@ -49,7 +49,7 @@ class InducingPointAdapter(Adapter):
     def describe(self, model: Any, samples: float | None) -> Posterior:
         """Return inducing inputs and values as points (M, d + 1), with the rest of the process attached."""
         if samples is not None and not 0 < samples < float("inf"):
-            raise InputError("samples", f"expected a positive number of observations, found {samples}")
+            raise InputError("samples", f"expected a positive number of observations, found {samples}", code="E-NUMBER")
         value = self.to_sparse_gp(model, samples)
         is_unscaled = not np.any(value.shift) and bool(np.all(value.scale == 1.0))
         scaling = None if is_unscaled else {"shift": tuple(value.shift), "scale": tuple(value.scale)}

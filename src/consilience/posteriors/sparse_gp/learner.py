@@ -214,15 +214,17 @@ class TitsiasGP:
         """Return checked inputs (N, d) and targets (N,) in standardised units, and shift and scale (d + 1,)."""
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or 0 in rows.shape:
-            raise InputError("X", f"expected rows (N, d), found shape {rows.shape}")
+            raise InputError("X", f"expected rows (N, d), found shape {rows.shape}", code="E-SHAPE")
         targets = as_vector("y", y, len(rows))
         for name, values in (("X", rows), ("y", targets)):
             if not np.all(np.isfinite(values)):
                 row = int(np.argwhere(~np.isfinite(values))[0, 0])
-                raise InputError(name, f"row {row}, counted from 0, is not finite", "leave it out or fill it in")
+                raise InputError(
+                    name, f"row {row}, counted from 0, is not finite", "leave it out or fill it in", "E-NUMBER"
+                )
         shift, scale = (as_vector(name, getattr(self, name), rows.shape[1] + 1) for name in ("shift", "scale"))
         if not (np.all(np.isfinite(shift)) and np.all(np.isfinite(scale) & (scale > 0))):
-            raise InputError("shift and scale", "expected finite numbers, those of scale positive")
+            raise InputError("shift and scale", "expected finite numbers, those of scale positive", code="E-NUMBER")
         return (rows - shift[:-1]) / scale[:-1], (targets - shift[-1]) / scale[-1], shift, scale
 
     def _starting_parameters(
@@ -234,7 +236,7 @@ class TitsiasGP:
         if not isinstance(kernel, Kernel):  # length-scales grow as distances between standardised rows do, as sqrt(d)
             kernel = make_kernel(kernel, spread, np.clip(np.full(dim, np.sqrt(dim)), *self.lengthscale_bounds))
         if kernel.dim != dim:
-            raise InputError("X", f"has {dim} columns, but the kernel has {kernel.dim} length-scales")
+            raise InputError("X", f"has {dim} columns, but the kernel has {kernel.dim} length-scales", code="E-SHAPE")
         if self.inducing_inputs is None:
             scaled = starting_inputs(rows / kernel.lengthscales, self.n_inducing, self.min_count, rng)
             inputs = scaled * kernel.lengthscales

@@ -113,7 +113,9 @@ class SparseGP:
         inputs = as_rows("inducing_inputs", self.inducing_inputs, self.kernel.dim)
         count, columns = len(inputs), self.kernel.dim + 1
         if np.shape(self.covariance) != (count, count):
-            raise InputError("covariance", f"expected shape ({count}, {count}), found {np.shape(self.covariance)}")
+            raise InputError(
+                "covariance", f"expected shape ({count}, {count}), found {np.shape(self.covariance)}", code="E-SHAPE"
+            )
         arrays = {
             "inducing_inputs": inputs,
             "mean": as_vector("mean", self.mean, count),
@@ -124,7 +126,7 @@ class SparseGP:
         }
         for name, values in arrays.items():
             if not np.all(np.isfinite(values)):
-                raise InputError(f"{name} of a sparse Gaussian process has NaN or infinite values")
+                raise InputError("", f"{name} of a sparse Gaussian process has NaN or infinite values", code="E-NUMBER")
             frozen = values.copy()
             frozen.setflags(write=False)
             object.__setattr__(self, name, frozen)
@@ -132,13 +134,17 @@ class SparseGP:
             object.__setattr__(self, name, float(getattr(self, name)))
             lower_limit = -np.inf if name == "constant" else 0.0
             if not lower_limit <= getattr(self, name) < np.inf:
-                raise InputError(name, f"expected a finite number that is not negative, found {getattr(self, name)}")
+                raise InputError(
+                    name, f"expected a finite number that is not negative, found {getattr(self, name)}", code="E-NUMBER"
+                )
         if not np.all(arrays["scale"] > 0):
-            raise InputError("scale", f"expected positive numbers, found {arrays['scale'].tolist()}")
+            raise InputError("scale", f"expected positive numbers, found {arrays['scale'].tolist()}", code="E-NUMBER")
         smallest = float(np.linalg.eigvalsh(arrays["covariance"])[0])
         if smallest < -EIGENVALUE_ROUNDING * self.kernel.variance:
             raise InputError(
-                "covariance", f"expected a positive semi-definite matrix, found the eigenvalue {smallest:.3g}"
+                "covariance",
+                f"expected a positive semi-definite matrix, found the eigenvalue {smallest:.3g}",
+                code="E-NUMBER",
             )
 
     @classmethod
@@ -239,7 +245,7 @@ class SparseGP:
         """Return checked inputs (n, d)."""
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.dim:
-            raise InputError("X", f"expected an array of shape (n, {self.dim}), found {rows.shape}")
+            raise InputError("X", f"expected an array of shape (n, {self.dim}), found {rows.shape}", code="E-SHAPE")
         return rows
 
 
@@ -262,8 +268,10 @@ def prior_factor(kernel: Kernel, inputs: Array, jitter: float) -> Array:
         return np.asarray(cholesky(covariance, lower=True, check_finite=False))
     except np.linalg.LinAlgError:
         raise InputError(
+            "",
             f"the prior covariance at {len(inputs)} inducing inputs is not positive definite with jitter {jitter:g};"
-            f" use {JITTER:g}"
+            f" use {JITTER:g}",
+            code="E-NUMBER",
         ) from None
 
 

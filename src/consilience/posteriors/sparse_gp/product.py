@@ -132,7 +132,12 @@ def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]
     """
     first = models[0]
     problems = [
-        Problem(name, f"is standardised by other constants than {names[0]}", "fit it again with the same public ones")
+        Problem(
+            name,
+            f"is standardised by other constants than {names[0]}",
+            "fit it again with the same public ones",
+            "E-MISMATCH",
+        )
         for name, model in zip(names, models, strict=True)
         if not (np.array_equal(model.shift, first.shift) and np.array_equal(model.scale, first.scale))
     ]
@@ -142,7 +147,11 @@ def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]
     kernels = [model.kernel for model in voters]
     kernel_names = {kernel.name for kernel in kernels}
     if len(kernel_names) > 1:
-        raise InputError(f"the models have kernels {', '.join(sorted(kernel_names))}; fit them with the same one")
+        raise InputError(
+            "",
+            f"the models have kernels {', '.join(sorted(kernel_names))}; fit them with the same one",
+            code="E-MISMATCH",
+        )
     parameters_by_name = {"variance": np.array([[kernel.variance] for kernel in kernels])}
     parameters_by_name |= {"length-scale": np.stack([kernel.lengthscales for kernel in kernels])}
     noise = np.array([[model.noise] for model in voters])
@@ -182,6 +191,7 @@ def _outlying_parameters(name: str, values: Array, mean: Array, voter_names: Seq
             f"has {name}{f' {column}' if values.shape[1] > 1 else ''} {values[row, column]:.3g}, more"
             f" than a factor of {np.exp(LARGEST_LOG_RATIO):.1f} from the mean {mean[column]:.3g} of all models",
             "agree on kernel parameters and noise, and fit again with these fixed",
+            "E-SHAPE",
         )
         for row, column in np.argwhere(np.abs(np.log(values / mean)) > LARGEST_LOG_RATIO).tolist()
     ]

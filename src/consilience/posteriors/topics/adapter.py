@@ -100,7 +100,7 @@ def require_unique_words(what: str, words: Sequence[str]) -> None:
     """Raise InputError when `words` has a word more than once; `what` names them in the message."""
     if len(set(words)) < len(words):
         word, count = Counter(words).most_common(1)[0]
-        raise InputError(f"{what} has the word {word!r} {count} times, expected once")
+        raise InputError("", f"{what} has the word {word!r} {count} times, expected once", code="E-TWICE")
 
 
 def topic_prior_of(posterior: Posterior) -> Array:

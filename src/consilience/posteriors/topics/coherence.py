@@ -82,7 +82,7 @@ def npmi(topics: ArrayLike, documents: Any, *, n_words: int = N_WORDS) -> Array:
     counts = as_counts("documents", documents, np.shape(topics)[1])
     n_documents = counts.shape[0]
     if n_documents == 0:
-        raise InputError("documents", "has no rows, expected the documents of a reference corpus")
+        raise InputError("documents", "has no rows, expected the documents of a reference corpus", code="E-SHAPE")
     used, positions = np.unique(words, return_inverse=True)
     positions = positions.reshape(words.shape)  # (K, m), into `used`
     has_word = counts[:, used]

@@ -95,7 +95,7 @@ def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.c
     counts = sparse.csr_array(rows, dtype=np.float64, copy=True)  # a copy, since the next line works in place
     counts.sum_duplicates()
     if columns is not None and counts.shape[1] != columns:
-        raise InputError(name, f"has {counts.shape[1]} columns, expected {columns}")
+        raise InputError(name, f"has {counts.shape[1]} columns, expected {columns}", code="E-SHAPE")
     is_whole = (
         np.isfinite(counts.data) & (counts.data >= 0) & (counts.data == np.floor(counts.data)) & (counts.data < 2**31)
     )
@@ -106,6 +106,7 @@ def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.c
             name,
             f"row {row}, column {counts.indices[entry]} (counted from 0): expected a number of tokens"
             f" (0, 1, 2, ...), found {counts.data[entry]:g}",
+            code="E-NUMBER",
         )
     counts.eliminate_zeros()
     return counts
@@ -139,7 +140,7 @@ def split_tokens(
     (array([45.,  0.,  0.]), array([5., 1., 0.]))
     """
     if not 0.0 < share < 1.0:
-        raise InputError("share", f"expected a number between 0 and 1, found {share}")
+        raise InputError("share", f"expected a number between 0 and 1, found {share}", code="E-NUMBER")
     counts = as_counts("documents", documents)
     generator = np.random.default_rng(rng)
     # One entry per token: the stored count that it belongs to, and below its document.
@@ -200,7 +201,9 @@ def fold_in(
     counts = as_counts("documents", documents, concentrations.shape[1])
     alpha = as_vector("document_prior", document_prior, len(concentrations))
     if not np.all((alpha > 0.0) & (alpha < np.inf)):
-        raise InputError("document_prior", f"expected a positive number for every topic, found {alpha}")
+        raise InputError(
+            "document_prior", f"expected a positive number for every topic, found {alpha}", code="E-NUMBER"
+        )
     # exp E log phi (V, K), words first: the rows of a document's words are one slice
     word_factors = _exponentials((digamma(concentrations) - digamma(concentrations.sum(axis=1, keepdims=True))).T)
     gamma = np.empty((counts.shape[0], len(concentrations)))
@@ -238,7 +241,9 @@ def complete_documents(
     lam = as_rows("topics", topics)
     w1, w2 = (as_counts("documents", part, lam.shape[1]) for part in (observed, held_out))  # as in the equation above
     if w1.shape != w2.shape:
-        raise InputError("documents", f"{w1.shape[0]} have an observed part, but {w2.shape[0]} a held-out part")
+        raise InputError(
+            "documents", f"{w1.shape[0]} have an observed part, but {w2.shape[0]} a held-out part", code="E-SHAPE"
+        )
     proportions = fold_in(w1, lam, document_prior, tolerance=tolerance)
     proportions /= proportions.sum(axis=1, keepdims=True)  # pi (n, K)
     word_probabilities = (lam / lam.sum(axis=1, keepdims=True)).T  # phi^T (V, K)

@@ -65,7 +65,7 @@ class GaussianTopicModel:
         centers = as_rows("centers", self.centers).copy()
         counts = as_vector("counts", self.counts, len(centers)).copy()
         if not (np.all(np.isfinite(centers)) and np.all(np.isfinite(counts)) and np.all(counts >= 0)):
-            raise InputError("centers must be finite, and counts finite and not negative")
+            raise InputError("", "centers must be finite, and counts finite and not negative", code="E-NUMBER")
         for name, values in (("centers", centers), ("counts", counts)):
             values.setflags(write=False)
             object.__setattr__(self, name, values)
@@ -167,7 +167,9 @@ class GaussianTopicsAdapter(Adapter):
         """Return the fused topics."""
         self.require_family(posterior, Point)
         if posterior.counts is None:
-            raise InputError(f"this posterior of a {self.kind} lacks counts, which rebuilding needs")
+            raise InputError(
+                "", f"this posterior of a {self.kind} lacks counts, which rebuilding needs", code="E-NEEDED"
+            )
         return GaussianTopicModel(posterior.parameters()["value"], posterior.counts, posterior.source["space"])
 
     def scores(self, model: Any, data: Any) -> Scores:
@@ -184,10 +186,12 @@ def embedding_rows(embeddings: ArrayLike, n_words: int | None, columns: int | No
     """Return finite embeddings (V, e), or raise saying what was expected; `n_words` is V where it is known."""
     rows = as_rows("embeddings", embeddings, columns)
     if n_words is not None and len(rows) != n_words:
-        raise InputError("embeddings", f"expected one row for each of the {n_words} words, found {len(rows)}")
+        raise InputError(
+            "embeddings", f"expected one row for each of the {n_words} words, found {len(rows)}", code="E-SHAPE"
+        )
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
-        raise InputError("embeddings", f"row {bad[0]}, counted from 0, has NaN or infinite values")
+        raise InputError("embeddings", f"row {bad[0]}, counted from 0, has NaN or infinite values", code="E-NUMBER")
     return rows
 
 

@@ -98,7 +98,9 @@ class GaussianTopics:
         distinct = len(np.unique(rows[used], axis=0))
         if distinct < self.n_topics:
             raise InputError(
-                "documents", f"have {distinct} words with embeddings that differ, too few for {self.n_topics} topics"
+                "documents",
+                f"have {distinct} words with embeddings that differ, too few for {self.n_topics} topics",
+                code="E-FEW",
             )
         # A word of c_w tokens counts as c_w points at its embedding, so words rather than tokens are clustered.
         kmeans = KMeans(self.n_topics, n_init=self.restarts, max_iter=self.max_iterations, random_state=self.seed)
@@ -114,7 +116,7 @@ def _tokens_of_words(documents: Any, n_words: int, vocabulary: Sequence[str] | N
         total: Array = np.asarray(as_counts("documents", documents, n_words).sum(axis=0), dtype=np.float64).ravel()
         return total
     if vocabulary is None:
-        raise InputError("vocabulary", "needed where documents are lists of words")
+        raise InputError("vocabulary", "needed where documents are lists of words", code="E-NEEDED")
     word_counts = Counter(word for document in documents for word in document)
     require_unique_words("vocabulary", vocabulary)
     return np.array([word_counts[word] for word in vocabulary], dtype=np.float64)

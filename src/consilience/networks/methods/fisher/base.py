@@ -78,6 +78,7 @@ class FisherMethod(InformedMethod, ABC):
                     ", ".join(unknown),
                     "says no prior precision, which is needed to count the prior once",
                     "compute it with consilience.fisher(..., prior_precision=...), or set prior='ignored'",
+                    "E-NEEDED",
                 )
             ]
         precisions = [float(site.prior_precision or 0.0) for site in sites]

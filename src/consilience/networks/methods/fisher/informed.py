@@ -127,7 +127,12 @@ class InformedMethod(NetworkMethod, ABC):
         reasons = super().refuse(ensemble)
         if self.aligned and not ensemble.symmetry.all_groups:
             reasons.append(
-                Problem(self.name, "aligned=True needs to know which axes move together", "give example= or symmetry=")
+                Problem(
+                    self.name,
+                    "aligned=True needs to know which axes move together",
+                    "give example= or symmetry=",
+                    "E-NEEDED",
+                )
             )
         if not self.wants_information:
             return reasons
@@ -138,6 +143,7 @@ class InformedMethod(NetworkMethod, ABC):
                     self.name,
                     "needs fishers=, what consilience.fisher computed at each site, one for each network "
                     "(or their files among the models)",
+                    code="E-NEEDED",
                 ),
             ]
         for network, information in zip(ensemble.networks, ensemble.information, strict=True):
@@ -161,6 +167,7 @@ class InformedMethod(NetworkMethod, ABC):
                         other.name,
                         f"informs other parameters than {first.name} ({', '.join(odd[:3])})",
                         "freeze the same ones at all sites",
+                        "E-MISMATCH",
                     )
                 )
             elif self.reads_layers and (odd := sorted(set(first.layers) ^ set(other.layers))):
@@ -169,6 +176,7 @@ class InformedMethod(NetworkMethod, ABC):
                         other.name,
                         f"has Kronecker factors of other layers than {first.name} ({', '.join(odd[:3])})",
                         "compute all with consilience.fisher(..., kind='kronecker')",
+                        "E-MISMATCH",
                     )
                 )
             for what, expected, actual in (
@@ -182,6 +190,7 @@ class InformedMethod(NetworkMethod, ABC):
                             other.name,
                             f"is counted on another scale than {first.name} ({what}: {actual}, there {expected})",
                             "compute all with consilience.fisher and the same options",
+                            "E-MISMATCH",
                         )
                     )
         return problems

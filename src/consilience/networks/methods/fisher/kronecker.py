@@ -212,6 +212,7 @@ class KroneckerMethod(InformedMethod, ABC):
                 site.name,
                 f"has no Kronecker factors, which method {self.name!r} needs",
                 "compute them with consilience.fisher(..., kind='kronecker')",
+                "E-NEEDED",
             )
             for site in sites
             if not site.layers

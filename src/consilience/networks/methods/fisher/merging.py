@@ -132,7 +132,11 @@ class FisherMerging(FisherMethod):
             if site.compat
         ]
         if self.favor_target is not None and self.favor_target >= len(sites):
-            reasons.append(Problem("favor_target", f"there are {len(sites)} models, from 0; found {self.favor_target}"))
+            reasons.append(
+                Problem(
+                    "favor_target", f"there are {len(sites)} models, from 0; found {self.favor_target}", code="E-NUMBER"
+                )
+            )
         if self.structure == "full":
             size = sum(prod(values.shape) for values in sites[0].diagonal.values())
             if size > MAX_DENSE_PARAMETERS:

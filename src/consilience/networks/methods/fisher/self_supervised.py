@@ -132,6 +132,7 @@ class SelfSupervisedFisher(FisherMethod):
                 site.name,
                 "compat=True needs the sums of the published code",
                 "compute them with consilience.fisher(..., kind='factors', compat=True)",
+                "E-NEEDED",
             )
             for site in sites
             if self.compat and not site.compat

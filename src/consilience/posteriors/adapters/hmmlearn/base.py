@@ -67,6 +67,7 @@ class HmmlearnAdapter(Adapter):
                 "transmat_",
                 f"row {never_left[0]} is zero, since that state was never left, and hmmlearn scores no data with it",
                 "score what cs.rebuild(cs.describe(model)) gives",
+                "E-NUMBER",
             )
         rows = self.observations(model, data)
         labels = model.decode(rows, algorithm="viterbi")[1]
@@ -151,7 +152,7 @@ class PointEstimateAdapter(HmmlearnAdapter):
         """Return the posterior of another number of rows: natural parameters are counts times moments."""
         start, transition_counts = (posterior.attached[name] for name in ("start_counts", "transition_counts"))
         if posterior.counts is None:
-            raise InputError("", "states no counts, so its observations cannot be counted anew")
+            raise InputError("", "states no counts, so its observations cannot be counted anew", code="E-NEEDED")
         transitions = transition_counts.values / posterior.counts[:, None]
         counts = self._state_counts(normalised_counts(start.values), transitions, n_observations)
         prior = np.zeros(posterior.family.size) if posterior.prior is None else posterior.prior

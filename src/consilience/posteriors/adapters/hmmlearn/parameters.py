@@ -24,7 +24,7 @@ def as_shape(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return values of this shape in float64, or raise naming `name`."""
     array = np.asarray(values, dtype=np.float64)
     if array.shape != shape:
-        raise InputError(name, f"expected an array of shape {shape}, found {array.shape}")
+        raise InputError(name, f"expected an array of shape {shape}, found {array.shape}", code="E-SHAPE")
     return array
 
 
@@ -43,6 +43,7 @@ def as_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
             name,
             f"expected finite numbers, found {array[tuple(bad[0])]} at {bad[0].tolist()}",
             "fit again, with fewer states where one was never visited",
+            "E-NUMBER",
         )
     return array
 
@@ -51,7 +52,7 @@ def as_positive(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Return finite positive values of this shape in float64, or raise naming `name`."""
     array = as_finite(name, values, shape)
     if not np.all(array > 0.0):
-        raise InputError(name, f"expected positive values, found {array.min():.6g}")
+        raise InputError(name, f"expected positive values, found {array.min():.6g}", code="E-NUMBER")
     return array
 
 
@@ -67,12 +68,12 @@ def as_probabilities(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Ar
     """
     array = as_finite(name, values, shape)
     if np.any(array < 0.0):
-        raise InputError(name, f"expected probabilities, found {array.min():.6g}")
+        raise InputError(name, f"expected probabilities, found {array.min():.6g}", code="E-NUMBER")
     totals = np.atleast_1d(array.sum(axis=-1))
     wrong = np.flatnonzero((np.abs(totals - 1.0) > _SUM_TOLERANCE) & ((totals != 0.0) | (array.ndim == 1)))
     if len(wrong):
         expected = "a sum of 1" if array.ndim == 1 else f"row {wrong[0]} to sum to 1"
-        raise InputError(name, f"expected {expected}, found {totals[wrong[0]]:.6g}")
+        raise InputError(name, f"expected {expected}, found {totals[wrong[0]]:.6g}", code="E-NUMBER")
     return array
 
 
@@ -104,6 +105,7 @@ def counts_beyond_prior(name: str, posterior: ArrayLike, prior: Array) -> Array:
             name,
             f"is {-counts.min():.6g} below its prior, which no data can do",
             "fit the model with these parameters among those of params",
+            "E-NUMBER",
         )
     return np.maximum(counts, 0.0)
 
@@ -113,7 +115,10 @@ def common_value(name: str, values: Array) -> Array:
     first: Array = values[0]
     if not np.allclose(values, first, rtol=_RELATIVE_ROUNDING, atol=0.0):
         raise InputError(
-            name, "differs between states, which cannot follow states that are matched", "fit with one value for all"
+            name,
+            "differs between states, which cannot follow states that are matched",
+            "fit with one value for all",
+            "E-MISMATCH",
         )
     return first
 

@@ -111,7 +111,7 @@ class BirchAdapter(KMeansAdapter):
         """Return how subclusters are clustered."""
         n_clusters = model.n_clusters
         if n_clusters is not None and not isinstance(n_clusters, int | np.integer):
-            raise InputError("n_clusters", f"is a {type(n_clusters).__name__}", "fit with a number, or None")
+            raise InputError("n_clusters", f"is a {type(n_clusters).__name__}", "fit with a number, or None", "E-TYPE")
         return {"n_clusters": None if n_clusters is None else int(n_clusters), "threshold": float(model.threshold)}
 
     def fitted(self, centres: Array, counts: Array, inertia: float, posterior: Posterior) -> Any:
@@ -144,7 +144,10 @@ def _subclusters(model: Any) -> list[Any]:
     """Return the subclusters of all leaves, in the order of the centres."""
     if not hasattr(model, "dummy_leaf_"):
         raise InputError(
-            "this Birch", "has no tree, so that no subcluster's size is known", "give the model as it was fitted"
+            "this Birch",
+            "has no tree, so that no subcluster's size is known",
+            "give the model as it was fitted",
+            "E-NEEDED",
         )
     leaf, found = model.dummy_leaf_.next_leaf_, []
     while leaf is not None:

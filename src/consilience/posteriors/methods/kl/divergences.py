@@ -392,5 +392,11 @@ def make_geometry(name: DivergenceName, order: float, direction: Direction, fami
 def refusals(name: DivergenceName, family: Family) -> list[Problem]:
     """Return why a divergence cannot be used with a family, a line each."""
     if name == "wasserstein" and not isinstance(family, WassersteinFamily):
-        return [Problem("", f"divergence='wasserstein' is for Gaussian components, found {family.name} components")]
+        return [
+            Problem(
+                "",
+                f"divergence='wasserstein' is for Gaussian components, found {family.name} components",
+                code="E-TYPE",
+            )
+        ]
     return []
