@@ -489,7 +489,7 @@ def test_components_without_means_have_no_intervals():
 def test_a_data_frame_needs_pandas(monkeypatch):
     table = cs.fuse(sites_of(1)).intervals()
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UnsupportedError, match="pip install pandas"):
+    with pytest.raises(UnsupportedError, match="pip install 'consilience\\[tables\\]'"):
         table.to_frame()
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
     columns = table.to_frame()
