@@ -186,16 +186,18 @@ def said_once(problems: Iterable[Problem]) -> list[Problem]:
     >>> said_once([Problem("a", "is data", "fit a model", "E-DATA"), Problem("b", "is data", "fit a model", "E-DATA")])
     ['a, b: each is data; fit a model [E-DATA]']
     """
-    subjects: dict[Problem, list[str]] = {}  # by the problem without its subject, or as it is
+    sharing: dict[Problem, list[Problem]] = {}  # by the problem without its subject, or as it is
     for problem in problems:
         is_shared = problem.subject and problem.code and problem.code not in FAMILIES
         shared = problem.without_subject() if is_shared else problem
-        subjects.setdefault(shared, []).append(problem.subject)
+        sharing.setdefault(shared, []).append(problem)
     once: list[Problem] = []
-    for shared, names in subjects.items():
+    for shared, parts in sharing.items():
+        names = [problem.subject for problem in parts]
         if not shared.subject and names[0]:
             text = f"each {shared.text}" if len(names) > 1 and _VERB.match(shared.text) else shared.text
             once.append(Problem(_enumerated(names), text, shared.remedy, shared.code))
+            once[-1].parts = tuple(parts)
         else:
             once += [shared] * len(names)
     return once

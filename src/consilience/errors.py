@@ -63,6 +63,8 @@ class Problem(str):
     remedy: str
     code: str
     ends_with_code: bool
+    parts: tuple[Problem, ...] = ()
+    """The problems of single subjects that it stands for; empty where it is one itself."""
 
     def __new__(cls, subject: object, text: str, remedy: str = "", code: str = "", ends_with_code: bool = True) -> Self:
         """Make the sentence of its parts."""

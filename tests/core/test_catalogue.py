@@ -82,6 +82,8 @@ def test_problems_that_many_share_are_said_once_and_others_as_often_as_they_are(
     found = said_once([*shared, *others])
     assert found[0] == "model 0, model 1, model 2, model 3, model 4 and 2 more: each is data; fit [E-DATA]"
     assert found[1:] == others
+    assert found[0].parts == tuple(shared)
+    assert [one.parts for one in found[1:]] == [()] * 3
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import consilience as cs
+from consilience.catalogue import said_once
 from consilience.errors import InputError, OptionError
 from consilience.federated import Announcement, Contribution, RoundError, RoundPlan, RoundReport, run_round
 from consilience.federated.check import mismatches
 from consilience.federated.contribution import MAX_ATTEMPTS, parse_announcement, select_announcements
 from consilience.federated.convergence import change_between
 from consilience.federated.plan import is_name
-from consilience.federated.round import refuse_options
+from consilience.federated.round import _leave_out_unfusable, refuse_options
 from consilience.files.limits import Limits
 from consilience.networks.files import write_network
 from tests.bayesian.nets import network, random_layers
@@ -167,6 +168,18 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path):
     report = run_round(RoundPlan(("a", "b", "c"), "fisher", {"structure": "isotropic"}), given).report
     assert report.sites == ("a", "b")
     assert report.left_out[0].reasons == ("array bias has values that are not finite [E-NUMBER]",)
+
+
+def test_sites_that_share_a_fault_are_each_left_out_by_name(monkeypatch):
+    def shared(_plan, _checked, sites):
+        faults = [cs.Problem(site, "is data", "fit a model", "E-DATA") for site in sites if site in "bd"]
+        return said_once(faults)
+
+    monkeypatch.setattr("consilience.federated.round._named_problems", shared)
+    reasons = {}
+    good, problems = _leave_out_unfusable(RoundPlan(tuple("abcde")), {}, list("abcde"), reasons)
+    assert (good, problems) == (["a", "c", "e"], [])
+    assert reasons == {site: ["is data; fit a model [E-DATA]"] for site in "bd"}
 
 
 def test_networks_come_with_the_information_of_their_own(tmp_path):

@@ -295,8 +295,9 @@ def _leave_out_unfusable(
     while problems := _named_problems(plan, checked, good):
         faults: dict[str, list[str]] = defaultdict(list)
         for problem in problems:
-            if problem.subject in good:
-                faults[problem.subject].append(problem.without_subject())
+            for part in problem.parts or (problem,):  # what several sites share is said once
+                if part.subject in good:
+                    faults[part.subject].append(part.without_subject())
         if not faults or 2 * len(faults) >= len(good):
             return good, problems
         reasons |= faults
