@@ -116,3 +116,26 @@ def digits():
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     return images[order] / 16, labels[order]
+
+
+class Centred(nn.Module):
+    """Has a buffer."""
+
+    def __init__(self, middle):
+        super().__init__()
+        self.register_buffer("middle", torch.full((6,), float(middle)))
+        self.net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+    def forward(self, x):
+        return self.net(x - self.middle)
+
+
+class Twice(nn.Module):
+    """Calls a layer twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.inner(torch.relu(self.inner(x)))))

@@ -7,6 +7,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.errors import InputError, OptionError, UnsupportedError
+from tests.bayesian.nets import Centred, Twice
 
 EXAMPLE = torch.zeros(2, 6)
 
@@ -15,25 +16,6 @@ def bayesian(module, seed=0, spread=1e-2):
     generator = torch.Generator().manual_seed(seed)
     means = {name: torch.randn(p.shape, generator=generator) for name, p in module.named_parameters()}
     return cs.BayesianNetwork(module, means, {name: torch.full_like(m, spread) for name, m in means.items()})
-
-
-class Centred(nn.Module):
-    def __init__(self, middle):
-        super().__init__()
-        self.register_buffer("middle", torch.full((6,), float(middle)))
-        self.net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-
-    def forward(self, x):
-        return self.net(x - self.middle)
-
-
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        return self.head(torch.relu(self.inner(torch.relu(self.inner(x)))))
 
 
 @pytest.mark.parametrize("method", ["kl", "w2"])

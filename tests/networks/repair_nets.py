@@ -18,6 +18,12 @@ from consilience.networks.network import Network
 from consilience.networks.symmetry.transport import move
 from consilience.networks.tracing.proof import symmetry
 
+# Some hundred sums of products in float64, layer after layer.
+FLOAT64 = 1e-9
+SENT = 1e-3
+HALVES = np.array([0.5, 0.5])
+UNEVEN = np.array([0.3, 0.7])
+
 
 class Residual(nn.Module):
     """A convolution that is strided and dilated, with batch normalisation, and a residual one without bias."""
@@ -155,3 +161,9 @@ def _trained(kind, seed, inputs, labels):
                 loss.backward()
                 optimiser.step()
     return net.eval()
+
+
+def trio(kind, seed=0):
+    """Two networks, their average, and inputs."""
+    net_a, net_b = randomised(kind, seed), randomised(kind, seed + 1)
+    return net_a, net_b, average([net_a, net_b], UNEVEN), inputs_for(kind)

@@ -15,7 +15,10 @@ from consilience.networks.repair.repair import repair_from_moments
 from consilience.networks.symmetry.transport import Injection, Spread, move, permutation
 from consilience.networks.tracing.proof import symmetry
 from tests.networks.repair_nets import (
+    FLOAT64,
+    HALVES,
     NETS,
+    SENT,
     Residual,
     average,
     digits,
@@ -23,19 +26,8 @@ from tests.networks.repair_nets import (
     inputs_for,
     permuted_copy,
     randomised,
+    trio,
 )
-
-# Some hundred sums of products in float64, layer after layer.
-FLOAT64 = 1e-9
-SENT = 1e-3
-HALVES = np.array([0.5, 0.5])
-UNEVEN = np.array([0.3, 0.7])
-
-
-def trio(kind, seed=0):
-    """Two networks, their average, and inputs."""
-    net_a, net_b = randomised(kind, seed), randomised(kind, seed + 1)
-    return net_a, net_b, average([net_a, net_b], UNEVEN), inputs_for(kind)
 
 
 @every_net

@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
@@ -13,28 +12,18 @@ from consilience.networks.repair.channel_statistics import channel_statistics, r
 from consilience.networks.repair.layer_moments import layer_moments
 from consilience.networks.repair.repair import repair, repair_from_moments
 from tests.networks.repair_nets import (
+    FLOAT64,
+    HALVES,
     NETS,
+    UNEVEN,
     average,
     digits,
     every_net,
     inputs_for,
-    randomised,
     same_state,
+    trio,
 )
 from tests.tolerances import ROUNDING
-
-# Some hundred sums of products in float64, layer after layer.
-FLOAT64 = 1e-9
-SENT = 1e-3
-HALVES = np.array([0.5, 0.5])
-UNEVEN = np.array([0.3, 0.7])
-
-
-def trio(kind, seed=0):
-    """Two networks, their average, and inputs."""
-    net_a, net_b = randomised(kind, seed), randomised(kind, seed + 1)
-    return net_a, net_b, average([net_a, net_b], UNEVEN), inputs_for(kind)
-
 
 # -- Batch normalisation.
 

@@ -22,6 +22,10 @@ class FusedFrom(Protocol):
     """An input that knows its own digests and those of what it was fused from."""
 
     @property
+    def name(self) -> str:
+        """Its name in results."""
+
+    @property
     def label(self) -> str:
         """Its name in messages."""
 
@@ -36,9 +40,6 @@ class FusedFrom(Protocol):
     @property
     def ancestors(self) -> Mapping[str, str]:
         """Names of what it was fused from, by their digests."""
-
-    def site_digests(self) -> dict[str, str]:
-        """Return the names of the input and of all that it was fused from, by digests of contents and files."""
 
 
 def ancestors_of(provenance: Mapping[str, Any] | None) -> dict[str, str]:
@@ -59,17 +60,16 @@ def counted_twice(described: Sequence[FusedFrom]) -> list[Problem]:
     problems: list[Problem] = []
     fused = [site for site in described if site.ancestors]
     for number, site in enumerate(fused):
-        for other in described:
-            own = {other.content_digest, other.digest} & set(site.ancestors)
-            if other is not site and own:
-                problems.append(
-                    Problem(
-                        site.label,
-                        f"was fused from {other.label}, which is given too: it would count twice",
-                        f"leave {other.label} out, or fuse the sites' own files",
-                        "E-TWICE",
-                    )
-                )
+        problems += [
+            Problem(
+                site.label,
+                f"was fused from {other.label}, which is given too: it would count twice",
+                f"leave {other.label} out, or fuse the sites' own files",
+                "E-TWICE",
+            )
+            for other in described
+            if other is not site and {other.content_digest, other.digest} & set(site.ancestors)
+        ]
         for other in fused[number + 1 :]:
             shared = sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)})
             if shared:
@@ -92,6 +92,7 @@ def site_digests(described: Sequence[FusedFrom]) -> dict[str, str]:
     """
     names: dict[str, str] = {}
     for site in described:
-        for digest, name in site.site_digests().items():
+        of_file = {} if site.digest is None else {site.digest: site.name}
+        for digest, name in {**of_file, site.content_digest: site.name, **site.ancestors}.items():
             names[digest] = min(name, names.get(digest, name))
     return names

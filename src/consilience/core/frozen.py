@@ -16,9 +16,9 @@ class FrozenDict(dict[Key, Value]):
 
     Examples
     --------
-    >>> import pickle
-    >>> pickle.loads(pickle.dumps(FrozenDict(a=1)))
-    {'a': 1}
+    >>> from copy import deepcopy
+    >>> deepcopy(FrozenDict(a=[1]))  # made again as another process makes it
+    {'a': [1]}
     >>> FrozenDict(a=1)["a"] = 2
     Traceback (most recent call last):
     TypeError: this mapping cannot be changed; change a copy: dict(mapping)

@@ -204,8 +204,10 @@ class Draws(Displayed, Tabular):
             if odd := [name for name in prior if name not in (*self.variables, *self.dropped)]:
                 problems.append(Problem("prior", f"of {', '.join(odd)}, which is no variable", "leave it out"))
             prior = {name: law for name, law in prior.items() if name in self.variables}
-            found = [law_problem(n, law, constraints[n], self.variables[n].shape[2:]) for n, law in prior.items()]
-            problems += [problem for problem in found if problem is not None]
+            law_problems = [
+                law_problem(n, law, constraints[n], self.variables[n].shape[2:]) for n, law in prior.items()
+            ]
+            problems += [problem for problem in law_problems if problem is not None]
         exchangeable = (self.exchangeable,) if isinstance(self.exchangeable, str) else tuple(self.exchangeable or ())
         problems += self._exchangeable_problems(exchangeable)
         if problems:
@@ -391,8 +393,10 @@ class Draws(Displayed, Tabular):
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the draws and of what is said of them, in hexadecimal."""
-        told = {name: value for name, value in self.header().items() if name not in ("container", "attributes")}
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+        hashed_fields = {
+            name: value for name, value in self.header().items() if name not in ("container", "attributes")
+        }
+        digest = hashlib.sha256(json.dumps(hashed_fields, sort_keys=True).encode())
         for name, values in self.variables.items():
             digest.update(f"{name} {values.shape}".encode())
             digest.update(np.ascontiguousarray(values + 0.0).tobytes())  # + 0.0 makes -0.0 and 0.0 the same bits
@@ -409,20 +413,20 @@ class Draws(Displayed, Tabular):
         if constraints := statements.get("constraints"):
             if not isinstance(constraints, Mapping):
                 raise OptionError("constraints", f"expected one by variable, found {constraints!r:.80}")
-            own = {name: one for name, one in self.constraints.items() if not isinstance(one, Real)}
-            changes["constraints"] = {**constraints, **own}
+            own_constraints = {name: one for name, one in self.constraints.items() if not isinstance(one, Real)}
+            changes["constraints"] = {**constraints, **own_constraints}
         if statements.get("exchangeable") and not self.exchangeable:
             changes["exchangeable"] = statements["exchangeable"]
         if statements.get("n_observations") is not None:
             changes["n_observations"] = statements["n_observations"]
         if statements.get("only") is not None:
             changes["only"] = statements["only"]
-            kept = [changes["only"]] if isinstance(changes["only"], str) else list(changes["only"])
+            variables = [changes["only"]] if isinstance(changes["only"], str) else list(changes["only"])
             constraints = changes.get("constraints", self.constraints)
-            changes["constraints"] = {name: one for name, one in constraints.items() if name in kept}
+            changes["constraints"] = {name: one for name, one in constraints.items() if name in variables}
             prior = changes.get("prior", self.prior)
             if isinstance(prior, Mapping):
-                changes["prior"] = {name: law for name, law in prior.items() if name in kept}
+                changes["prior"] = {name: law for name, law in prior.items() if name in variables}
         return replace(self, **changes) if changes else self
 
 

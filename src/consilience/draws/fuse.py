@@ -76,15 +76,15 @@ def _fuse_described(
         "overlap": _overlap(stack),
         **combined.details,
     }
-    found = [site.relabelling for site in described if site.relabelling is not None]
-    if found:
+    relabellings = [site.relabelling for site in described if site.relabelling is not None]
+    if relabellings:
         details["relabelling"] = {
             site.name: {"switched": _rounded(one.switched_share), "close": _rounded(one.close_share)}
-            for site, one in zip(described, found, strict=True)
+            for site, one in zip(described, relabellings, strict=True)
         }
     verdict = judge(stack, method, details, combined.notes)
     matching = _matching(described)
-    objective = float(sum(one.objective for one in found)) if found else float("nan")
+    objective = float(sum(one.objective for one in relabellings)) if relabellings else float("nan")
     result = {
         "n_components": draws.n_components,
         "status": Status.CONVERGED.name.lower(),
@@ -143,15 +143,15 @@ def _overlap(stack: Subposteriors) -> dict[str, Any]:
             "coefficient": None, "coordinate": None, "sites": [], "q": 0.0, "p_value": 1.0, "degrees_of_freedom": 0,
             "i2": 0.0,
         }  # fmt: skip
-    found = stack.overlap
+    overlap = stack.overlap
     return {
-        "coefficient": _rounded(found.coefficient),
-        "coordinate": stack.sites[0].coordinate_names[found.coordinate],
-        "sites": [stack.names[site] for site in found.sites],
-        "q": _rounded(found.q),
-        "p_value": _rounded(found.p_value),
-        "degrees_of_freedom": found.degrees_of_freedom,
-        "i2": _rounded(found.i2),
+        "coefficient": _rounded(overlap.coefficient),
+        "coordinate": stack.sites[0].coordinate_names[overlap.coordinate],
+        "sites": [stack.names[site] for site in overlap.sites],
+        "q": _rounded(overlap.q),
+        "p_value": _rounded(overlap.p_value),
+        "degrees_of_freedom": overlap.degrees_of_freedom,
+        "i2": _rounded(overlap.i2),
     }
 
 

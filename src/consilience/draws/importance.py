@@ -257,8 +257,8 @@ def own_labels(draws: Draws, points: Array, stack: Subposteriors) -> NDArray[np.
     features = [component_features(site, site.exchangeable) for site in stack.sites]  # (C, T, K, p) each
     flat = np.concatenate([one.reshape(-1, *one.shape[2:]) for one in features])
     centres, deviations = flat.mean(axis=0), flat.std(axis=0).mean(axis=0)
-    made = replace(draws, variables=draws.from_unconstrained(points), diverging=None)
-    own = component_features(made, draws.exchangeable)[0] / deviations
+    drawn = replace(draws, variables=draws.from_unconstrained(points), diverging=None)
+    own = component_features(drawn, draws.exchangeable)[0] / deviations
     labels = assign_components(own, centres / deviations)
     return np.all(labels == np.arange(labels.shape[1]), axis=1)
 
@@ -269,16 +269,16 @@ def tempered(log_weights: Array, weights: Array, least: float) -> Array:
         return weights
     low, high = 0.0, 1.0
     inside = np.where(log_weights > -np.inf, log_weights, 0.0)
-    found = weights
+    tempered_weights = weights
     for _ in range(_TEMPERING_STEPS):
         power = 0.5 * (low + high)
         flattened = np.where(log_weights > -np.inf, np.exp(power * inside), 0.0)
         flattened = flattened / flattened.sum()
         if 1.0 / np.sum(flattened**2) >= least:
-            low, found = power, flattened
+            low, tempered_weights = power, flattened
         else:
             high = power
-    return found
+    return tempered_weights
 
 
 def largest_shape(count: int) -> float:

@@ -45,11 +45,6 @@ class DescribedDraws:
     ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
     relabelling: Relabelling | None = None
 
-    def site_digests(self) -> dict[str, str]:
-        """Return the names of the input and of all that it was fused from, by digests of contents and files."""
-        of_file = {} if self.digest is None else {self.digest: self.name}
-        return {**of_file, self.content_digest: self.name, **self.ancestors}
-
 
 def describe_inputs(
     inputs: Sequence[NamedInput], method: DrawsMethod, n_observations: Any
@@ -126,8 +121,8 @@ def _alike(described: Sequence[DescribedDraws]) -> list[DescribedDraws]:
     ]
     if not sites[0].exchangeable:
         return [replace(site, draws=draws) for site, draws in zip(described, sites, strict=True)]
-    relabelled, found = relabel_sites(sites)
+    relabelled, relabellings = relabel_sites(sites)
     return [
         replace(site, draws=draws, relabelling=one)
-        for site, draws, one in zip(described, relabelled, found, strict=True)
+        for site, draws, one in zip(described, relabelled, relabellings, strict=True)
     ]

@@ -116,13 +116,13 @@ def relabel(
     sites = [site if site.exchangeable else site.stated(exchangeable=_by_axis(site)) for site in sites]
     if not all(site.exchangeable for site in sites):
         raise OptionError("exchangeable", "names no variables by component, such as exchangeable=('mu', 'sigma')")
-    relabelled, found = relabel_sites(sites)
+    relabelled, relabellings = relabel_sites(sites)
     originals = draws if is_list else [draws]
     results = [
         new if isinstance(old, Draws) else to_container(new) for old, new in zip(originals, relabelled, strict=True)
     ]
     answer = results if is_list else results[0]
-    return (answer, found if is_list else found[0]) if details else answer
+    return (answer, relabellings if is_list else relabellings[0]) if details else answer
 
 
 def _by_axis(draws: Draws) -> tuple[str, ...]:
@@ -153,10 +153,10 @@ def relabel_sites(sites: Sequence[Draws]) -> tuple[list[Draws], list[Relabelling
     if problems:
         raise InputError(problems)
     features = [component_features(site, first.exchangeable) for site in sites]
-    found = [_relabel_site(one) for one in features]
+    relabellings = [_relabel_site(one) for one in features]
     if len(sites) > 1:
-        found = _align_sites(found)
-    return [apply_labels(site, one.labels) for site, one in zip(sites, found, strict=True)], found
+        relabellings = _align_sites(relabellings)
+    return [apply_labels(site, one.labels) for site, one in zip(sites, relabellings, strict=True)], relabellings
 
 
 def component_features(draws: Draws, names: Sequence[str]) -> Array:
@@ -282,11 +282,11 @@ def _close_share(draws: Array, centres: Array, deviations: Array) -> float:
     return float(np.mean(second - lowest < CLOSE_COST))
 
 
-def _align_sites(found: Sequence[Relabelling]) -> list[Relabelling]:
+def _align_sites(relabellings: Sequence[Relabelling]) -> list[Relabelling]:
     """Return labels of sites so that equal numbers are nearest centres: each site against the mean of those before."""
-    scale = np.sqrt(np.mean([one.deviations**2 for one in found], axis=0))
-    total, aligned = np.zeros_like(found[0].centres), []
-    for number, one in enumerate(found):
+    scale = np.sqrt(np.mean([one.deviations**2 for one in relabellings], axis=0))
+    total, aligned = np.zeros_like(relabellings[0].centres), []
+    for number, one in enumerate(relabellings):
         labels = np.arange(len(one.centres))
         if number:
             labels = assign_components((one.centres / scale)[None], total / number / scale)[0]

@@ -280,13 +280,12 @@ def _how_it_was_made(content: DrawsContent) -> Section:
     """Return method, options, overlap and versions."""
     record = content.record
     result = record.get("result", {})
-    found = result.get("overlap")
+    overlap = result.get("overlap")
     facts: dict[str, object | None] = {"Method": record.get("method"), "Chosen": result.get("chosen")}
-    if isinstance(found, Mapping):
-        facts["Q"] = (
-            f"{found.get('q')} on {found.get('degrees_of_freedom')} degrees of freedom, p = {found.get('p_value')}"
-        )
-        facts["Least overlap"] = f"{found.get('coefficient')} in {found.get('coordinate')}"
+    if isinstance(overlap, Mapping):
+        freedom = overlap.get("degrees_of_freedom")
+        facts["Q"] = f"{overlap.get('q')} on {freedom} degrees of freedom, p = {overlap.get('p_value')}"
+        facts["Least overlap"] = f"{overlap.get('coefficient')} in {overlap.get('coordinate')}"
     if result.get("acceptance_rate") is not None:
         facts["Accepted"] = f"{100 * float(result['acceptance_rate']):.1f} %"
     options = {name: shorten(repr(value), 120) for name, value in record.get("options", {}).items()}

@@ -48,14 +48,16 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
     chosen = str(details.get("chosen", method.name))
     against = dict(notes)
     code, harmless = "fine", None
-    found = details["overlap"]
-    differs = found["p_value"] < SIGNIFICANCE and not isinstance(method, HierarchicalDraws | WASP)
+    overlap = details["overlap"]
+    differs = overlap["p_value"] < SIGNIFICANCE and not isinstance(method, HierarchicalDraws | WASP)
     if differs:
-        figures = f"Q = {found['q']:.4g} on {found['degrees_of_freedom']}, I2 = {100 * found['i2']:.0f} %"
+        figures = f"Q = {overlap['q']:.4g} on {overlap['degrees_of_freedom']}, I2 = {100 * overlap['i2']:.0f} %"
         remedy = "method='hierarchical' gives what sites have in common, with honest intervals"
-        if found["p_value"] < HARDLY:
+        if overlap["p_value"] < HARDLY:
             code, harmless = "apart", False
-            where = f"{found['coordinate']} of {' and '.join(found['sites'])}, coefficient {found['coefficient']:.2g}"
+            where = (
+                f"{overlap['coordinate']} of {' and '.join(overlap['sites'])}, coefficient {overlap['coefficient']:.2g}"
+            )
             against[
                 f"subposteriors hardly overlap (least in {where}; {figures}), so that their product lies where no site"
                 " has draws, and its intervals are too narrow"
@@ -101,13 +103,13 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Mappi
     details : mapping
         Of the fusion before: how much sites overlap.
     """
-    stack, found = weighted.stack, details["overlap"]
+    stack, overlap = weighted.stack, details["overlap"]
     size = f"effective sample size {weighted.effective_size:,.0f}, Pareto k {weighted.pareto_k:.2f}"
-    asked = len(weighted.answered)
+    n_answered = len(weighted.answered)
     parameters = format_count(stack.n_coordinates, "parameter")
     text = (
         f"{stack.n_sites} subposteriors of {parameters} weighted by the log densities of"
-        f" {'all' if asked == stack.n_sites else asked} sites at {len(weighted.points):,} points ({size})"
+        f" {'all' if n_answered == stack.n_sites else n_answered} sites at {len(weighted.points):,} points ({size})"
     )
     against: dict[str, str] = {}
     code = "weighted"
@@ -125,12 +127,12 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Mappi
     against |= _prior_notes(stack, method) | _copy_notes(stack)
     if against:
         code, harmless = "doubtful", None
-    if found["p_value"] < SIGNIFICANCE:
-        figures = f"Q = {found['q']:.4g} on {found['degrees_of_freedom']}, I2 = {100 * found['i2']:.0f} %"
+    if overlap["p_value"] < SIGNIFICANCE:
+        figures = f"Q = {overlap['q']:.4g} on {overlap['degrees_of_freedom']}, I2 = {100 * overlap['i2']:.0f} %"
         against[f"sites differ ({figures}), so that one law for all is a choice"] = (
             "method='hierarchical' gives what sites have in common, with honest intervals"
         )
-        code, harmless = ("apart", False) if found["p_value"] < HARDLY else ("differ", None)
+        code, harmless = ("apart", False) if overlap["p_value"] < HARDLY else ("differ", None)
     exact = "; up to Monte Carlo error the posterior of all data" if harmless else ""
     remedies = [remedy for remedy in dict.fromkeys(against.values()) if remedy]
     return Verdict(code, f"{'; '.join([text, *against])}{exact}.", harmless, remedy="; ".join(remedies) or None)

@@ -60,10 +60,10 @@ def fourth_powers(X: Array, numbers: Any, centres: Array, scales: Array) -> Arra
 def with_fourth_moments(statistics: Statistics, means: Array) -> Statistics:
     """Return statistics with the mean fourth powers in each frame (K,), 0 where they are not known."""
     if statistics.classes is None:
-        told = {FOURTH: means.reshape(())}
+        fourth_moments = {FOURTH: means.reshape(())}
     else:
-        told = {FOURTH: means[:-1], FOURTH_TOTAL: means[-1:].reshape(())}
-    return replace(statistics, counts={**statistics.counts, **told})
+        fourth_moments = {FOURTH: means[:-1], FOURTH_TOTAL: means[-1:].reshape(())}
+    return replace(statistics, counts={**statistics.counts, **fourth_moments})
 
 
 def with_own_fourth_moments(adapter: EstimatorAdapter, statistics: Statistics, rows: SiteRows) -> Statistics:

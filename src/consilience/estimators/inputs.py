@@ -62,11 +62,6 @@ class DescribedEstimator:
     source: object = None
     ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
 
-    def site_digests(self) -> dict[str, str]:
-        """Return the names of the input and of all that it was fused from, by digests of contents and files."""
-        of_file = {} if self.digest is None else {self.digest: self.name}
-        return {**of_file, self.content_digest: self.name, **self.ancestors}
-
 
 def describe_inputs(
     inputs: Sequence[NamedInput], min_count: float, stated: Mapping[str, Any]

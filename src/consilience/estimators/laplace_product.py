@@ -50,10 +50,10 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> dict[str, 
         if site.classes is not None and fused.classes is not None and site.classes.values != fused.classes.values:
             continue
         # Of a site's hyper-parameters nothing is used, so that odd ones in its file stop nothing.
-        of_rows, vector, own, _ = adapter.natural(replace(site, parameters=fused.parameters))
-        whole = adapter.determined(of_rows + np.diag(own), site)
+        of_rows, vector, precision, _ = adapter.natural(replace(site, parameters=fused.parameters))
+        whole = adapter.determined(of_rows + np.diag(precision), site)
         try:
-            if _share(own, whole) > MAX_OWN_PRIOR_SHARE:
+            if _share(precision, whole) > MAX_OWN_PRIOR_SHARE:
                 continue
             estimate = solve_positive(adapter.determined(of_rows, site), vector, "site")
         except InputError:  # rows that determine less than all coefficients
@@ -103,9 +103,9 @@ def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
     """
     adapter = adapter_of_kind(statistics.kind)
     if statistics.kind == LINEAR_REGRESSION:
-        found = linear_inference(statistics)
+        inference = linear_inference(statistics)
         names = statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
-        return dict(zip(names, found.coefficients.tolist(), strict=True)), found.covariance
+        return dict(zip(names, inference.coefficients.tolist(), strict=True)), inference.covariance
     if isinstance(adapter, LeastSquaresAdapter):
         results = adapter.rebuild(statistics)
         return dict(zip(results.names, results.params.tolist(), strict=True)), results.covariance
@@ -113,8 +113,8 @@ def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
         raise InputError(
             f"a {adapter.class_name}", "has no coefficients with covariances here", "give (estimate, covariance)"
         )
-    information, vector, own, _ = adapter.natural(statistics)
-    hessian = information + np.diag(own)
+    information, vector, precision, _ = adapter.natural(statistics)
+    hessian = information + np.diag(precision)
     names = adapter.coefficient_names(statistics)
     estimate = solve_positive(hessian, vector + adapter.prior_shift(statistics), f"this {adapter.class_name}")
     covariance = adapter.dispersion(statistics) * np.linalg.inv(hessian)

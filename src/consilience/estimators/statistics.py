@@ -189,8 +189,8 @@ class Statistics(Displayed):
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the sums and of what they are of, in hexadecimal; whatever was asked of what leaves a site."""
-        told = {name: value for name, value in self.header().items() if name not in _NOT_OF_SUMS}
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+        hashed_fields = {name: value for name, value in self.header().items() if name not in _NOT_OF_SUMS}
+        digest = hashlib.sha256(json.dumps(hashed_fields, sort_keys=True).encode())
         for name, values in self.tensors():
             digest.update(f"{name} {values.shape}".encode())
             digest.update(np.ascontiguousarray(values + 0.0).tobytes())  # + 0.0 makes -0.0 and 0.0 the same bits

@@ -50,16 +50,16 @@ def _shape_problems(statistics: Statistics) -> list[Problem]:
         expected = {**expected, f"counts {FOURTH!r}": expected[f"moments {ROWS!r}"]}
         if statistics.classes is not None:
             expected[f"counts {FOURTH_TOTAL!r}"] = ()
-    found = {f"counts {name!r}": values.shape for name, values in statistics.counts.items()}
-    found |= {f"maxima {name!r}": values.shape for name, values in statistics.maxima.items()}
-    found |= {f"moments {name!r}": record.shape for name, record in statistics.moments.items()}
+    shapes = {f"counts {name!r}": values.shape for name, values in statistics.counts.items()}
+    shapes |= {f"maxima {name!r}": values.shape for name, values in statistics.maxima.items()}
+    shapes |= {f"moments {name!r}": record.shape for name, record in statistics.moments.items()}
     problems += [
         Problem("", f"{'lacks' if name in expected else 'has no use for'} {name}", code="E-NEEDED")
-        for name in sorted(set(expected) ^ (set(found) - {f"moments {UNWEIGHTED!r}"}))
+        for name in sorted(set(expected) ^ (set(shapes) - {f"moments {UNWEIGHTED!r}"}))
     ]
     problems += [
-        Problem("", f"{name} have shape {list(found[name])}, expected {list(shape)}", code="E-SHAPE")
+        Problem("", f"{name} have shape {list(shapes[name])}, expected {list(shape)}", code="E-SHAPE")
         for name, shape in expected.items()
-        if name in found and found[name] != shape
+        if name in shapes and shapes[name] != shape
     ]
     return problems

@@ -82,15 +82,17 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Mapp
             None,
             remedy="to reach that fit, let sites answer one request: `consilience serve --then moments4`",
         )
-    told = details.get("moments4", {})
-    if told.get("is_complete"):
+    moments4 = details.get("moments4", {})
+    if moments4.get("is_complete"):
         withheld = statistics.n_withheld
         text = f"exact: this is {fit}, its shrinkage from the fourth moments of all of these."
         keeps = "min_count=0 at the sites and here keeps small classes" if withheld else None
         return Verdict("exact", text, None if withheld else True, remedy=keeps)
-    text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {told.get('rows', 0.0):,.0f} rows"
-    if told.get("unknown"):
-        text += f"; of {', '.join(told['unknown'][:8])} no site told them, and OAS's shrinkage stands in their place"
+    text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {moments4.get('rows', 0.0):,.0f} rows"
+    if moments4.get("unknown"):
+        text += (
+            f"; of {', '.join(moments4['unknown'][:8])} no site told them, and OAS's shrinkage stands in their place"
+        )
     remedy = "let all sites answer `consilience serve --then moments4` with the rows that their first message was of"
     return Verdict("approximate", text + ".", None, remedy=remedy)
 
@@ -115,9 +117,10 @@ def _judge_product(
     fit = f"{laplace.described(statistics)} {rows}"
     text = f"approximate: the product of the sites' Laplace approximations, near the {fit}"
     against, remedies = [], []
-    found = details.get("heterogeneity")
-    if found and (found["p_value"] < SIGNIFICANCE or found["i2"] > MUCH_HETEROGENEITY):
-        figures = f"Q = {found['q']:.4g} on {found['degrees_of_freedom']}, I2 = {100 * found['i2']:.0f} %"
+    heterogeneity = details.get("heterogeneity")
+    if heterogeneity and (heterogeneity["p_value"] < SIGNIFICANCE or heterogeneity["i2"] > MUCH_HETEROGENEITY):
+        q, freedom, i2 = (heterogeneity[name] for name in ("q", "degrees_of_freedom", "i2"))
+        figures = f"Q = {q:.4g} on {freedom}, I2 = {100 * i2:.0f} %"
         against.append(f"coefficients differ between sites ({figures}), so that one law for all is a choice")
         remedies.append("see cs.meta_analysis of what sites sent, which has random effects")
     share = details.get("prior_share", 0.0)

@@ -94,14 +94,14 @@ def _improvable(costs: Array, offsets: Labels, strength: float, labels: Labels, 
     """Return the blocks that are not at their optimum given the users of all others, some blocks after others."""
     join_price = strength * (np.sqrt(users + 1.0) - np.sqrt(users))
     stay_price = strength * (np.sqrt(users) - np.sqrt(np.maximum(users - 1.0, 0.0)))
-    found, first, n_blocks = [], 0, len(offsets) - 1
+    improvable, first, n_blocks = [], 0, len(offsets) - 1
     while first < n_blocks:
         chunk_end = offsets[first] + CHUNK_BYTES // (8 * costs.shape[1])
         end = max(first + 1, int(np.searchsorted(offsets, chunk_end, side="right")) - 1)
-        rows, own = slice(offsets[first], offsets[end]), offsets[first : end + 1] - offsets[first]
-        found.append(first + _improvable_of(costs[rows], own, labels[rows], join_price, stay_price))
+        rows, chunk_offsets = slice(offsets[first], offsets[end]), offsets[first : end + 1] - offsets[first]
+        improvable.append(first + _improvable_of(costs[rows], chunk_offsets, labels[rows], join_price, stay_price))
         first = end
-    return np.concatenate(found)
+    return np.concatenate(improvable)
 
 
 def _improvable_of(costs: Array, offsets: Labels, labels: Labels, join_price: Array, stay_price: Array) -> Labels:

@@ -73,11 +73,6 @@ class DescribedInput:
             return self
         return replace(self, posterior=posterior, content=self.content_digest)
 
-    def site_digests(self) -> dict[str, str]:
-        """Return the names of the input and of all that it was fused from, by digests of contents and files."""
-        own = {self.content_digest: self.name}
-        return {**({} if self.digest is None else {self.digest: self.name}), **own, **self.ancestors}
-
 
 def describe_inputs(
     inputs: Sequence[NamedInput], n_observations: Any

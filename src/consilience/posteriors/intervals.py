@@ -210,15 +210,15 @@ def intervals_of(posterior: Posterior, details: Mapping[str, Any], n_sites: Labe
     family = posterior.family
     if not isinstance(family, RandomEffectsFamily):
         raise InputError(f"intervals are of means and proportions, and a {family.name} has none")
-    found = details.get("hierarchical")
+    hierarchical = details.get("hierarchical")
     natural, heterogeneity = posterior.natural, [None] * posterior.n_components
-    if found is not None:
-        dof = np.array([np.inf if value is None else value for value in found["effective_dof"]])
+    if hierarchical is not None:
+        dof = np.array([np.inf if value is None else value for value in hierarchical["effective_dof"]])
         # The information of the stored posterior was divided by the factor of LEVEL.
         factors = (quantile_ratio(dof, LEVEL) / quantile_ratio(dof, level)) ** 2
-        natural = family.rescaled_location(natural, factors * np.array(found["interval_share"]))
-        heterogeneity = found["heterogeneity"][family.part_names[0]]
-        n_sites = np.array(found["n_sites"])
+        natural = family.rescaled_location(natural, factors * np.array(hierarchical["interval_share"]))
+        heterogeneity = hierarchical["heterogeneity"][family.part_names[0]]
+        n_sites = np.array(hierarchical["n_sites"])
     mean, low, high = family.mean_intervals(natural, level)
     overlapping = overlapping_components(posterior)
     names = posterior.features.names or tuple(str(column) for column in range(mean.shape[1]))

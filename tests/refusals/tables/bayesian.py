@@ -13,6 +13,7 @@ from safetensors.numpy import save as to_safetensors
 from torch import nn
 
 import consilience as cs
+from tests.bayesian.nets import Centred, Twice
 from tests.cli.bad_files import GOOD, raw
 from tests.refusals.tables.nets import (
     X,
@@ -33,29 +34,6 @@ from tests.refusals.tables.things import by_fuse_and_check, each, normal, option
 def known(**more):
     """Return options of a fusion that needs no tracing."""
     return {"symmetry": symmetry(), **more}
-
-
-class Centred(nn.Module):
-    """Has a buffer."""
-
-    def __init__(self, middle):
-        super().__init__()
-        self.register_buffer("middle", torch.full((6,), float(middle)))
-        self.net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-
-    def forward(self, x):
-        return self.net(x - self.middle)
-
-
-class Twice(nn.Module):
-    """Calls a layer twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        return self.head(torch.relu(self.inner(torch.relu(self.inner(x)))))
 
 
 def bare(seed=0):

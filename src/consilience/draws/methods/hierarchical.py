@@ -52,7 +52,7 @@ class HierarchicalDraws(DrawsMethod):
         family = Gaussian(stack.n_coordinates)
         precision, shift = stack.factor.quadratic(stack.product[0])
         common = np.concatenate([shift, -0.5 * precision.ravel()])
-        own = family.to_natural(mean=stack.means, covariance=stack.covariances)
+        site_naturals = family.to_natural(mean=stack.means, covariance=stack.covariances)
         for name, values in zip(stack.names, np.linalg.eigvalsh(stack.precisions - precision), strict=True):
             if values[0] <= 0:
                 raise InputError(
@@ -61,7 +61,7 @@ class HierarchicalDraws(DrawsMethod):
                     "give it more rows, or take method='consensus_mc', which divides them out of the product alone",
                     "E-NEEDED",
                 )
-        return own - common, common
+        return site_naturals - common, common
 
     def combine(self, stack: Subposteriors, rng: np.random.Generator, progress: Progress) -> CombinedDraws:
         """Return draws of the common mean."""

@@ -330,8 +330,10 @@ class FullLaplaceAdapter(LaplaceTorchAdapter):
 
     def _own_mean(self, site: Statistics) -> Array:
         """Return the mode of a site (q,)."""
-        information, shift, own, _ = self.natural(site)
-        return solve_positive(information + np.diag(own), shift + self.prior_shift(site), f"this {self.class_name}")
+        information, shift, precision, _ = self.natural(site)
+        return solve_positive(
+            information + np.diag(precision), shift + self.prior_shift(site), f"this {self.class_name}"
+        )
 
 
 class FullLLLaplaceAdapter(LaplaceTorchAdapter):

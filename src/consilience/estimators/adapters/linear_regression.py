@@ -81,9 +81,9 @@ def solve_penalised(gram: Array, cross: Array, penalty: float) -> Array | None:
 def least_norm(gram: Array, cross: Array, smallest: float) -> tuple[Array, int]:
     """Return the solution of least norm by eigenvalues above a part `smallest` of the largest, and their number."""
     values, vectors = linalg.eigh(gram)
-    kept = values > smallest * max(values.max(initial=0.0), 0.0)
-    solved: Array = (vectors[:, kept] / values[kept]) @ (vectors[:, kept].T @ cross)
-    return solved, int(kept.sum())
+    significant = values > smallest * max(values.max(initial=0.0), 0.0)
+    solved: Array = (vectors[:, significant] / values[significant]) @ (vectors[:, significant].T @ cross)
+    return solved, int(significant.sum())
 
 
 def warn_singular(rank: int, d: int) -> None:

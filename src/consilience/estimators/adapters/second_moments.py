@@ -69,14 +69,14 @@ class PCAAdapter(SecondMomentsAdapter):
         del n_observations
         n, d = float(self.rows_seen(model)), model.components_.shape[1]
         covariance = np.asarray(model.get_covariance(), dtype=np.float64)
-        kept = int(model.n_components_)
+        n_components = int(model.n_components_)
         record = _moments_of(n, np.asarray(model.mean_, dtype=np.float64), covariance * (n - 1) / n)
-        if kept == min(int(n), d):
+        if n_components == min(int(n), d):
             return Sums({ROWS: record})
         return Sums(
             {ROWS: record},
             approximations=(
-                f"it keeps {kept} of {d} components, and of the others their mean variance;"
+                f"it keeps {n_components} of {d} components, and of the others their mean variance;"
                 " cs.describe(model, data=X) gives all of them",
             ),
         )
@@ -95,12 +95,12 @@ class PCAAdapter(SecondMomentsAdapter):
         variances = values / (n - 1)
         shares = variances / variances.sum()
         model._fit_svd_solver = "covariance_eigh" if model.svd_solver == "auto" else model.svd_solver
-        kept = _number_of_components(model.n_components, model.svd_solver, variances, shares, int(n))
-        model.mean_, model.n_samples_, model.n_components_ = record.mean.copy(), int(n), kept
-        model.noise_variance_ = float(variances[kept:].mean()) if kept < min(int(n), d) else 0.0
-        model.components_, model.explained_variance_ = axes[:kept].copy(), variances[:kept].copy()
-        model.explained_variance_ratio_ = shares[:kept].copy()
-        model.singular_values_ = np.sqrt(values[:kept])
+        n_components = _number_of_components(model.n_components, model.svd_solver, variances, shares, int(n))
+        model.mean_, model.n_samples_, model.n_components_ = record.mean.copy(), int(n), n_components
+        model.noise_variance_ = float(variances[n_components:].mean()) if n_components < min(int(n), d) else 0.0
+        model.components_, model.explained_variance_ = axes[:n_components].copy(), variances[:n_components].copy()
+        model.explained_variance_ratio_ = shares[:n_components].copy()
+        model.singular_values_ = np.sqrt(values[:n_components])
 
 
 def _number_of_components(wanted: Any, solver: str, variances: Array, shares: Array, n: int) -> int:
@@ -141,17 +141,17 @@ class IncrementalPCAAdapter(PCAAdapter):
         record = whole_moments(statistics)
         n, d = float(record.n), record.n_columns
         values, axes = principal_axes(record.scatter, n)
-        kept = len(values) if model.n_components is None else int(model.n_components)
-        if kept > len(values):
-            raise InputError("n_components", f"is {kept}, expected at most {len(values)}", code="E-NUMBER")
+        n_components = len(values) if model.n_components is None else int(model.n_components)
+        if n_components > len(values):
+            raise InputError("n_components", f"is {n_components}, expected at most {len(values)}", code="E-NUMBER")
         variances = values / (n - 1)
         model.batch_size_ = 5 * d if model.batch_size is None else model.batch_size
-        model.n_samples_seen_, model.n_components_ = int(n), kept
+        model.n_samples_seen_, model.n_components_ = int(n), n_components
         model.mean_, model.var_ = record.mean.copy(), record.variances / n
-        model.components_, model.singular_values_ = axes[:kept].copy(), np.sqrt(values[:kept])
-        model.explained_variance_ = variances[:kept].copy()
-        model.explained_variance_ratio_ = values[:kept] / values.sum()
-        model.noise_variance_ = float(variances[kept:].mean()) if kept < len(values) else 0.0
+        model.components_, model.singular_values_ = axes[:n_components].copy(), np.sqrt(values[:n_components])
+        model.explained_variance_ = variances[:n_components].copy()
+        model.explained_variance_ratio_ = values[:n_components] / values.sum()
+        model.noise_variance_ = float(variances[n_components:].mean()) if n_components < len(values) else 0.0
 
 
 class TruncatedSVDAdapter(SecondMomentsAdapter):
@@ -167,13 +167,13 @@ class TruncatedSVDAdapter(SecondMomentsAdapter):
         record = whole_moments(statistics)
         n = float(record.n)
         values, axes = principal_axes(record.raw_scatter(), n)
-        kept = int(model.n_components)
-        if kept > len(values):
-            raise InputError("n_components", f"is {kept}, expected at most {len(values)}", code="E-NUMBER")
-        model.components_ = axes[:kept].copy()
+        n_components = int(model.n_components)
+        if n_components > len(values):
+            raise InputError("n_components", f"is {n_components}, expected at most {len(values)}", code="E-NUMBER")
+        model.components_ = axes[:n_components].copy()
         model.explained_variance_ = np.einsum("kd,de,ke->k", model.components_, record.scatter / n, model.components_)
         model.explained_variance_ratio_ = model.explained_variance_ / float(record.variances.sum() / n)
-        model.singular_values_ = np.sqrt(values[:kept])
+        model.singular_values_ = np.sqrt(values[:n_components])
 
 
 class FactorAnalysisAdapter(SecondMomentsAdapter):

@@ -201,7 +201,7 @@ def multivariate_reml(sites: SiteEstimates, *, diagonal: bool = False) -> tuple[
         if diagonal:
             between = np.diag(np.diag(between))
     root = _triangular_root(between)
-    found = minimize(
+    optimum = minimize(
         negative_likelihood,
         root[entries],
         jac=True,
@@ -209,8 +209,8 @@ def multivariate_reml(sites: SiteEstimates, *, diagonal: bool = False) -> tuple[
         options={"maxiter": MAX_ITERATIONS, "maxfun": 10 * MAX_ITERATIONS, "ftol": 0.0, "gtol": GRADIENT_TOLERANCE},
     )
     root = np.zeros((p, p))
-    root[entries] = found.x
-    return root @ root.T * np.outer(units, units), EM_STEPS + int(found.nit)
+    root[entries] = optimum.x
+    return root @ root.T * np.outer(units, units), EM_STEPS + int(optimum.nit)
 
 
 def _triangular_root(matrix: Array) -> Array:

@@ -170,8 +170,8 @@ class NetworkSum(Summand):
         details = {"n_sites": len(sites), "masked": dict(plan)}
         records = [{"name": site, "components": 0} for site in sites]
         provenance = make_provenance("average", {"masked": True, **self.content}, None, records, details)
-        told = {"weight": float(sums[-1])}
-        return SumResult((arrays, self.symmetry, provenance), told if self.weights == BY_OBSERVATIONS else {})
+        further = {"weight": float(sums[-1])}
+        return SumResult((arrays, self.symmetry, provenance), further if self.weights == BY_OBSERVATIONS else {})
 
     def save(self, result: SumResult, path: Path) -> None:
         """Write the averaged network, with the symmetry of the start."""

@@ -199,8 +199,8 @@ class LogDensities(RequestKind):
         rounds = [*state.rounds, Points(state.proposal, request.content.arrays["points"], {})]
         for site, one in sorted(answers.items()):  # a late one is of an earlier request
             place = one.request.number - 1
-            found = one.answer.content.arrays["log_density"]
-            densities = {**rounds[place].densities, site: np.where(found <= -_LARGEST, -np.inf, found)}
+            log_densities = one.answer.content.arrays["log_density"]
+            densities = {**rounds[place].densities, site: np.where(log_densities <= -_LARGEST, -np.inf, log_densities)}
             rounds[place] = replace(rounds[place], densities=densities)
         before = state.weighted.effective_size if any(one.densities for one in state.rounds) else 0.0
         after = replace(state, rounds=tuple(rounds))
@@ -274,14 +274,14 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
     is_finite = np.all([np.isfinite(one).reshape(count, -1).all(axis=1) for one in values.values()], axis=0)
     if not np.all(is_finite):
         densities = np.full(count, -np.inf)
-        kept = {name: one[is_finite] for name, one in values.items()}
+        finite_values = {name: one[is_finite] for name, one in values.items()}
         if np.any(is_finite):
-            densities[is_finite] = _log_densities(function, kept, rows, int(is_finite.sum()))
+            densities[is_finite] = _log_densities(function, finite_values, rows, int(is_finite.sum()))
         return densities
     try:
         with np.errstate(all="ignore"):  # far points overflow in many models, which -inf says
-            found = function(dict(values), rows)
-        densities = np.asarray(found.detach() if hasattr(found, "detach") else found, dtype=np.float64)
+            answered = function(dict(values), rows)
+        densities = np.asarray(answered.detach() if hasattr(answered, "detach") else answered, dtype=np.float64)
     except Exception as error:  # whatever the code of the user raises
         raise InputError(
             "module",

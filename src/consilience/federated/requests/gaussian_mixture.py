@@ -324,13 +324,13 @@ def divergence_from_prior(state: MixtureState) -> float:
     components, prior = state.components, state.prior
     if state.weight_prior == "dirichlet_distribution":
         weights = Dirichlet(n_components)
-        found = weights.to_natural(concentration=(state.concentration + state.counts)[None])
+        posterior_of_weights = weights.to_natural(concentration=(state.concentration + state.counts)[None])
         start = weights.to_natural(concentration=np.full((1, n_components), state.concentration))
     else:
         weights, sticks = Dirichlet(2), np.stack(_sticks(state), axis=1)
-        found = weights.to_natural(concentration=sticks)
+        posterior_of_weights = weights.to_natural(concentration=sticks)
         start = weights.to_natural(concentration=np.tile([1.0, state.concentration], (n_components, 1)))
-    divergence = float(weights.kl_pairs(found, start).sum())
+    divergence = float(weights.kl_pairs(posterior_of_weights, start).sum())
     family = family_of(state.covariance_type, dim)
     if not state.is_tied:
         prior_rows = np.repeat(to_natural(family, prior), n_components, axis=0)

@@ -283,8 +283,8 @@ def logit_scale(moments: FeatureMoments, rows: Array, intercepts: Array) -> floa
         scaled = np.exp(log_scale) * scores
         return float((logsumexp(scaled, axis=1) - scaled[np.arange(len(scaled)), numbers]).mean())
 
-    found = minimize_scalar(cross_entropy, bounds=(0.0, _LARGEST_LOG_SCALE), method="bounded")
-    return float(np.exp(found.x))
+    minimum = minimize_scalar(cross_entropy, bounds=(0.0, _LARGEST_LOG_SCALE), method="bounded")
+    return float(np.exp(minimum.x))
 
 
 def _head_shape(request: Request) -> tuple[int, int]:

@@ -170,17 +170,17 @@ def moment_problems(
             "covariance": (d * (d + 1) // 2,),
             **{part: shape(path) for part, shape in more.items()},
         }
-        found = {part: arrays[f"{part}.{path}"] for part in shapes}
-        if any(found[part].shape != shape for part, shape in shapes.items()):
-            what = " and ".join(str(values.shape) for values in found.values())
+        moments = {part: arrays[f"{part}.{path}"] for part in shapes}
+        if any(moments[part].shape != shape for part, shape in shapes.items()):
+            what = " and ".join(str(values.shape) for values in moments.values())
             return [
                 Problem(
                     "answer", f"layer {path} has moments {what}, expected {' and '.join(map(str, shapes.values()))}"
                 )
             ]
-        if not all(np.all(np.abs(values) <= _LARGEST) for values in found.values()):
+        if not all(np.all(np.abs(values) <= _LARGEST) for values in moments.values()):
             return [Problem("answer", f"layer {path} has moments that are NaN or infinite, or beyond {_LARGEST:g}")]
-        covariance = symmetric_matrix(found["covariance"], d)
+        covariance = symmetric_matrix(moments["covariance"], d)
         if np.linalg.eigvalsh(covariance)[0] < -_SCATTER_ROUNDING * max(float(np.trace(covariance)), 0.0):
             return [Problem("answer", f"layer {path} has a covariance that is not positive semidefinite")]
     return []

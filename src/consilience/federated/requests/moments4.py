@@ -199,16 +199,16 @@ class FourthMoments(RequestKind):
         """
         chosen, carried = stand(request, answers, standing)
         sites = sorted(chosen)
-        told = np.sum([chosen[site].answer.content.arrays["rows"] for site in sites], axis=0)
+        rows_answered = np.sum([chosen[site].answer.content.arrays["rows"] for site in sites], axis=0)
         sums = np.sum([chosen[site].answer.content.arrays["fourth"] for site in sites], axis=0)
-        behind = told if len(sums) == 1 else np.append(told, told.sum())
+        behind = rows_answered if len(sums) == 1 else np.append(rows_answered, rows_answered.sum())
         fourth = np.where(behind > 0, sums / np.maximum(behind, 1.0), 0.0)
         if not np.all(fourth <= _LARGEST):
             raise InputError("the sums of all sites", "are so large that no model has them", code="E-ROUND")
         published = request.content
         return Reduction(
-            Content(published.fields, {**published.arrays, "rows_told": told, "fourth": fourth}),
-            _share(published.arrays["rows"], told),
+            Content(published.fields, {**published.arrays, "rows_told": rows_answered, "fourth": fourth}),
+            _share(published.arrays["rows"], rows_answered),
             _share(published.arrays["rows"], published.arrays["rows_told"]),
             {site: chosen[site] for site in sites},
             {site: carried[site] for site in sites if site in carried},
@@ -221,19 +221,19 @@ class FourthMoments(RequestKind):
         statistics = with_fourth_moments(statistics, np.array(content.arrays["fourth"]))
         if not isinstance(fusion, EstimatorFusion):
             return statistics
-        rows, told = content.arrays["rows"], content.arrays["rows_told"]
+        rows, rows_answered = content.arrays["rows"], content.arrays["rows_told"]
         names = ["all rows"] if statistics.classes is None else [f"class {name}" for name in statistics.classes.names]
-        found = {
-            "rows": float(told.sum()),
-            "is_complete": bool(np.array_equal(rows, told)),
-            "unknown": [name for name, count in zip(names, told, strict=True) if not count > 0],
+        moments4 = {
+            "rows": float(rows_answered.sum()),
+            "is_complete": bool(np.array_equal(rows, rows_answered)),
+            "unknown": [name for name, count in zip(names, rows_answered, strict=True) if not count > 0],
         }
-        details = {**fusion.details, "moments4": found}
+        details = {**fusion.details, "moments4": moments4}
         return replace(
             fusion,
             statistics=statistics,
             details=details,
-            provenance={**fusion.provenance, "result": {**fusion.provenance["result"], "moments4": found}},
+            provenance={**fusion.provenance, "result": {**fusion.provenance["result"], "moments4": moments4}},
             _model=rebuild(statistics),
             _verdict=judge(statistics, len(fusion.details.get("sites", ())) or len(fusion.matching.names), details),
         )
@@ -245,9 +245,9 @@ def _n_columns(arrays: Mapping[str, Array]) -> int:
     return int(columns.shape[-1]) if columns.ndim else 0
 
 
-def _share(rows: Array, told: Array) -> float:
+def _share(rows: Array, rows_answered: Array) -> float:
     """Return the share of rows that are told of; a class with more than it had counts as told."""
-    return float(np.minimum(rows, told).sum() / rows.sum())
+    return float(np.minimum(rows, rows_answered).sum() / rows.sum())
 
 
 def _classes_of(request: Request) -> ClassLabels | None:
@@ -264,9 +264,9 @@ def _numbers_of(labels: Any, classes: ClassLabels) -> tuple[Any, int]:
     """
     by_value = {value: number for number, value in enumerate(classes.values)}
     by_text = {str(value): number for number, value in enumerate(classes.values)}
-    found = np.asarray(labels).tolist()
-    numbers = {label: by_value.get(label, by_text.get(str(label), -1)) for label in set(found)}
-    return np.array([numbers[label] for label in found], dtype=np.int64), sum(one < 0 for one in numbers.values())
+    label_list = np.asarray(labels).tolist()
+    numbers = {label: by_value.get(label, by_text.get(str(label), -1)) for label in set(label_list)}
+    return np.array([numbers[label] for label in label_list], dtype=np.int64), sum(one < 0 for one in numbers.values())
 
 
 def _array_problems(subject: str, arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[Problem]:

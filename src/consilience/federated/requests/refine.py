@@ -137,7 +137,7 @@ class Refinement(RequestKind):
                 "E-FEW",
             )
         try:
-            found = site_likelihood(state, rows, numbers)
+            likelihood = site_likelihood(state, rows, numbers)
         except ConsilienceError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -145,12 +145,12 @@ class Refinement(RequestKind):
             text = f"has no likelihood under this request ({str(error).partition(chr(10))[0][:200]})"
             raise InputError(called, text, "give the columns and targets that the models were fitted to") from error
         arrays = {
-            "log_likelihood": found.values,
-            "gradient": found.gradient,
-            "information": found.information,
-            "rows": np.atleast_1d(found.rows),
-            "weight": np.array([found.weight]),
-            "pearson": np.array([found.pearson]),
+            "log_likelihood": likelihood.values,
+            "gradient": likelihood.gradient,
+            "information": likelihood.information,
+            "rows": np.atleast_1d(likelihood.rows),
+            "weight": np.array([likelihood.weight]),
+            "pearson": np.array([likelihood.pearson]),
         }
         return rows.n, Content({}, arrays)
 
@@ -218,12 +218,12 @@ class Refinement(RequestKind):
                 carried[site] = f"its answer to request {new.request.number} came late"
         sites: dict[str, SiteLikelihood] = {}
         for site in sorted(chosen):
-            found = _likelihood_of(chosen[site])
+            likelihood = _likelihood_of(chosen[site])
             if chosen[site].request.number != request.number:
-                if not found.has_derivatives:  # its step was too long for its numbers, so that it has no expansion
+                if not likelihood.has_derivatives:  # its step was too long for its numbers, so that it has no expansion
                     continue
-                found = found.extrapolated(state.base, state.step)
-            sites[site] = found
+                likelihood = likelihood.extrapolated(state.base, state.step)
+            sites[site] = likelihood
         if not sites:
             raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")
         late = [site for site in sites if site in carried]

@@ -47,12 +47,12 @@ def have_common_start(networks: Sequence[Network], rng: np.random.Generator) -> 
     total = {key: np.sum([to_numpy(network.working[key]) for network in networks], axis=0) for key in moving}
     n_orders = N_ORDERS if sum(values.size for values in total.values()) <= LARGE else N_ORDERS_OF_LARGE
     for network in networks:
-        kept = _distance(network.working, total, network.working, len(networks))
+        distance = _distance(network.working, total, network.working, len(networks))
         renumbered = (
             network.permute({name: rng.permutation(network.units[name]) for name in outer}) for _ in range(n_orders)
         )
         distances = (_distance(other.working, total, network.working, len(networks)) for other in renumbered)
-        if kept > (1 - MIN_GAIN) * min(distances):
+        if distance > (1 - MIN_GAIN) * min(distances):
             return False
     return True
 

@@ -254,8 +254,11 @@ class FisherInformation(Displayed):
         Of a layer with Kronecker factors it is that of N A (x) B, weights (o, i).
         """
         # diag(G^T G + diag(r)) = r + sum over factors of their squares
-        own = {key: values + _squares(self.factors.get(key)) for key, values in self.residual.items()}
-        return {**own, **{key: self._scale * values for key, values in diagonal_by_parameter(self.layers).items()}}
+        diagonals = {key: values + _squares(self.factors.get(key)) for key, values in self.residual.items()}
+        return {
+            **diagonals,
+            **{key: self._scale * values for key, values in diagonal_by_parameter(self.layers).items()},
+        }
 
     @property
     def _scale(self) -> float:

@@ -169,15 +169,15 @@ class KroneckerSums:
         for path, has_bias in self.layers.items():
             inputs = (self._inputs[path] / n_observations).cpu().numpy()
             outputs = (self._outputs[path] / self._n_rows[path]).cpu().numpy()
-            kept = [reduced((of + of.transpose(0, 2, 1)) / 2, n_observations) for of in (inputs, outputs)]
-            if n_observations < OBSERVATIONS_PER_SIZE * max(kept[0].shape[1], kept[1].shape[1]):
+            factors = [reduced((of + of.transpose(0, 2, 1)) / 2, n_observations) for of in (inputs, outputs)]
+            if n_observations < OBSERVATIONS_PER_SIZE * max(factors[0].shape[1], factors[1].shape[1]):
                 only_diagonals.append(path or "the network")
             is_rare_input = self._read[path].is_rare(min_count)
             if has_bias:  # the column of ones is that of all observations
                 is_rare_input = np.pad(is_rare_input, ((0, 0), (0, 1)))
-            kept[0] = without_rare_rows(kept[0], is_rare_input)
-            kept[1] = without_rare_rows(kept[1], self._answered[path].is_rare(min_count))
-            layers[path] = as_stored(KroneckerFactors(kept[0], kept[1], has_bias))
+            factors[0] = without_rare_rows(factors[0], is_rare_input)
+            factors[1] = without_rare_rows(factors[1], self._answered[path].is_rare(min_count))
+            layers[path] = as_stored(KroneckerFactors(factors[0], factors[1], has_bias))
         return layers, only_diagonals
 
 

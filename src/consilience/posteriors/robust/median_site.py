@@ -357,8 +357,8 @@ class JudgedInclusion(RobustInclusion):
         """Return the median value of the holders of each group (G,), times their number."""
         totals = np.zeros(n_groups)
         for group in range(n_groups):
-            held = values[labels == group]
-            totals[group] = np.median(held) * len(held) if len(held) else 0.0
+            group_values = values[labels == group]
+            totals[group] = np.median(group_values) * len(group_values) if len(group_values) else 0.0
         return totals
 
 

@@ -163,10 +163,10 @@ class KroneckerProblem:
         objective = sum(layer.value(of) for layer, of in zip(self.quadratics, starts, strict=True))
         matrices, history, is_converged = [], [], True
         for number, (layer, of) in enumerate(zip(self.quadratics, starts, strict=True), 1):
-            found = layer.minimise(of, damping, tolerance, max_iterations, silent)
-            matrices.append(found.matrix)
-            is_converged &= found.is_converged
-            objective += float(found.history[-1]) if len(found.history) else 0.0
+            minimum = layer.minimise(of, damping, tolerance, max_iterations, silent)
+            matrices.append(minimum.matrix)
+            is_converged &= minimum.is_converged
+            objective += float(minimum.history[-1]) if len(minimum.history) else 0.0
             history.append(objective)
             progress(number, len(starts))
         return self.minimum(matrices, np.array(history), is_converged)
@@ -379,9 +379,9 @@ class FedLPA(KroneckerMethod):
             layers={name: layer.with_ridge(root) for name, layer in problem.layers.items()},
             rest={name: layer.with_ridge(root) for name, layer in problem.rest.items()},
         )
-        found = ridged.damped_minimum(0.0, self.tolerance, self.max_iterations, progress)
+        minimum = ridged.damped_minimum(0.0, self.tolerance, self.max_iterations, progress)
         objective = sum(
             layer.value(matrix_of)
-            for layer, matrix_of in zip(problem.quadratics, ridged.matrices(found.arrays), strict=True)
+            for layer, matrix_of in zip(problem.quadratics, ridged.matrices(minimum.arrays), strict=True)
         )
-        return replace(found, objective=objective)
+        return replace(minimum, objective=objective)

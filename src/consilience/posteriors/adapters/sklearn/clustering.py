@@ -149,8 +149,8 @@ def _subclusters(model: Any) -> list[Any]:
             "give the model as it was fitted",
             "E-NEEDED",
         )
-    leaf, found = model.dummy_leaf_.next_leaf_, []
+    leaf, subclusters = model.dummy_leaf_.next_leaf_, []
     while leaf is not None:
-        found += leaf.subclusters_
+        subclusters += leaf.subclusters_
         leaf = leaf.next_leaf_
-    return found
+    return subclusters
