@@ -45,20 +45,21 @@ demo: $(CORE)
 	$(BIN)/consilience demo demo-output
 	@echo "The report: $(CURDIR)/demo-output/report.html, the comparison as a picture: $(CURDIR)/demo-output/demo.svg"
 
-# One BLAS thread for each test process: the processes already fill the cores.
+# Workers start with a half of the tests each, so that what a file trains once is trained by one of them, and then take
+# from each other. One BLAS thread for each: the processes already fill the cores.
 test quick slow: export OMP_NUM_THREADS ?= 1
 # Empty, Python keeps compiled modules: without them every process that a test starts compiles the library anew, and
 # every worker the tests.
 test quick slow: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 quick: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS) @tests/quick.txt
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal @tests/quick.txt
 
 slow: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not alone"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not alone"
 
 alone: $(DEV)
 	$(BIN)/python -m pytest -m alone tests/end_to_end
@@ -69,7 +70,7 @@ lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(PYTHON) tests/lowest_versions.py > $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python -m pip install -q --prefer-binary -c $(LOWEST)/lowest.txt -e ".[dev]"
-	$(LOWEST)/bin/python -m pytest -n $(WORKERS) @tests/quick.txt
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal @tests/quick.txt
 
 lint: $(DEV)
 	$(BIN)/ruff check .

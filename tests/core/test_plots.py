@@ -42,9 +42,9 @@ def fused_points(dim, n_components=2, names=None):
     return cs.fuse(sites)
 
 
-@pytest.fixture(params=[name for name in ALL_VALUES if name not in ("family", "method")])
-def value(request, tmp_path):
-    return ALL_VALUES[request.param](tmp_path)
+@pytest.fixture(scope="module", params=[name for name in ALL_VALUES if name not in ("family", "method")])
+def value(request, tmp_path_factory):
+    return ALL_VALUES[request.param](tmp_path_factory.mktemp("value"))
 
 
 def test_every_chart_of_every_value_draws_or_says_why_not(value):

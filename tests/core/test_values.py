@@ -70,9 +70,9 @@ def is_value(thing):
     return inspect.isclass(thing) and not issubclass(thing, no_values) and not inspect.isabstract(thing)
 
 
-@pytest.fixture(params=ALL_VALUES)
-def value(request, tmp_path):
-    return ALL_VALUES[request.param](tmp_path)
+@pytest.fixture(scope="module", params=ALL_VALUES)
+def value(request, tmp_path_factory):
+    return ALL_VALUES[request.param](tmp_path_factory.mktemp("value"))
 
 
 def test_every_public_value_has_a_specimen():

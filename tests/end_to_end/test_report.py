@@ -169,6 +169,7 @@ def many(sites, seed=0):
     return posteriors
 
 
+@pytest.mark.slow
 def test_a_thousand_sites_are_summed_up(path):
     page = report(enriched_confidence(cs.fuse(many(1000), n_components=5, restarts=1)), path)
     safe(page)

@@ -72,7 +72,7 @@ def fused_of_any(monkeypatch, make, data, X, y):
     return cs.fuse({site: cs.describe(whole, own, min_count=0) for site, own in data.items()}, min_count=0)
 
 
-@pytest.mark.parametrize("n_sites", [2, 7, 30, 100])
+@pytest.mark.parametrize("n_sites", [2, 30, *(pytest.param(n, marks=pytest.mark.slow) for n in (7, 100))])
 @every_discriminant
 def test_discriminants_are_those_of_all_rows_whatever_the_split(name, n_sites, monkeypatch):
     for seed in range(3):

@@ -211,7 +211,16 @@ class Killed(BaseException):
     """The end of a server, wherever it is."""
 
 
-@pytest.mark.parametrize("when", ["round 2: request", "round 2: closed", "round 3: request", "round 3: closed"])
+@pytest.mark.parametrize(
+    "when",
+    [
+        "round 3: request",
+        *(
+            pytest.param(when, marks=pytest.mark.slow)
+            for when in ("round 2: request", "round 2: closed", "round 3: closed")
+        ),
+    ],
+)
 def test_a_server_that_was_killed_goes_on_with_the_same_bytes(when, files, tmp_path):
     def run(name, kill):
         place, output = tmp_path / name / "round", tmp_path / name / "fused.safetensors"

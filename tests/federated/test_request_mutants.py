@@ -50,8 +50,11 @@ def said(action):
         return None
 
 
+starts = pytest.mark.parametrize("start", [0, *(pytest.param(start, marks=pytest.mark.slow) for start in (100, 200))])
+
+
 @kinds
-@pytest.mark.parametrize("start", range(0, 300, 100))
+@starts
 def test_a_mutated_request_is_answered_with_finite_sums_or_refused(kind, start, tmp_path):
     request, _ = messages(kind)
     fusion, data = SPECIMENS[kind]()
@@ -66,7 +69,7 @@ def test_a_mutated_request_is_answered_with_finite_sums_or_refused(kind, start, 
 
 
 @kinds
-@pytest.mark.parametrize("start", range(0, 300, 100))
+@starts
 def test_a_mutated_answer_is_reduced_to_a_valid_state_or_refused(kind, start, tmp_path):
     request, answers = messages(kind)
     fusion, data = SPECIMENS[kind]()

@@ -54,6 +54,7 @@ NETWORKS = [
     "tied embedding", "lstm both ways", "gru",
 ]  # fmt: skip
 FEW = ["mlp", "lenet", pytest.param("resnet18", marks=pytest.mark.slow), "transformer encoder"]
+SLOW_PAIRS = [("auto", name) for name in ("resnet18", "densenet", "depthwise", "gpt", "transformer encoder")]
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 every_variant = pytest.mark.parametrize("method", [*METHODS.values(), *VARIANTS.values()], ids=[*METHODS, *VARIANTS])
 # Whether units match is asked of one layer after another, so that no numbering has a say; the others start their
@@ -61,6 +62,20 @@ every_variant = pytest.mark.parametrize("method", [*METHODS.values(), *VARIANTS.
 LAYERWISE = ["ot", "wb", "gwb", "fedma"]
 # What entropic plans may miss their marginals by.
 MARGINALS = 1e-6
+
+
+def every_method_on(*names):
+    """Return parameters: every method on every network, the default one on large networks among the slow tests."""
+    return pytest.mark.parametrize(
+        ("method", "name"),
+        [
+            pytest.param(
+                method, name, id=f"{title}-{name}", marks=[pytest.mark.slow] if (title, name) in SLOW_PAIRS else []
+            )
+            for name in names
+            for title, method in METHODS.items()
+        ],
+    )
 
 
 def named(*names):

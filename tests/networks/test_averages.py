@@ -12,6 +12,7 @@ from tests.networks.methods_zoo import (
     METHODS,
     as_scaled,
     every_method,
+    every_method_on,
     fused,
     named,
     near,
@@ -21,8 +22,7 @@ from tests.tolerances import SINGLE_PRECISION
 # -- What is averaged.
 
 
-@pytest.mark.parametrize("name", ["mlp", "transformer encoder"])
-@every_method
+@every_method_on("mlp", "transformer encoder")
 def test_models_of_one_start_that_stayed_close_are_averaged_as_they_are_numbered(method, name):
     module, inputs, _ = proved(name)
     models = [near(module, 1e-3, seed) for seed in range(3)]
@@ -56,8 +56,7 @@ def test_the_fused_network_is_the_weighted_average_of_the_aligned_models(method,
             torch.testing.assert_close(value.double(), mean, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["lenet", "transformer encoder"])
-@every_method
+@every_method_on("lenet", "transformer encoder")
 def test_aligned_models_are_the_same_functions(method, name):
     models = siblings(name)
     inputs = proved(name)[1]
@@ -140,8 +139,7 @@ def test_half_precision_is_averaged_in_single_precision(method):
         torch.testing.assert_close(value, copies[0].state_dict()[key], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["tied embedding", "gpt"])
-@every_method
+@every_method_on("tied embedding", "gpt")
 def test_tied_weights_stay_tied(method, name):
     models = siblings(name)
     fusion = fused(models, method, name)

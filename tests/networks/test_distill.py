@@ -124,7 +124,7 @@ def test_a_network_of_the_same_arrays_and_other_activations_is_another_architect
 
 
 def test_narrower_networks_with_batch_normalisation_have_statistics_of_their_own():
-    distilled = cs.fuse(normed(), method="distill", example=X[:2], target=make_normed(4))
+    distilled = cs.fuse(normed(), method="distill", example=X[:2], target=make_normed(4), steps=600)
     assert accuracy(distilled.model) > 0.75
     assert distilled.model[1].out_channels == 4
 
@@ -132,7 +132,7 @@ def test_narrower_networks_with_batch_normalisation_have_statistics_of_their_own
 def test_a_network_of_another_architecture_is_trained_from_its_own_weights(tmp_path):
     target = Tanh()
     before = {key: values.clone() for key, values in target.state_dict().items()}
-    distilled = cs.fuse(described(), method="distill", target=target)
+    distilled = cs.fuse(described(), method="distill", target=target, steps=700)
     assert accuracy(distilled.model) > max(accuracy(net) for net in nets().values()) + 0.2
     assert isinstance(distilled.model, Tanh)
     assert "another architecture" in distilled.verdict.text
@@ -171,11 +171,11 @@ def test_a_target_that_is_no_width_change_is_refused_elsewhere():
 def test_time_that_is_up_is_said_in_status_and_verdict(monkeypatch):
     clock = count()  # every look at it is a hundredth of a second
     monkeypatch.setattr("consilience.networks.distillation.time.monotonic", lambda: next(clock) / 100)
-    cut = cs.fuse(described(), method="distill", max_seconds=2.0, steps=10**6)
+    cut = cs.fuse(described(), method="distill", max_seconds=0.5, steps=10**6)
     assert cut.status is cs.Status.OUT_OF_TIME
     assert cut.provenance["result"]["status"] == "out_of_time"
     assert cut.details["distillation"]["stopped_by"] == "time"
-    assert "Training ended at max_seconds=2, after" in cut.verdict.text
+    assert "Training ended at max_seconds=0.5, after" in cut.verdict.text
 
 
 def test_networks_that_are_one_stay_as_they_are():
@@ -214,7 +214,9 @@ def test_batch_normalisation_learns_its_statistics_from_inputs_that_are_real():
     with torch.no_grad():
         answers = training(real).argmax(1)
     assert float((answers == Y[HELD]).double().mean()) > accuracy(distilled.model) - 0.02
-    few = cs.fuse(normed(), method="distill", inputs=real[:200], example=X[:2])  # too few to learn statistics from
+    few = cs.fuse(
+        normed(), method="distill", inputs=real[:200], example=X[:2], steps=20
+    )  # too few to learn statistics from
     assert int(few.model[2].num_batches_tracked) == int(normed()[0][2].num_batches_tracked)
 
 

@@ -14,6 +14,7 @@ from tests.networks.methods_zoo import (
     VARIANTS,
     as_scaled,
     every_method,
+    every_method_on,
     every_variant,
     fused,
     named,
@@ -23,8 +24,7 @@ from tests.tolerances import DESCENT, ROUNDING, SINGLE_PRECISION
 # -- Copies.
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@every_method
+@every_method_on(*NETWORKS)
 def test_renumbered_copies_fuse_into_the_same_function(method, name):
     module, inputs, symmetry = proved(name)
     fusion = fused([shuffled(module, symmetry, seed) for seed in range(3)], method, name)

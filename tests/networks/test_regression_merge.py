@@ -230,7 +230,7 @@ def test_every_convolution_is_the_dense_least_squares_fit(name):
 
 
 @every_convolution
-@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("normed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_convolutions_of_noise_are_fitted_to_the_model(name, normed):
     def make(seed):
         torch.manual_seed(seed)

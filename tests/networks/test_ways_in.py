@@ -50,10 +50,10 @@ def parameters(fusion):
 
 def test_a_folder_or_pattern_of_networks_is_the_list_of_its_files(folder):
     paths = sorted(folder.glob("site?.safetensors"))
-    of_list = cs.fuse(paths, module=make_net)
+    of_list = cs.fuse(paths, "average", module=make_net)
     for where in (folder, str(folder / "*.safetensors"), [folder]):
         assert cs.check(where, module=make_net) == []
-        fusion = cs.fuse(where, module=make_net)
+        fusion = cs.fuse(where, "average", module=make_net)
         assert [one.name for one in fusion.inputs] == ["site0", "site1", "site2"]
         for name, values in parameters(of_list).items():
             np.testing.assert_array_equal(parameters(fusion)[name], values)

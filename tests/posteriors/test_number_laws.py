@@ -277,7 +277,10 @@ BELOW_THEIR_PATH = [("normal-wishart", 15), *(("spherical-normal-gamma", seed) f
 DOUBTFUL = [(name, seed) for name in (*planted.NORMAL, "diagonal-gaussian", "topics") for seed in range(4)]
 
 
-@pytest.mark.parametrize(("name", "seed"), [*BELOW_THEIR_PATH, *DOUBTFUL])
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [*BELOW_THEIR_PATH, *(pytest.param(*case, marks=[pytest.mark.slow] if case[1] > 1 else []) for case in DOUBTFUL)],
+)
 def test_no_number_on_the_path_has_more_evidence_than_the_selected_one(name, seed):
     """At its heterogeneity and under its prior, in the order of sites and components that came, or any other."""
     sites, rng = doubtful_sites(name, seed), np.random.default_rng(seed)
