@@ -1,10 +1,10 @@
-"""Pages whose examples train networks for some seconds are tested among the slow tests."""
+"""Pages whose examples take seconds are tested among the slow tests."""
 
 from pathlib import Path
 
 import pytest
 
-SLOW = {"bayesian.md", "fisher.md", "networks.md"}
+SLOW = {"bayesian.md", "fisher.md", "networks.md", "scale.md", "scores.md"}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -24,9 +24,8 @@ def lay(folder, name):
 
 
 # Each starts Python anew; without a process all of them are asked elsewhere.
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if number else []) for number, name in enumerate(LISTED)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LISTED)
 def test_a_process_refuses_each_kind_of_bad_file(folder, process, unchanged, name):
     bad = lay(folder, name)
     unchanged()

@@ -19,8 +19,11 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 
 def texts(path):
-    """Yield the literal texts of a file that are no docstrings."""
-    tree = ast.parse(path.read_text())
+    """Yield the literal texts of a file that are no docstrings; none of a file in which nothing looks like a flag."""
+    content = path.read_text()
+    if not FLAG.search(content):
+        return
+    tree = ast.parse(content)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
     said = {id(one.value) for body in bodies for one in body if isinstance(one, ast.Expr)}

@@ -9,7 +9,7 @@ from tests.cli.bad_files import content, site
 from tests.cli.running import on_terminal
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupted_while_it_works(folder, unchanged, number):
     for seed in range(40):
         (folder / f"site-{seed:02}.safetensors").write_bytes(content(site(seed, components=15, dim=12)))

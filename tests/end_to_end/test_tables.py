@@ -16,6 +16,7 @@ def test_tables_are_up_to_date():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_figure_of_the_rooms_shows_the_walls_that_are_checked():
     command = [sys.executable, str(ROOT / "docs/figures/house.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

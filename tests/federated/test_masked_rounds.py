@@ -147,7 +147,7 @@ def test_below_the_threshold_the_round_fails_and_says_so_to_the_sites(tmp_path, 
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_a_site_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch, step, when):
     made, send, died = Round(tmp_path), FolderMailbox.send, []
 
@@ -186,7 +186,7 @@ SERVER_FILES = [f"server/1/{name}" for name in ("masked.json", "agreed-1", "agre
 
 
 @pytest.mark.parametrize("name", [*SERVER_FILES, "server/1/fused.safetensors", "server/1/round.json"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch, name, when):
     made, put, died = Round(tmp_path), LocalStorage.put, []
 
@@ -341,7 +341,10 @@ def test_a_message_of_a_stranger_is_refused_and_named(tmp_path):
 # Requests
 
 
-@pytest.mark.parametrize("killed", ["nobody", "a site", "the server"])
+@pytest.mark.parametrize(
+    "killed",
+    [pytest.param("nobody", marks=pytest.mark.slow), "a site", pytest.param("the server", marks=pytest.mark.slow)],
+)
 def test_masked_em_over_a_folder_is_that_of_open_answers_whoever_is_killed(tmp_path, monkeypatch, killed):
     send, put, died = FolderMailbox.send, LocalStorage.put, []
 

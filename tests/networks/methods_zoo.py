@@ -56,7 +56,13 @@ NETWORKS = [
 FEW = ["mlp", "lenet", pytest.param("resnet18", marks=pytest.mark.slow), "transformer encoder"]
 SLOW_PAIRS = [("auto", name) for name in ("resnet18", "densenet", "depthwise", "gpt", "transformer encoder")]
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
-every_variant = pytest.mark.parametrize("method", [*METHODS.values(), *VARIANTS.values()], ids=[*METHODS, *VARIANTS])
+every_variant = pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, id=name, marks=[pytest.mark.slow] if name == "wb, random" else [])  # the slowest start
+        for name, method in (METHODS | VARIANTS).items()
+    ],
+)
 # Whether units match is asked of one layer after another, so that no numbering has a say; the others start their
 # descent from the models as they are numbered.
 LAYERWISE = ["ot", "wb", "gwb", "fedma"]

@@ -43,7 +43,7 @@ def accuracy(net):
         return float((net(X[HELD]).argmax(1) == Y[HELD]).double().mean())
 
 
-@pytest.fixture(scope="module", params=["one start", "own starts"])
+@pytest.fixture(scope="module", params=[pytest.param("one start", marks=pytest.mark.slow), "own starts"])
 def nets(request):
     return {
         name: train(rows, 0 if request.param == "one start" else start)

@@ -32,7 +32,11 @@ METHODS = {
 MATCHING = [name for name, method in METHODS.items() if method.relabels]
 DESCENDING = [name for name in METHODS if name not in ("average", "concatenate", "ensemble")]
 CLUSTERING = ("kmeans", "dp")  # what the names of methods begin with that may join components of one model
-every_family = pytest.mark.parametrize("family", NAMES)
+# Families whose averages are found by a root search, as those of normal-wishart, which stays.
+SLOWER_FAMILIES = ("normal-gamma", "spherical-normal-gamma")
+every_family = pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.slow) if name in SLOWER_FAMILIES else name for name in NAMES]
+)
 # Averages without a closed form, iterated; the other direction of what is asked anyway, which copies and oracles are
 # asked of at every commit; and one of several ways to match: slow, and of one mechanism with the others.
 SLOWER = ("kl hellinger", "kl renyi", "kl reverse", "kl relaxed", "kmeans reverse", "dp means reverse")
