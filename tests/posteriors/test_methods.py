@@ -32,7 +32,7 @@ METHODS = {
 MATCHING = [name for name, method in METHODS.items() if method.relabels]
 DESCENDING = [name for name in METHODS if name not in ("average", "concatenate", "ensemble")]
 CLUSTERING = ("kmeans", "dp")  # what the names of methods begin with that may join components of one model
-# Families whose averages are found by a root search, as those of normal-wishart, which stays.
+# The slowest: normal-wisharts of diagonal and of spherical precisions, of which the one of full precisions stays.
 SLOWER_FAMILIES = ("normal-gamma", "spherical-normal-gamma")
 every_family = pytest.mark.parametrize(
     "family", [pytest.param(name, marks=pytest.mark.slow) if name in SLOWER_FAMILIES else name for name in NAMES]
