@@ -12,7 +12,7 @@ from consilience.networks.descriptions.description import Description, Moments
 from consilience.networks.descriptions.files import read_description, write_description
 from consilience.networks.descriptions.inspect import inspect_description
 from consilience.networks.descriptions.measure import describe_network
-from consilience.networks.descriptions.mixtures import MAX_ENTRIES, mixture_moments, split_class
+from consilience.networks.descriptions.mixtures import MAX_ENTRIES, densest_number, mixture_moments, split_class
 from consilience.networks.synthetic.draws import draw_inputs
 
 
@@ -146,3 +146,10 @@ def test_parts_that_are_not_of_the_class_are_refused():
     narrow = Moments(300, np.zeros(1), np.zeros((0, 1)), np.ones(1))
     with pytest.raises(cs.InputError, match="parts of class 0 are not those of its moments"):
         replace(described, class_mixtures={0: (narrow,)})
+
+
+def test_columns_that_vary_by_rounding_alone_have_no_density():
+    rng = np.random.default_rng(3)
+    rows = np.concatenate([rng.normal(-3.0, 0.5, (200, 2)), rng.normal(3.0, 0.5, (200, 2))])
+    assert densest_number([rows], 20) == 2
+    assert densest_number([np.column_stack([rows, 1e-47 * rng.normal(size=(400, 3))])], 20) > 1

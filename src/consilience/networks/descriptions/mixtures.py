@@ -133,7 +133,9 @@ def densest_number(classes: Sequence[Array], least: float) -> int:
 def _log_density(parts: Sequence[Moments], rows: Array) -> Array:
     """Return the logarithm of the density of a mixture of Gaussians at rows (n, d)."""
     whole = mixture_moments(tuple(parts), 0)
-    floor = MIN_VARIANCE_SHARE * np.where(whole.variance > 0, whole.variance, 1.0)
+    # What varies by less than rounding of the largest column does not vary: 1e-94 made a triangle that has no inverse.
+    is_varying = whole.variance > np.finfo(np.float64).eps ** 2 * whole.variance.max()
+    floor = MIN_VARIANCE_SHARE * np.where(is_varying, whole.variance, 1.0)
     terms = []
     for part in parts:
         triangle = np.linalg.cholesky(part.covariance + np.diag(floor))
