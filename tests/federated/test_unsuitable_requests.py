@@ -7,7 +7,7 @@ import pytest
 import consilience as cs
 from consilience.federated.requests.table import REQUEST_KINDS, Then
 from tests.api.kinds_zoo import KIND_NAMES, posterior
-from tests.refusals.running import command
+from tests.cli.running import command
 
 
 @pytest.mark.parametrize("kind", REQUEST_KINDS, ids=lambda one: one.name)
