@@ -35,7 +35,7 @@ from consilience.errors import Problem
 from consilience.networks.network import convert_like, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Layout
 from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator
-from consilience.posteriors.robust.judgement import standardized_coordinates
+from consilience.posteriors.robust.judgement import standardized_squares
 
 if TYPE_CHECKING:
     from consilience.networks.method import NetworkEnsemble
@@ -158,16 +158,13 @@ def standardized_squared_distances(arrays: Sequence[AnyArray]) -> Array:
     arrays
         As for ``squared_distances``.
     """
-    n_models, products = len(arrays), np.zeros((len(arrays), len(arrays)))
+    n_models, total = len(arrays), np.zeros((len(arrays), len(arrays)))
     matrices = [to_numpy(values).reshape(-1) for values in arrays]
     step = max(1, BLOCK_BYTES // (8 * n_models))
     for start in range(0, len(matrices[0]), step):
         block = np.stack([matrix[start : start + step] for matrix in matrices])  # (J, C)
-        standardized = standardized_coordinates(np.clip(block, -MAX_DIFFERENCE, MAX_DIFFERENCE))
-        products += standardized @ standardized.T  # of numbers of two at most: no digits that matter are lost
-    sizes = np.diag(products)
-    squares: Array = np.maximum(sizes[:, None] + sizes - 2.0 * products, 0.0)
-    return squares
+        total += standardized_squares(np.clip(block, -MAX_DIFFERENCE, MAX_DIFFERENCE))
+    return total
 
 
 def geometric_median(
