@@ -160,7 +160,7 @@ def standardized_squared_distances(arrays: Sequence[AnyArray]) -> Array:
     """
     n_models, total = len(arrays), np.zeros((len(arrays), len(arrays)))
     matrices = [to_numpy(values).reshape(-1) for values in arrays]
-    step = max(1, BLOCK_BYTES // (8 * n_models))
+    step = max(1, BLOCK_BYTES // (8 * 8 * n_models))  # of a block some eight arrays are there at once
     for start in range(0, len(matrices[0]), step):
         block = np.stack([matrix[start : start + step] for matrix in matrices])  # (J, C)
         total += standardized_squares(np.clip(block, -MAX_DIFFERENCE, MAX_DIFFERENCE))
