@@ -6,7 +6,7 @@ import torch
 
 import consilience as cs
 from consilience.errors import InputError
-from consilience.networks.robust import squared_distances
+from consilience.networks.robust import squared_distances, standardized_squared_distances
 from consilience.posteriors.robust.judgement import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
 
 
@@ -106,7 +106,7 @@ def test_honest_networks_pass_both_judgements():
     for seed in range(10):
         rng = np.random.default_rng(seed)
         rows = rng.normal(size=(10, 500)) * rng.lognormal(size=500) * rng.uniform(0.85, 1.15, size=(10, 1))
-        for squares in (squared_distances([*rows]), squared_distances([*rows], standardized=True)):
+        for squares in (squared_distances([*rows]), standardized_squared_distances([*rows])):
             assert judge([(np.arange(10), squares)], 10, 500).kept.all(), f"seed {seed}"
 
 
@@ -115,17 +115,17 @@ def test_standardized_distances_do_not_change_with_units_and_places_of_coordinat
     rows = rng.normal(size=(7, 40))
     rows[:, 3] = 1.0  # where all agree, nobody is far
     moved = rows * rng.lognormal(sigma=5.0, size=40) + rng.normal(size=40)
-    squares = squared_distances([*rows], standardized=True)
-    np.testing.assert_allclose(squared_distances([*moved], standardized=True), squares, rtol=1e-6)
+    squares = standardized_squared_distances([*rows])
+    np.testing.assert_allclose(standardized_squared_distances([*moved]), squares, rtol=1e-6)
     assert squares.max() <= 40 * (2 * MAX_DEVIATION) ** 2
 
 
 @pytest.mark.parametrize("size", [1e30, 1e200, np.finfo(np.float64).max])
 def test_standardized_distances_of_absurd_networks_are_finite(size):
     rows = np.concatenate([np.random.default_rng(0).normal(size=(5, 8)), np.array([[size], [-size]]) * np.ones(8)])
-    squares = squared_distances([*rows], standardized=True)
+    squares = standardized_squared_distances([*rows])
     assert np.isfinite(squares).all()
-    assert squares[5, 6] == 8 * (2 * MAX_DEVIATION) ** 2
+    assert squares[5, 6] == pytest.approx(8 * (2 * MAX_DEVIATION) ** 2)
     assert np.abs(standardized_coordinates(np.clip(rows, -1e100, 1e100))).max() == MAX_DEVIATION
 
 
@@ -141,7 +141,7 @@ def test_who_is_left_out_by_either_judgement_is_told_with_its_step():
 
     def standardized(kept):
         passed.extend(np.flatnonzero(kept).tolist())
-        return [(np.flatnonzero(kept), squared_distances([*rows[kept]], standardized=True))]
+        return [(np.flatnonzero(kept), standardized_squared_distances([*rows[kept]]))]
 
     judgement = judge_twice([(np.arange(9), distances)], standardized, 9, 200)
     assert passed == [0, 1, 2, 3, 4, 5, 6]

@@ -15,7 +15,7 @@ units of all models fit side by side, the fused network computes the average of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -40,6 +40,7 @@ from consilience.networks.robust import (
     inlier_mask,
     refuse_robust,
     squared_distances,
+    standardized_squared_distances,
 )
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -418,17 +419,20 @@ def robust_average(
 
     n_coordinates = sum(prod(tuple(ensemble.networks[0].working[key].shape)) for key in layouts)
 
-    def distances(passed: NDArray[np.bool_], *, standardized: bool) -> list[tuple[Labels, Array]]:
-        """Return those of the voters that passed, and their squared distances: all weights are one group."""
+    def group_of(
+        measure: Callable[[Sequence[AnyArray]], Array], passed: NDArray[np.bool_]
+    ) -> list[tuple[Labels, Array]]:
+        """Return the voters that passed and their squared distances: all weights are one group."""
         chosen, total = np.flatnonzero(passed), np.zeros((np.count_nonzero(passed), np.count_nonzero(passed)))
         for key in layouts:
             arrays, _ = _transported(ensemble, transports, key)
-            total += squared_distances([arrays[voter] for voter in voters[chosen].tolist()], standardized=standardized)
+            total += measure([arrays[voter] for voter in voters[chosen].tolist()])
         return [(chosen, total)]
 
-    everyone = distances(np.ones(len(voters), dtype=np.bool_), standardized=False)
+    everyone = group_of(squared_distances, np.ones(len(voters), dtype=np.bool_))
     ((_, squares),) = everyone
-    judgement = judge_twice(everyone, partial(distances, standardized=True), len(voters), n_coordinates)
+    standardized = partial(group_of, standardized_squared_distances)
+    judgement = judge_twice(everyone, standardized, len(voters), n_coordinates)
     kept = np.flatnonzero(judgement.kept)
     weights = np.zeros(len(ensemble.weights))
     weights[voters[kept]], _ = geometric_median_weights(squares[np.ix_(kept, kept)], ensemble.weights[voters[kept]])

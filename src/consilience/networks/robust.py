@@ -35,7 +35,7 @@ from consilience.errors import Problem
 from consilience.networks.network import convert_like, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Layout
 from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator
-from consilience.posteriors.robust.judgement import standardized_coordinates
+from consilience.posteriors.robust.judgement import standardized_squares
 
 if TYPE_CHECKING:
     from consilience.networks.method import NetworkEnsemble
@@ -132,26 +132,38 @@ def distances_to_median(
     return distances
 
 
-def squared_distances(arrays: Sequence[AnyArray], *, standardized: bool = False) -> Array:
+def squared_distances(arrays: Sequence[AnyArray]) -> Array:
     """Return the squared distances (J, J) of arrays of all models, as whole; no difference overflows.
 
     Parameters
     ----------
     arrays : sequence of arrays of one shape, of length n_models
         The array of every model after transport into the fused network.
-    standardized : bool
-        Whether every coordinate is divided by what models usually differ by there (`standardized_coordinates` of
-        `posteriors.robust.judgement`). Default: False.
     """
     n_models, total = len(arrays), np.zeros((len(arrays), len(arrays)))
     matrices = [to_numpy(values).reshape(-1) for values in arrays]
     step = max(1, BLOCK_BYTES // (8 * n_models * n_models))
     for start in range(0, len(matrices[0]), step):
         block = np.stack([matrix[start : start + step] for matrix in matrices])  # (J, C)
-        if standardized:
-            block = standardized_coordinates(np.clip(block, -MAX_DIFFERENCE, MAX_DIFFERENCE))
         differences = np.clip(block[:, None] - block, -MAX_DIFFERENCE, MAX_DIFFERENCE)
         total += (differences**2).sum(axis=2)
+    return total
+
+
+def standardized_squared_distances(arrays: Sequence[AnyArray]) -> Array:
+    """Return the squared distances (J, J) of arrays in standardized coordinates (`posteriors.robust.judgement`).
+
+    Parameters
+    ----------
+    arrays
+        As for ``squared_distances``.
+    """
+    n_models, total = len(arrays), np.zeros((len(arrays), len(arrays)))
+    matrices = [to_numpy(values).reshape(-1) for values in arrays]
+    step = max(1, BLOCK_BYTES // (8 * 8 * n_models))  # of a block some eight arrays are there at once
+    for start in range(0, len(matrices[0]), step):
+        block = np.stack([matrix[start : start + step] for matrix in matrices])  # (J, C)
+        total += standardized_squares(np.clip(block, -MAX_DIFFERENCE, MAX_DIFFERENCE))
     return total
 
 

@@ -238,6 +238,15 @@ def standardized_coordinates(rows: Array) -> Array:
     return standardized
 
 
+def standardized_squares(rows: Array) -> Array:
+    """Return the squared distances (J, J) of rows (J, C) in standardized coordinates."""
+    standardized = standardized_coordinates(rows)
+    products = standardized @ standardized.T  # of numbers of two at most: no digits that matter are lost
+    sizes = np.diag(products)
+    squares: Array = np.maximum(sizes[:, None] + sizes - 2.0 * products, 0.0)
+    return squares
+
+
 def alike_sites(distances: Array, n_coordinates: int) -> NDArray[np.bool_]:
     """Return which sites (J,) are copies of each other; nobody where these are more than may be hostile.
 

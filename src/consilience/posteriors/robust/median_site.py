@@ -40,7 +40,7 @@ from consilience.posteriors.robust.judgement import (
     copy_weights,
     judge_twice,
     pairwise_squares,
-    standardized_coordinates,
+    standardized_squares,
 )
 
 MAX_COST = 1e4
@@ -310,7 +310,7 @@ def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> tuple[Judg
     def standardized(kept: NDArray[np.bool_]) -> list[tuple[Labels, Array]]:
         """Return the groups of the sites that passed, in standardized coordinates."""
         return [
-            (owner[kept[owner]], pairwise_squares(standardized_coordinates(group_points[kept[owner]])))
+            (owner[kept[owner]], standardized_squares(group_points[kept[owner]]))
             for owner, group_points in zip(owners, points, strict=True)
             if np.count_nonzero(kept[owner]) >= 3  # of two copies both are as far from their median
         ]
