@@ -64,4 +64,20 @@ def table(half: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"draws-tuning": lambda: table("tuning"), "draws-reported": lambda: table("reported")}
+def third_moments_table() -> str:
+    """Return predicted and measured shifts of means by target, means over seeds."""
+    cells: dict[str, dict[str, float]] = json.loads((HERE / "third_moments.json").read_text())
+    targets = sorted({key.rpartition(" ")[0] for key in cells})
+    lines = [f"| the product's means | {' | '.join(one.replace('_', ' ') for one in targets)} |"]
+    lines.append("| --- |" + " ---: |" * len(targets))
+    for label, field in (("predicted", "predicted"), ("its standard error", "error"), ("measured", "measured")):
+        of_targets = [[cell[field] for key, cell in cells.items() if key.rpartition(" ")[0] == one] for one in targets]
+        lines.append(f"| {label} | {' | '.join(f'{mean(values):.2f}' for values in of_targets)} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {
+    "draws-tuning": lambda: table("tuning"),
+    "draws-reported": lambda: table("reported"),
+    "draws-third-moments": third_moments_table,
+}

@@ -36,6 +36,9 @@ def test_files_are_fused_checked_inspected_evaluated_and_reported(sites, tmp_pat
         assert text in inspected
     evaluated = command("evaluate", str(fused), files[0], "--data", str(fused), "--json").out
     assert json.loads(evaluated)["scores"][0]["name"] == "Wasserstein distance"
+    np.savez(tmp_path / "reference.npz", beta=np.zeros((2, 200, 2)))
+    refused = command("evaluate", str(fused), files[0], "--data", str(tmp_path / "reference.npz"))
+    assert "reference.npz: has arrays, expected a file of draws of the posterior of all data" in refused.err
     assert command("report", str(fused), *files, "-o", str(again)).code == 0
     for text in (
         "Forest plots",

@@ -74,6 +74,23 @@ def test_draws_come_back_in_the_container_that_they_came_in(kind, arviz, tmp_pat
         assert fusion.draws.names == tuple(summary.index)
 
 
+@pytest.mark.parametrize("kind", ["InferenceData", "DataTree"])
+def test_relabelled_draws_keep_the_other_groups(kind, arviz):
+    xarray = pytest.importorskip("xarray")
+    rng = np.random.default_rng(0)
+    mu = np.array([-4.0, 4.0]) + rng.normal(size=(2, 200, 2))
+    mu[1] = mu[1, :, ::-1]
+    idata = arviz.from_dict(
+        posterior={"mu": mu}, sample_stats={"diverging": np.zeros((2, 200), bool)}, observed_data={"y": np.arange(9.0)}
+    )
+    groups = {name: idata[name] for name in idata.groups()}
+    relabelled = cs.relabel(idata if kind == "InferenceData" else xarray.DataTree.from_dict(groups), ["mu"])
+    for name in ("sample_stats", "observed_data"):
+        kept = relabelled[name] if kind == "InferenceData" else relabelled[name].to_dataset()
+        assert kept.equals(groups[name])
+    assert np.ptp(relabelled["posterior"]["mu"].values.mean(axis=1), axis=0).max() < 1.0
+
+
 def test_inference_data_is_fused_without_wrapping_it(arviz):
     sites = {name: container("InferenceData", seed, arviz) for seed, name in enumerate(("lund", "oslo"))}
     assert cs.fuse(sites, prior=0.5, constraints={"tau": "positive"}).draws.constraints["tau"].to_json() == "positive"

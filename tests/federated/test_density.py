@@ -200,13 +200,15 @@ def test_over_a_folder_and_the_command(tmp_path, monkeypatch):
     (tmp_path / "own_density.py").write_text(
         "import numpy as np\n\n\ndef log_density(draws, rows):\n    rate = draws['rate']\n"
         "    return (rows.sum() + 1 / 3) * np.log(rate) - (len(rows) + 1 / 3) * rate\n"
+        "\n\ndef of_three(draws, rows):\n    return np.zeros(3)\n"
     )
     monkeypatch.chdir(tmp_path)
     results = {}
 
     def follow(site):
-        options = ["--site", site, "--data", f"{site}.npy", "--density", "own_density:log_density", "--follow"]
-        results[site] = CliRunner().invoke(cli, ["answer", str(place), *options])
+        for name, function in (("of three", "own_density:of_three"), (site, "own_density:log_density")):
+            options = ["--site", site, "--data", f"{site}.npy", "--density", function, "--follow"]
+            results[name] = CliRunner().invoke(cli, ["answer", str(place), *options])
 
     sites = [threading.Thread(target=follow, args=(site,), daemon=True) for site in "a"]
     options = {"module": poisson_density, "follow": True}
@@ -221,6 +223,7 @@ def test_over_a_folder_and_the_command(tmp_path, monkeypatch):
     for one in sites:
         one.join(120)
     assert results["a"].exit_code == 0, results["a"].output
+    assert "--density own_density:of_three: gave log densities of shape (3,)" in str(results["of three"].exception)
     assert result.fusion.verdict.code == "weighted"
     assert_is_gamma(cs.load(output).variables["rate"], *full(data))
     expected = cs.federated.exchange("density", cs.fuse({s.name: s.draws for s in fusion.inputs}), data, rounds=2,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,25 @@ from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.masked import MaskedOptions, warn_of_insecure
 from consilience.cli.modules import import_module, import_object
 from consilience.drawing.words import format_count
+from consilience.errors import ConsilienceError
 from consilience.federated.flower.answer import answer_flower
 from consilience.federated.folder.answer import Answered, answer_folder
 from consilience.posteriors.thin_components import MIN_COUNT
+
+
+@contextmanager
+def _naming_density(density: str | None) -> Iterator[None]:
+    """Call the function of a log density by its option; Python has one argument for it and for modules."""
+    try:
+        yield
+    except ConsilienceError as error:
+        if density is None:
+            raise
+        called = f"--density {density}"
+        raise type(error)(
+            problem.without_subject().about(called) if problem.subject == "module" else problem
+            for problem in error.problems
+        ) from error
 
 
 @click.command()
@@ -102,13 +120,15 @@ def answer(
         if place is not None or site is not None or key is None:
             raise click.UsageError("--flower takes --key, and no PLACE or --site (its key says who).")
         warn_of_insecure(insecure)
-        sent = answer_flower(flower, data, **connection, **arguments)
+        with _naming_density(density):
+            sent = answer_flower(flower, data, **connection, **arguments)
     else:
         if key is not None or root_certificates is not None or insecure:
             raise click.UsageError("--key, --root-certificates, --insecure: for --flower only.")
         if place is None or site is None:
             raise click.UsageError("Missing argument 'PLACE' or option '--site'.")
-        sent = answer_folder(place, site, data, **arguments)
+        with _naming_density(density):
+            sent = answer_folder(place, site, data, **arguments)
     if as_json:
         received = options["receive"]
         answers = [

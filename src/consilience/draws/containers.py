@@ -85,7 +85,7 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
         if isinstance(model, Mapping):
             return _read_mapping(model, has_chains)
         raise UnsupportedError(
-            f"a {type(model).__name__}",
+            f"an object of class {type(model).__name__}",
             "holds no posterior draws",
             "give InferenceData, a DataTree, a dictionary of arrays (chains, draws, ...), or CmdStan CSV files",
         )
@@ -218,8 +218,17 @@ def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:
         )
 
 
-def to_container(draws: Draws) -> Any:
-    """Return draws in the container that they came in, with dims and coords.
+def other_groups(model: Any) -> dict[str, Any]:
+    """Return the groups of InferenceData or a DataTree beside `posterior`, as Datasets; none of other containers."""
+    container = _container_of(model)
+    if container not in ("InferenceData", "DataTree"):
+        return {}
+    names = model.groups() if container == "InferenceData" else model.children
+    return {name: _group(model, name) for name in names if name != "posterior"}
+
+
+def to_container(draws: Draws, groups: Mapping[str, Any] | None = None) -> Any:
+    """Return draws in the container that they came in, with dims and coords, and other groups beside them.
 
     Raises
     ------
@@ -257,8 +266,8 @@ def to_container(draws: Draws) -> Any:
     if draws.container == "Dataset":
         return dataset
     if draws.container == "DataTree":
-        return xarray.DataTree.from_dict({"/posterior": dataset})
-    return arviz.InferenceData(posterior=dataset)
+        return xarray.DataTree.from_dict({"posterior": dataset, **(groups or {})})
+    return arviz.InferenceData(posterior=dataset, **(groups or {}))
 
 
 def _arviz() -> Any:

@@ -242,7 +242,8 @@ class Draws(Displayed, Tabular):
 
     def _exchangeable_problems(self, names: Sequence[str]) -> list[Problem]:
         if odd := [str(name) for name in names if name not in self.variables]:
-            return [Problem("exchangeable", f"names {', '.join(odd)}, which is no variable")]
+            text = f"names {with_suggestions(odd, self.variables)}, which is no variable; there are"
+            return [Problem("exchangeable", f"{text} {', '.join(self.variables):.200}")]
         sizes = {name: self.variables[name].shape[2:3] for name in names}
         if len(set(sizes.values())) > 1 or () in sizes.values():
             return [

@@ -68,9 +68,9 @@ def evaluate_draws(fused: NamedInput, own: NamedInput, data: Any, labels: Any) -
 
 def _draws_of(one: NamedInput) -> Draws:
     """Return the draws of an input."""
+    if one.file is not None:
+        return read_draws(one.file)[0]  # which names the file
     try:
-        if one.file is not None:
-            return read_draws(one.file)[0]
         return one.model.draws if isinstance(one.model, DrawsFusion) else as_draws(one.model)
     except (InputError, UnsupportedError) as error:
         raise InputError(problem.about(one.label) for problem in error.problems) from error
@@ -79,6 +79,13 @@ def _draws_of(one: NamedInput) -> Draws:
 def _reference(data: Any) -> Draws:
     """Return reference draws, from a file of draws or of CmdStan, or an object."""
     if isinstance(data, str | Path):
+        if Path(data).suffix.lower() in (".npy", ".npz"):
+            raise InputError(
+                data,
+                "has arrays, expected a file of draws of the posterior of all data",
+                "write them with cs.save(cs.Draws({name: array, ...}), path), or give CmdStan's CSV; in Python a"
+                " function that returns log-likelihoods of held-out rows will do",
+            )
         return as_draws([data]) if Path(data).suffix == ".csv" else read_draws(Path(data))[0]
     try:
         return data.draws if isinstance(data, DrawsFusion) else as_draws(data)

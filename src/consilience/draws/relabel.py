@@ -21,7 +21,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.draws.constraints import Bound, Covariance, Interval, Ordered, Simplex
-from consilience.draws.containers import to_container
+from consilience.draws.containers import other_groups, to_container
 from consilience.draws.draws import Draws, as_draws
 from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.assignment import assign_blocks
@@ -87,8 +87,8 @@ def relabel(
     Returns
     -------
     draws
-        In the container that they came in; a list of them for a list. With `details`, a tuple of this and of a
-        `Relabelling` for each site.
+        In the container that they came in, with its other groups; a list of them for a list. With `details`, a
+        tuple of this and of a `Relabelling` for each site.
 
     Raises
     ------
@@ -119,7 +119,8 @@ def relabel(
     relabelled, relabellings = relabel_sites(sites)
     originals = draws if is_list else [draws]
     results = [
-        new if isinstance(old, Draws) else to_container(new) for old, new in zip(originals, relabelled, strict=True)
+        new if isinstance(old, Draws) else to_container(new, other_groups(old))
+        for old, new in zip(originals, relabelled, strict=True)
     ]
     answer = results if is_list else results[0]
     return (answer, relabellings if is_list else relabellings[0]) if details else answer
