@@ -1,7 +1,7 @@
 """The commands of a round over a folder, as people give them."""
 
 import json
-import threading
+import subprocess
 
 import pytest
 from click import UsageError
@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from consilience.cli.commands import cli
 from consilience.errors import InputError, OptionError
 from consilience.federated import RoundError
+from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.federated.rounds import write_sites
 
 SITES = ["--sites", "a,b,c", "--deadline", "0.4", "--poll", "0.05", "--method", "kmeans"]
@@ -49,18 +50,17 @@ def test_sites_send_and_the_server_fuses(room):
 def test_a_site_waits_for_the_fused_model(room):
     for site in "bc":
         done("send", site, "--to", "round", "--site", site)
-    outputs = []
-    told = ("send", "a", "--to", "round", "--site", "a", "--receive", "back", "--timeout", 60)
-    waiting = threading.Thread(target=lambda: outputs.append(run(*told)))
-    waiting.start()
+    told = ("send", "a", "--to", "round", "--site", "a", "--receive", "back", "--timeout", "60")
+    # In a process of its own: two commands in one would write to each other's output.
+    waiting = subprocess.Popen([*COMMAND, *told], env=ENVIRONMENT, text=True, stdout=subprocess.PIPE)
     while not (room / "round" / "sites" / "a").exists():
-        pass
+        assert waiting.poll() is None
     done(
         "serve", "round", "-o", "fused.safetensors", "--sites", "a,b,c", "--poll", 0.05, "--method", "kmeans", "--quiet"
     )
-    waiting.join(60)
-    assert outputs[0].exception is None
-    assert "3 of 3 sites took part; wrote back" in outputs[0].output
+    output = waiting.communicate(timeout=60)[0]
+    assert waiting.returncode == 0
+    assert "3 of 3 sites took part; wrote back" in output
     assert (room / "back").read_bytes() == (room / "fused.safetensors").read_bytes()
 
 
