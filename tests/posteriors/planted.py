@@ -118,3 +118,17 @@ def topics(seed=0, n_sites=6, n_components=4, words=32, between=0.002, tokens=20
         eta = family.to_natural(concentration=counts + prior)
         sites.append(cs.Posterior(family, eta, prior=np.full(words, prior - 1.0), counts=counts.sum(axis=1)))
     return Planted(sites, truth, common)
+
+
+def moved_by_rounding(sites, seed):
+    """The sites with every natural parameter changed by about 1e-12 of itself."""
+    rng = np.random.default_rng(seed)
+    return [
+        cs.Posterior(
+            site.family,
+            site.natural * (1 + 1e-12 * rng.standard_normal(site.natural.shape)),
+            prior=site.prior,
+            counts=site.counts,
+        )
+        for site in sites
+    ]

@@ -5,6 +5,7 @@ import pytest
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import consilience as cs
+from consilience.posteriors.evidence import selection
 from consilience.posteriors.evidence.nearness import nearness_score
 from consilience.posteriors.evidence.search import is_same_partition
 from consilience.posteriors.evidence.selection import N_ERRORS
@@ -53,19 +54,19 @@ def test_some_chance_groups_would_have_been_made():
 
 @pytest.mark.parametrize("seed", range(2))
 def test_sites_that_share_nothing_give_one_answer(seed):
-    sites, rng = unrelated_sites(seed, 5, 3, 8, 3.0), np.random.default_rng(seed)
-    moved = [
-        cs.Posterior(
-            site.family,
-            site.natural * (1 + 1e-12 * rng.standard_normal(site.natural.shape)),
-            prior=site.prior,
-            counts=site.counts,
-        )
-        for site in sites
-    ]
+    sites = unrelated_sites(seed, 5, 3, 8, 3.0)
+    moved = planted.moved_by_rounding(sites, seed)
     here, there = cs.fuse(sites), cs.fuse(moved)
     assert is_same_partition(here.matching.labels, there.matching.labels)
     assert cs.fuse(sites[::-1]).n_components == here.n_components
+
+
+def test_of_more_components_than_are_searched_nothing_is_kept_apart(monkeypatch):
+    """The matching without heterogeneity has about as many groups as components: its cost is the square of them."""
+    monkeypatch.setattr(selection, "MAX_SEARCHED_ROWS", 14)
+    fusion = cs.fuse(unrelated_sites(0, 5, 3, 8, 3.0))
+    assert "shares_nothing" not in fusion.details["number"]
+    assert fusion.verdict.loss > 0.1  # and the verdict says so
 
 
 @pytest.mark.parametrize("dim", [2, 3, 8])

@@ -26,6 +26,7 @@ from consilience.families.evidence import MAX_KEPT_ROWS
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.nearness import nearness_score
 from consilience.posteriors.evidence.search import (
+    MAX_SEARCHED_ROWS,
     EvidenceSearch,
     SearchedMatching,
     is_same_partition,
@@ -114,17 +115,20 @@ class Selection:
                 losses, is_lenient = compare_losses(self._loss, strict_labels, lenient_labels)
                 if is_lenient:
                     chosen, name = lenient, "lenient"
-            apart = self._unless_shared(self._loss, chosen)
-            if apart is not None:
-                chosen, name, shares_nothing = apart, "lenient", True
+            if name == "strict" or self._may_lose(self._loss, self._of_input(chosen.labels)):
+                apart = self._unless_shared(self._loss, chosen)
+                if apart is not None:
+                    chosen, name, shares_nothing = apart, "lenient", True
         return SelectedMatching(self._finished(chosen), name, losses, shares_nothing)
 
     def _unless_shared(self, loss: VirtualLoss, chosen: SearchedMatching) -> SearchedMatching | None:
-        """Return the matching without heterogeneity where sites share nothing and the chosen one loses for it."""
-        labels = self._of_input(chosen.labels)
-        if not loss.describes_data or not self._may_lose(loss, labels):
+        """Return the matching without heterogeneity where sites share nothing and the chosen one loses more.
+
+        Of more than ``MAX_SEARCHED_ROWS`` components it is not looked for: it has about as many groups.
+        """
+        if not loss.describes_data or len(chosen.labels) > MAX_SEARCHED_ROWS:
             return None
-        owner = self._of_input(self._search.problem.stack.owner)
+        labels, owner = self._of_input(chosen.labels), self._of_input(self._search.problem.stack.owner)
         score = nearness_score(loss, owner if loss.unit_of_row is None else owner[loss.unit_of_row])
         if score is None or score < -N_ERRORS:
             return None
