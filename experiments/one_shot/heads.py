@@ -1,9 +1,10 @@
 """Heads in one message: random features, a pretrained body, and a second message, beside fused networks.
 
 ``python experiments/one_shot/heads.py`` runs what is missing, cell by cell, and may be stopped and started again;
-``--part random|body|networks`` runs one part, ``--set NAME`` one set, ``--write`` writes what is there as
-``heads.json`` beside this file. What a cell is: images divided between sites by Dirichlet(alpha) of each class
-(``heads_data.py``); no method sees a test label. Ridges and all other constants are the library's defaults.
+what ``heads.json`` beside this file has is not run again, unless it is taken out. ``--part random|body|networks`` runs
+one part, ``--set NAME`` one set, ``--write`` writes what is there into the file. What a cell is: images divided between
+sites by Dirichlet(alpha) of each class (``heads_data.py``); no method sees a test label. Ridges and all other constants
+are the library's defaults.
 
 *random*: exact ridge head on 1,800 shared random convolutions. *body*: exact heads on the 84 features of a LeNet
 trained on 5,000 other images. *networks*: every site trains a LeNet from a start of its own; the best site, the
@@ -240,10 +241,19 @@ def run_bytes(name: str) -> dict[str, int]:
     return {"request": len(message.data), "answer": len(answer.data)}
 
 
+def written(part: str) -> dict[str, Any]:
+    """Return the results of a part that ``heads.json`` has."""
+    path = HERE / "heads.json"
+    found: dict[str, Any] = json.loads(path.read_text()).get(part, {}) if path.exists() else {}
+    return found
+
+
 def remembered(part: str, key: str, work: Any) -> Any:
-    """Return a result that is kept in the cache, run where it is missing."""
+    """Return a result that is written or kept in the cache, run where it is missing."""
     path = CACHE / "results" / part / f"{key}.json"
     if not path.exists():
+        if key in written(part):
+            return written(part)[key]
         path.parent.mkdir(parents=True, exist_ok=True)
         begin = time.time()
         path.write_text(json.dumps(work(), indent=1))
@@ -258,7 +268,7 @@ def key_of(name: str, alpha: float, n_sites: int, seed: int) -> str:
 
 
 def write() -> None:
-    """Write all results that there are."""
+    """Write all results that there are: those of the cache in place of those that were written before."""
     found: dict[str, Any] = {
         "versions": versions(),
         "features": COUNT,
@@ -266,7 +276,8 @@ def write() -> None:
     }
     for part in ("random", "body", "networks", "ridge", "bytes", "layers", "noise"):
         folder = CACHE / "results" / part
-        found[part] = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+        cached = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+        found[part] = written(part) | cached
     (HERE / "heads.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
