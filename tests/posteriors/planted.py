@@ -1,6 +1,6 @@
 """Sites whose true components are known: data are drawn, posteriors are the textbook's, nothing is fitted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -118,3 +118,11 @@ def topics(seed=0, n_sites=6, n_components=4, words=32, between=0.002, tokens=20
         eta = family.to_natural(concentration=counts + prior)
         sites.append(cs.Posterior(family, eta, prior=np.full(words, prior - 1.0), counts=counts.sum(axis=1)))
     return Planted(sites, truth, common)
+
+
+def changed_by_rounding(sites, seed):
+    """Copies of sites whose natural parameters are off by a factor 1 + 1e-12 z, z standard normal."""
+    rng = np.random.default_rng(seed)
+    return [
+        replace(site, natural=site.natural * (1 + 1e-12 * rng.standard_normal(site.natural.shape))) for site in sites
+    ]
