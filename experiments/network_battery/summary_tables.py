@@ -1,6 +1,4 @@
-"""The results of ``small_sites.py --write`` and ``tabular.py --write`` as Markdown tables, which
-``experiments/write_tables.py`` writes.
-"""
+"""Summaries of ``small_sites.py`` and ``tabular.py`` as Markdown tables, which ``experiments/write_tables.py`` writes."""
 
 from __future__ import annotations
 
