@@ -1,4 +1,4 @@
-"""Summaries of ``small_sites.py`` and ``tabular.py`` as Markdown tables, which ``experiments/write_tables.py`` writes."""
+"""Summaries of ``small_sites.py`` and ``tabular.py`` as tables, which ``experiments/write_tables.py`` writes."""
 
 from __future__ import annotations
 
