@@ -22,9 +22,8 @@ from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
 from network_battery.kronecker_tables import TABLES as KRONECKER
-from network_battery.small_sites_tables import TABLES as SMALL_SITES
+from network_battery.summary_tables import TABLES as SUMMARIES
 from network_battery.tables import TABLES as NETWORK_BATTERY
-from network_battery.tabular_tables import TABLES as TABULAR
 from one_shot.heads_tables import TABLES as ONE_SHOT_HEADS
 from one_shot.networks_tables import TABLES as ONE_SHOT_NETWORKS
 from scale_tables import SCALE
@@ -387,8 +386,7 @@ TABLES = {
     **NETWORKS,
     **KRONECKER,
     **NETWORK_BATTERY,
-    **SMALL_SITES,
-    **TABULAR,
+    **SUMMARIES,
     **ONE_SHOT_HEADS,
     **ONE_SHOT_NETWORKS,
     **RECURRENT,

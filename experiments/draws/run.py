@@ -172,12 +172,17 @@ def run_cell(name, make, seed):
     return cell
 
 
+def read_arguments(description, seeds):
+    """Return the arguments of a program that runs targets: how many seeds, and which targets alone."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--only", nargs="*")
+    return parser.parse_args()
+
+
 def main():
     """Run what results.json lacks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="*")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__, seeds=5)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for seed in range(arguments.seeds):
         for part, targets in (("tuning", TUNING), ("reported", REPORTED)):

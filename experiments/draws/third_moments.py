@@ -8,7 +8,6 @@ standard deviations of the product, in unconstrained coordinates. Targets with m
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy as np
 
 import consilience as cs
 from consilience.draws.subposteriors import Subposteriors
-from experiments.draws.run import in_chains, sampled
+from experiments.draws.run import in_chains, read_arguments, sampled
 from experiments.draws.targets import REPORTED, TUNING
 
 RESULTS = Path(__file__).with_name("third_moments.json")
@@ -49,10 +48,7 @@ def run_cell(name, make, seed):
 
 def main():
     """Run what the file lacks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only", nargs="*")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__, seeds=1)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for seed in range(arguments.seeds):
         for name, make in TARGETS.items():

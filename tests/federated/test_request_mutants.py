@@ -25,19 +25,7 @@ def messages(kind):
 
 
 def mutant(content, number):
-    """Return a changed copy of a file, as `mutants.mutant` makes them of others."""
-    rng = np.random.default_rng([number, 27])
-    header, document, data = mutants.taken_apart(content)
-    match rng.integers(5):
-        case 0:
-            return mutants._in_bytes(content, rng)
-        case 1:
-            return mutants._in_tensors(header, document, data, rng, 300)
-        case 2 | 3:
-            return mutants._in_numbers(header, document, data, rng)
-        case _:
-            mutants._in_values(document, rng, 300)
-            return mutants.put_together(header, document, data)
+    return mutants.message_mutant(content, np.random.default_rng([number, 27]))
 
 
 def said(action):

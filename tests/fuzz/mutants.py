@@ -374,3 +374,20 @@ def mutant(number, most=300):
             return name, put_together(header, document, data)
         case _:
             return name, assembled(_in_text(json.dumps(header), rng).encode("utf-8", "replace"), data)
+
+
+def message_mutant(content, rng, most=300):
+    """Return a changed copy of a message: a safetensors file with a document, and perhaps with tensors."""
+    header, document, data = taken_apart(content)
+    match rng.integers(5):
+        case 0:
+            return _in_bytes(content, rng)
+        case 1 if len(header) > 1:  # has tensors
+            return _in_tensors(header, document, data, rng, most)
+        case 2:
+            return _in_numbers(header, document, data, rng)
+        case 3:
+            return put_together(header, _in_text(json.dumps(document), rng), data)
+        case _:
+            _in_values(document, rng, most)
+            return put_together(header, document, data)
