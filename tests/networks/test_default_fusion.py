@@ -551,12 +551,28 @@ def test_statistics_that_were_never_updated_or_are_not_kept_are_said():
     fresh[1][2].reset_running_stats()
     verdict = cs.fuse(fresh, example=X[:2]).verdict
     assert verdict.code == "no_inputs"
-    assert "model 1: batch normalisation 2 has never seen data (mean 0, variance 1)" in verdict.text
+    assert verdict.text.count("model 1: batch normalisation 2 has never seen data (mean 0, variance 1)") == 1
     with pytest.raises(cs.UnsupportedError, match="model 1: batch normalisation 2 has never seen data"):
         cs.fuse(fresh, "distill", example=X[:2])
     kept_none, _ = halves(untracked)
     verdict = cs.fuse(kept_none, example=X[:2]).verdict
     assert "batch normalisation 2 keeps no running statistics (track_running_stats=False)" in verdict.text
+
+
+@pytest.mark.parametrize(
+    "method", [None, "distill", "consensus", "ot", "rebasin", "wb", "fedma", "average", "ensemble"]
+)
+def test_every_method_says_whose_statistics_were_never_updated(method):
+    fresh, _ = halves()
+    fresh[1][2].reset_running_stats()
+    inputs = {"inputs": X[:300]} if method in (None, "distill", "consensus") else {}
+    arguments = {} if method == "ensemble" else {"example": X[:2], **inputs}
+    fusion = cs.fuse({"lund": fresh[0], "oslo": fresh[1]}, method, **arguments)
+    said = "oslo: batch normalisation 2 has never seen data (mean 0, variance 1)"
+    assert fusion.verdict.text.count(said) == 1
+    assert "train it in train() mode, or leave it out" in fusion.verdict.remedy
+    assert f"warning: {said}" in fusion.summary()
+    assert "lund: batch" not in fusion.summary()
 
 
 @pytest.mark.parametrize("method", [None, "distill", "consensus", "ot", "average"])

@@ -27,6 +27,7 @@ from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.network import Network, total_size
 from consilience.networks.norm_distance import MAX_NORM_DISTANCE, norm_distance
 from consilience.networks.symmetry.transport import Transport
+from consilience.networks.untrained_norms import never_saw_data, untrained_norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,6 +292,12 @@ class NetworkFusion(Fusion):
         """Whether batch normalisation is wrong: by averaged statistics, or in training mode by other gamma and beta."""
         return self.has_averaged_statistics or self.scales_twice_in_training
 
+    @cached_property
+    def untrained_networks(self) -> tuple[str, ...]:
+        """Which networks came with batch normalisation that never saw data, a part of a sentence each."""
+        layers = {local.name: untrained_norms(local.as_sent.arrays) for local in self.inputs}
+        return tuple(f"{name}: {never_saw_data(paths)}" for name, paths in layers.items() if paths)
+
     @property
     def has_averaged_statistics(self) -> bool:
         """Whether the network has statistics of batch normalisation that are averages, which fit no network."""
@@ -313,9 +320,11 @@ class NetworkFusion(Fusion):
     @property
     def verdict(self) -> Verdict:
         """The judgement on the fusion in one sentence: what was chosen and why, whether harm is excluded."""
-        verdict, problems = self.judgement, self.open_problems()
+        verdict = self.judgement
         if verdict is None:
             return super().verdict
+        # Where nothing could be compared for this very reason, the text has it already.
+        problems = {problem: remedy for problem, remedy in self.open_problems().items() if problem not in verdict.text}
         if not problems:
             return verdict
         remedies = filter(None, [verdict.remedy, *problems.values()])
@@ -323,8 +332,8 @@ class NetworkFusion(Fusion):
         return replace(verdict, text=text, remedy="; ".join(remedies))
 
     def open_problems(self) -> Mapping[str, str]:
-        """Return what is still wrong with the fused network: an unproved symmetry, statistics of averaged layers."""
-        problems = {}
+        """Return what is wrong with the networks: unproved symmetry, statistics without data, or of averaged layers."""
+        problems = dict.fromkeys(self.untrained_networks, "train it in train() mode, or leave it out")
         if self.details.get("proved") is False:
             problems["the symmetry of these networks is unproved"] = "prove it with consilience.symmetry"
         if self.has_averaged_statistics:

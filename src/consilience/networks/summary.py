@@ -122,6 +122,7 @@ def _repairs(fusion: NetworkFusion) -> list[str]:
     lines = [f"refit: {printable(str(details['refit']))}"] if "refit" in details else []
     if fusion.repaired is not None and fusion.repaired != details.get("refit"):
         lines.append(f"repaired: {printable(fusion.repaired)}")
+    lines += [f"warning: {printable(problem)}" for problem in fusion.untrained_networks]
     if fusion.has_averaged_statistics:
         lines.append(f"warning: {_STALE_STATISTICS}")
     if fusion.scales_twice_in_training:

@@ -26,7 +26,7 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 from consilience.checks import Array, Labels
 from consilience.errors import UnsupportedError
 from consilience.networks.method import NetworkEnsemble
-from consilience.networks.methods.by_activations import MAX_PASSES, ByActivations, unit_correlations
+from consilience.networks.methods.by_activations import MAX_PASSES, ByActivations, distances_to_slots, unit_correlations
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
 from consilience.networks.symmetry.transport import MatrixTransport
 
@@ -121,12 +121,8 @@ def join_units(points: Sequence[Array], width: int) -> tuple[list[Labels], list[
     while len(history) < MAX_PASSES:
         members = np.zeros((n_units, width))
         members[np.arange(n_units), slots] = 1.0
-        sizes = members.sum(axis=0)  # (K,)
-        products = correlations @ members  # (L, K): of every unit with the sum of a slot
-        sum_squares = np.einsum("lk,lk->k", members, products)  # (K,): of the slots' sums
-        filled = np.maximum(sizes, 1.0)
-        history.append(float(max(squares.sum() - (sum_squares / filled).sum(), 0.0)))
-        to_means = squares[:, None] - 2.0 * products / filled + sum_squares / filled**2  # (L, K), squared
+        sizes, to_means, objective = distances_to_slots(correlations, members)
+        history.append(objective)
         to_means[:, sizes == 0] = np.inf
         nearest = to_means.argmin(axis=1)
         # Of equally near means a unit keeps its own, so that passes end.

@@ -27,7 +27,7 @@ from consilience.checks import Array, Labels
 from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError
 from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.by_activations import MAX_PASSES, ByActivations, unit_correlations
+from consilience.networks.methods.by_activations import MAX_PASSES, ByActivations, distances_to_slots, unit_correlations
 from consilience.networks.methods.consensus import MIN_RELATIVE_DECREASE
 from consilience.networks.symmetry.transport import Injection
 
@@ -92,7 +92,6 @@ def match_to_slots(points: Sequence[Array], width: int) -> tuple[list[Labels], l
     correlations = unit_correlations(points)
     ends = np.cumsum([len(values) for values in points])
     units = [np.arange(end - len(values), end) for values, end in zip(points, ends, strict=True)]
-    squares = np.diag(correlations)  # (L,): 1, or 0 for constant rows
     members = np.zeros((len(correlations), width))  # 1 where a unit is in a slot
     slots: list[Labels] = [np.arange(len(of_model)) for of_model in units]
     members[units[0], slots[0]] = 1.0
@@ -102,17 +101,11 @@ def match_to_slots(points: Sequence[Array], width: int) -> tuple[list[Labels], l
             if not history and not model:
                 continue
             members[rows] = 0.0
-            sizes = members.sum(axis=0)  # (K,)
-            products = correlations @ members  # (L, K): of every unit with the sum of a slot
-            sum_squares = np.einsum("lk,lk->k", members, products)  # (K,): of the slots' sums
-            filled = np.maximum(sizes, 1.0)
-            distances = squares[rows, None] - 2.0 * products[rows] / filled + sum_squares / filled**2
-            costs = np.where(sizes > 0, sizes / (sizes + 1.0) * distances, EMPTY_SLOT_COST)  # (k, K)
+            sizes, distances, _ = distances_to_slots(correlations, members)
+            costs = np.where(sizes > 0, sizes / (sizes + 1.0) * distances[rows], EMPTY_SLOT_COST)  # (k, K)
             slots[model] = linear_sum_assignment(costs)[1]
             members[rows, slots[model]] = 1.0
-        sizes = np.maximum(members.sum(axis=0), 1.0)
-        within = squares.sum() - (np.einsum("lk,lk->k", members, correlations @ members) / sizes).sum()
-        history.append(float(max(within, 0.0)))
+        history.append(distances_to_slots(correlations, members)[2])
         if len(history) > 1 and history[-2] - history[-1] <= MIN_RELATIVE_DECREASE * history[-2]:
             break
     return slots, history

@@ -89,3 +89,24 @@ def unit_correlations(points: Sequence[Array]) -> Array:
     floor = np.finfo(np.float64).eps ** 0.5 * float(lengths.max(initial=0.0))
     rows = np.where(lengths > floor, rows / np.maximum(lengths, np.finfo(np.float64).tiny), 0.0)
     return np.asarray(rows @ rows.T)
+
+
+def distances_to_slots(correlations: Array, members: Array) -> tuple[Array, Array, float]:
+    """Return the size (K,) of every slot, the squared distance (L, K) of every unit from its mean, and E.
+
+    From an empty slot the distance is that from 0.
+
+    Parameters
+    ----------
+    correlations : array of shape (L, L)
+        Of the units of all models, as `unit_correlations` returns them.
+    members : array of shape (L, K)
+        1 where a unit is in a slot.
+    """
+    squares = np.diag(correlations)  # (L,): 1, or 0 for constant rows
+    sizes = members.sum(axis=0)
+    products = correlations @ members  # (L, K): of every unit with the sum of a slot
+    sum_squares = np.einsum("lk,lk->k", members, products)  # (K,): of the slots' sums
+    divisors = np.maximum(sizes, 1.0)
+    distances = squares[:, None] - 2.0 * products / divisors + sum_squares / divisors**2
+    return sizes, distances, float(max(squares.sum() - (sum_squares / divisors).sum(), 0.0))

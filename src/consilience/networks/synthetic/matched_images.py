@@ -36,6 +36,7 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.descriptions.description import Description
 from consilience.networks.repair.partial_forward import call_module, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
+from consilience.networks.untrained_norms import never_saw_data, untrained_norms
 
 _CALIBRATION_STEPS, _CALIBRATION_RATE, _CALIBRATION_IMAGES = 60, 0.1, 32
 _STEPS, _BETAS = 100, (0.5, 0.9)
@@ -131,7 +132,7 @@ def channel_targets(
     described = {} if description is None else dict(description.channels)
     try:
         if norms:
-            return _targets_of_norms(norms, name)
+            return _targets_of_norms(module, norms, name)
     except UnsupportedError:
         if not described:
             raise
@@ -155,7 +156,7 @@ def channel_targets(
     return targets
 
 
-def _targets_of_norms(norms: Mapping[str, Any], name: str) -> list[LayerTarget]:
+def _targets_of_norms(module: nn.Module, norms: Mapping[str, Any], name: str) -> list[LayerTarget]:
     """Return the running statistics of batch normalisation."""
     untracked = [path for path, norm in norms.items() if norm.running_mean is None or norm.running_var is None]
     if untracked:
@@ -166,12 +167,10 @@ def _targets_of_norms(norms: Mapping[str, Any], name: str) -> list[LayerTarget]:
         )
     for path, norm in norms.items():
         _require_statistics(name, path, norm.running_mean, norm.running_var)
-    # Trained statistics of a single channel may be anything, but not of all of them exactly where they started.
-    untrained = [path for path, norm in norms.items() if not norm.running_mean.any() and (norm.running_var == 1).all()]
-    if untrained:
+    if untrained := [path for path in untrained_norms(module.state_dict()) if path in norms]:
         raise UnsupportedError(
             name,
-            f"batch normalisation {', '.join(untrained)} has never seen data (mean 0, variance 1)",
+            never_saw_data(untrained),
             "describe the network with data=, or train it in train() mode",
         )
     return [
