@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import consilience as cs
+from consilience.networks.distillation import distill
 
 
 class OneNumber(nn.Module):
@@ -42,7 +43,24 @@ def test_one_number_without_an_axis_predicts_numbers_where_labels_are_real() -> 
     described = [cs.describe(OneNumber(), (rows(seed), rows(seed)[:, 0])) for seed in range(2)]
     assert described[0].description is not None
     assert described[0].description.classes is None
-    assert cs.fuse(described).verdict.candidates
+    candidates = cs.fuse(described).verdict.candidates
+    assert any(name.startswith("distill(") for name in candidates)
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_networks_of_16_bits_are_distilled(precision: torch.dtype) -> None:
+    torch.manual_seed(0)
+    student = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).to(precision)
+    targets = torch.eye(3)[rows(0)[:, :3].argmax(dim=1)]
+    held = torch.eye(3)[rows(1)[:, :3].argmax(dim=1)]
+    result = distill(student, rows(0).to(precision), targets, rows(1).to(precision), held, learning_rate=0.01)
+    assert result.best_step > 0
+    assert {values.dtype for values in result.module.state_dict().values()} == {precision}
+    with torch.no_grad():
+        answers = result.module(rows(1).to(precision)).float()
+        before = student(rows(1).to(precision)).float()
+    losses = [float(nn.functional.cross_entropy(of_network, held)) for of_network in (answers, before)]
+    assert losses[0] < 0.7 * losses[1]
 
 
 def test_several_labels_of_an_observation_are_refused_with_both_ways_out() -> None:
