@@ -78,3 +78,16 @@ def test_a_network_whose_own_names_begin_so_keeps_them() -> None:
     arrays = {"module.weight": torch.zeros(2), "module.bias": torch.zeros(2)}
     assert without_wrapper_prefix(arrays, arrays).keys() == arrays.keys()
     assert without_wrapper_prefix(arrays, {"weight"}) is arrays  # not all would be known
+
+
+def test_a_module_of_other_names_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    for number, net in enumerate(networks()):
+        save_file(net.state_dict(), tmp_path / f"{number}.safetensors")
+    other = nn.Sequential(nn.Identity(), nn.Linear(4, 3))
+    files = [tmp_path / f"{number}.safetensors" for number in range(2)]
+    with pytest.raises(cs.InputError, match=r"has no array of Sequential: its own are 0\.bias, 0\.weight, ") as caught:
+        cs.evaluate(*files, torch.zeros(3, 4), [0, 1, 2], module=other)
+    assert len(caught.value.problems) == 1
+    with pytest.raises(cs.InputError, match="not the models' network in other widths") as caught:
+        cs.fuse(files, "ot", module=make_net, example=torch.zeros(2, 4), target=other)
+    assert len(caught.value.problems) == 1

@@ -132,6 +132,10 @@ def module_of(
             complete[main_name] = complete[key]
     complete |= {key: complete[main] for key, main in main_names.items() if key not in complete and main in complete}
     kind = type(template).__name__
+    if state and complete and not any(key in state for key in complete):
+        listed, wanted = (", ".join(list(keys)[:2]) for keys in (complete, state))
+        text = f"has no array of {kind}: its own are {listed}, ..., those of {kind} {wanted}, ..."
+        raise InputError(name, text, "give the module it was saved from", "E-MISMATCH")
     missing = [key for key in state if key not in complete]
     unknown = [key for key in complete if key not in state]
     problems = [
