@@ -10,7 +10,7 @@ import numpy as np
 from consilience.errors import InputError
 from consilience.networks.network import Network
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module, is_module, module_with
+from consilience.networks.torch_modules import arrays_of_module, is_module, module_with, unwrapped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +54,7 @@ def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0
 
     if not is_module(module):
         raise InputError("module", f"expected a torch module, found {type(module).__name__}", code="E-TYPE")
-    return traced_and_proved(module, example, rng)
+    return traced_and_proved(unwrapped(module), example, rng)
 
 
 def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -> Any:
@@ -94,6 +94,7 @@ def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -
         return net.permute(orders)
     if not is_module(net):
         raise InputError("net", f"expected a torch module or a Network, found {type(net).__name__}", code="E-TYPE")
+    net = unwrapped(net)
     moved = Network(arrays_of_module(net), symmetry, type(net).__name__).permute(orders)
     return module_with(net, moved.arrays, symmetry).train(net.training)
 

@@ -9,7 +9,7 @@ from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network, negative_variance_problems, non_finite_problems
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
+from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module, unwrapped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,6 +52,7 @@ def describe_model(
     module: Any = model.module if isinstance(model, Network) else model
     if not is_module(module):
         raise OptionError("data", "are given to a network by its module, and this one has none", "describe the module")
+    module = unwrapped(module)
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
     from consilience.posteriors.thin_components import MIN_COUNT
 

@@ -106,6 +106,7 @@ def distill(
     ----------
     student : Module
         The network at the start, on any device; it is left as it is. Parameters that need no gradient stay.
+        Those of 16 bits are trained in 32, and rounded at the end.
     fit_inputs : Tensor of shape (n, ...) or sequence of such
         Inputs to train on, or those of every argument.
     targets : Tensor of shape (n, ..., C)
@@ -146,9 +147,14 @@ def distill(
     _require_options(loss, steps, learning_rate, batch_size, max_seconds)
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
     batches, draws = seeded(rng)[1].spawn(2)
-    module = copy.deepcopy(student).eval()
+    is_short = any(p.is_floating_point() and p.element_size() < 4 for p in student.parameters())
+    # Adam's steps are lost to rounding in 16 bits, and the term that keeps it from dividing by zero is zero in float16.
+    module = copy.deepcopy(student).float().eval() if is_short else copy.deepcopy(student).eval()
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-    fit, held = _Examples(fit_inputs, targets, device), _Examples(held_inputs, held_targets, device)
+    fit, held = (
+        _Examples(inputs, answers, device, widen=is_short)
+        for inputs, answers in ((fit_inputs, targets), (held_inputs, held_targets))
+    )
     for name, examples in (("targets", fit), ("held_targets", held)):
         examples.refuse_unfit(name, module, loss)
     # What draws numbers in evaluation mode, if anything does, draws them from the seed.
@@ -158,7 +164,11 @@ def distill(
             run.train(parameters, rate, n_steps)
             if run.stopped_by == "time":
                 break
-    return Distilled(run.best_module(), run.n_steps, run.best_step, np.array(run.history), run.stopped_by)
+    best = run.best_module()
+    if is_short:
+        state, best = best.state_dict(), copy.deepcopy(student).eval()
+        best.load_state_dict(state)
+    return Distilled(best, run.n_steps, run.best_step, np.array(run.history), run.stopped_by)
 
 
 class _Run:
@@ -253,8 +263,10 @@ class _Run:
 class _Examples:
     """Inputs with the teacher's answers, on the device of the student."""
 
-    def __init__(self, inputs: Inputs, targets: Tensor, device: torch.device) -> None:
+    def __init__(self, inputs: Inputs, targets: Tensor, device: torch.device, widen: bool = False) -> None:
         arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+        if widen:
+            arguments = tuple(argument.float() if argument.is_floating_point() else argument for argument in arguments)
         self.arguments = tuple(argument.to(device) for argument in arguments)
         self.targets = targets.detach().to(device)
 
@@ -283,6 +295,8 @@ class _Examples:
         refuse_unfit(module, self.first(), inputs_name)
         with torch.no_grad():
             answer = module(*self.first())
+        if isinstance(answer, Tensor) and answer.ndim == 1 and self.targets.ndim == 2 and self.targets.shape[1] == 1:
+            self.targets = self.targets[:, 0]  # of networks that answer one number, and no axis for it
         if not isinstance(answer, Tensor) or answer.shape[1:] != self.targets.shape[1:]:
             found = tuple(answer.shape[1:]) if isinstance(answer, Tensor) else type(answer).__name__
             raise InputError(

@@ -24,7 +24,13 @@ from consilience.networks.module_inputs import as_tensor, refuse_unfit
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import is_module, make_template, module_with
+from consilience.networks.torch_modules import (
+    is_module,
+    make_template,
+    module_with,
+    unwrapped,
+    without_wrapper_prefix,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -74,8 +80,7 @@ def _module(named: NamedInput, template: nn.Module | None) -> nn.Module:
     """Return a network, whatever form it came in, as a module."""
     model: Any = named.model.model if isinstance(named.model, NetworkFusion) else named.model
     if is_module(model):
-        module: nn.Module = model
-        return module
+        return unwrapped(model)
     name = named.label
     if isinstance(model, Network) and model.module is not None:
         return model.module
@@ -121,12 +126,16 @@ def module_of(
         for key, parameter in template.named_parameters(remove_duplicate=False)
     }
     # A tied array under any of its names is known under all of them.
-    complete = dict(arrays)
+    complete = dict(without_wrapper_prefix(arrays, state))
     for key, main_name in (*main_names.items(), *(aliases or {}).items()):
         if main_name not in complete and key in complete:
             complete[main_name] = complete[key]
     complete |= {key: complete[main] for key, main in main_names.items() if key not in complete and main in complete}
     kind = type(template).__name__
+    if state and complete and not any(key in state for key in complete):
+        listed, wanted = (", ".join(list(keys)[:2]) for keys in (complete, state))
+        text = f"has no array of {kind}: its own are {listed}, ..., those of {kind} {wanted}, ..."
+        raise InputError(name, text, "give the module it was saved from", "E-MISMATCH")
     missing = [key for key in state if key not in complete]
     unknown = [key for key in complete if key not in state]
     problems = [

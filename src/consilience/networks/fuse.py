@@ -22,6 +22,7 @@ from consilience.networks.choice.named_method import with_verdict
 from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.companions import split_companions
+from consilience.networks.descriptions.compare import given_scale_problems
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
@@ -48,7 +49,7 @@ from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.network import Network
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
-from consilience.networks.torch_modules import make_template
+from consilience.networks.torch_modules import make_template, without_wrapper_prefix
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,10 +87,13 @@ def _prepare(
             ]
         )
     described = describe_networks(networks, mapped=request.only_check)
+    if arguments.module is not None:
+        described = _under_names_of(make_template(arguments.module), described)
     if arguments.classes not in (None, "union"):
         raise OptionError("classes", f"expected 'union', found {arguments.classes!r}")
     unites = arguments.classes == "union"
     described = with_descriptions(described, networks, arguments.descriptions, description_files, unites_classes=unites)
+    _refuse_other_scale(arguments.inputs, described)
     example = arguments.example
     if example is None:
         example = _described_example(described, arguments)
@@ -157,6 +161,12 @@ def _prepare(
     return Prepared((), fuse)
 
 
+def _under_names_of(template: nn.Module | None, networks: Sequence[DescribedNetwork]) -> list[DescribedNetwork]:
+    """Return networks whose arrays have the names of a module, without the prefix of a wrapper around it."""
+    names = {} if template is None else template.state_dict()
+    return [replace(network, arrays=without_wrapper_prefix(network.arrays, names)) for network in networks]
+
+
 def _is_exact(information: FisherInformation) -> bool:
     """Return whether merging by information gives what pooled data would: linear networks with Gaussian noise."""
     return information.linear and information.likelihood == "gaussian"
@@ -199,6 +209,26 @@ def _first_input(inputs: Any) -> Any:
     first: Any = inputs if hasattr(inputs, "shape") else next(iter(inputs), None)
     first = first[0] if isinstance(first, tuple | list) and len(first) else first
     return first[:2] if hasattr(first, "shape") and hasattr(first, "detach") and len(first) else None
+
+
+def _refuse_other_scale(given: Any, networks: Sequence[DescribedNetwork]) -> None:
+    """Raise for unlabelled inputs of another scale than the sites describe; of batches the first counts.
+
+    Raises
+    ------
+    InputError
+        Saying how many times as large they are.
+    """
+    descriptions = [network.description for network in networks if network.description is not None]
+    if given is None or not descriptions or hasattr(given, "__next__"):  # what is read once is read later
+        return
+    from torch import Tensor, from_numpy  # here, since no network needs torch without inputs
+
+    first: Any = given if hasattr(given, "shape") else next(iter(given), None)
+    first = first[0] if isinstance(first, tuple | list) and len(first) else first
+    first = from_numpy(first) if isinstance(first, np.ndarray) and first.dtype.kind == "f" else first
+    if isinstance(first, Tensor) and first.numel() and (problems := given_scale_problems(descriptions, first)):
+        raise InputError(problems)
 
 
 def _refuse_unfit_example(template: nn.Module, example: Any, name: str) -> None:

@@ -193,7 +193,9 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
                 f"a {type(arguments.target).__name__} that is not the models' network in other widths",
                 "give one that differs in widths only, or method='distill', which trains any network",
             )
-            raise InputError([unfit, *error.problems]) from error
+            # Which arrays do not fit says something only where the others do.
+            is_near = any(key in models.networks[0].arrays for key in models.shapes(arguments.target))
+            raise InputError([unfit, *error.problems] if is_near else [unfit]) from error
     default = method.default_units(models.networks, arguments.reference_number)
     return check_widths(models.symmetry, default, arguments.target_widths)
 

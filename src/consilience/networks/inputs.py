@@ -23,7 +23,7 @@ from consilience.networks.files import read_network
 from consilience.networks.network import Network, as_buffer, to_bytes
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module, is_module
+from consilience.networks.torch_modules import arrays_of_module, is_module, unwrapped
 from consilience.posteriors.adapters.table import known_adapters
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
             elif isinstance(named.model, Network):
                 described.append(_described(named.model, name, label))
             elif is_module(named.model):
-                described.append(DescribedNetwork(name, label, arrays_of_module(named.model), None, named.model, None))
+                module = unwrapped(named.model)
+                described.append(DescribedNetwork(name, label, arrays_of_module(module), None, module, None))
             elif is_state_dict(named.model):
                 described.append(DescribedNetwork(name, label, dict(named.model), None, None, None))
             else:

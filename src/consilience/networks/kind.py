@@ -51,7 +51,7 @@ from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS, make_network_method
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module
+from consilience.networks.torch_modules import arrays_of_module, unwrapped, without_wrapper_prefix
 
 MAX_ARRAYS_NAMED = 8
 """Arrays that are not finite and that an error names. Chosen by hand for short messages."""
@@ -199,7 +199,7 @@ class Networks(Kind):
         if isinstance(model, Network):
             write_network(path, model.arrays, model.symmetry)
         else:
-            arrays = dict(model) if is_state_dict(model) else arrays_of_module(model)
+            arrays = dict(model) if is_state_dict(model) else arrays_of_module(unwrapped(model))
             if symmetry is not None:  # which refuses arrays that it does not fit
                 arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
             write_network(path, arrays, symmetry)
@@ -224,7 +224,8 @@ class Networks(Kind):
         # Bound to the arrays of the file, which may be of another precision than those of the module.
         stored = read_network(path)
         aliases = {} if stored.symmetry is None else stored.symmetry.aliases
-        description = replace(described.description, digest=network_digest(stored.arrays, aliases))
+        arrays = without_wrapper_prefix(stored.arrays, described.arrays)  # as `fuse` reads them
+        description = replace(described.description, digest=network_digest(arrays, aliases))
         return replace(described, description=description)
 
     def writes(self, model: object) -> bool:

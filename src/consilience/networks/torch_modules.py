@@ -8,7 +8,7 @@ are replaced while it is copied; where widths differ, the layers of torch are to
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -31,10 +31,54 @@ _SIZE_ATTRIBUTES = {
 """Attributes of torch's layers that hold the lengths of their weight's axes, by the start or end of the class's
 name."""
 
+_WRAPPED_AS = {
+    ("torch.nn.parallel.data_parallel", "DataParallel"): "module",
+    ("torch.nn.parallel.distributed", "DistributedDataParallel"): "module",
+    ("torch.optim.swa_utils", "AveragedModel"): "module",
+    ("torch._dynamo.eval_frame", "OptimizedModule"): "_orig_mod",
+}
+"""Attribute that holds the network, by the class of torch that wraps it."""
+_WRAPPER_PREFIXES = tuple(f"{attribute}." for attribute in dict.fromkeys(_WRAPPED_AS.values()))
+"""What state dicts of these classes have before the name of every array."""
+_WRAPPER_BUFFERS = ("n_averaged",)
+"""What ``AveragedModel`` has beside the network."""
+
 
 def is_module(model: object) -> bool:
     """Return whether a model is a torch module, without importing torch."""
     return any(base.__module__ == "torch.nn.modules.module" for base in type(model).__mro__)
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the network in a module that only spreads, compiles or averages it; any other module as it is."""
+    wrapped: Any = module
+    while True:
+        kinds = ((base.__module__, base.__name__) for base in type(wrapped).__mro__)
+        attribute = next((_WRAPPED_AS[kind] for kind in kinds if kind in _WRAPPED_AS), None)
+        if attribute is None:
+            network: nn.Module = wrapped
+            return network
+        wrapped = getattr(wrapped, attribute)
+
+
+def without_wrapper_prefix(arrays: Mapping[str, AnyArray], names: Container[str]) -> Mapping[str, AnyArray]:
+    """Return the arrays of a network under its own names, where a wrapper has put a prefix before all of them.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        A state dict, perhaps of a wrapper such as ``DataParallel``.
+    names : container of str
+        The names that the network itself has. Nothing is renamed unless all names are among these afterwards.
+    """
+    named = dict(arrays)
+    while named and not any(key in names for key in named):
+        named = {key: values for key, values in named.items() if key not in _WRAPPER_BUFFERS}
+        prefix = next((prefix for prefix in _WRAPPER_PREFIXES if all(key.startswith(prefix) for key in named)), None)
+        if prefix is None:
+            return arrays
+        named = {key.removeprefix(prefix): values for key, values in named.items()}
+    return named if named and all(key in names for key in named) else arrays
 
 
 @contextmanager
@@ -48,7 +92,7 @@ def seeded_torch(seed: int = 0) -> Iterator[None]:
 
 
 def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
-    """Return a module that was handed in, or that a function makes, its initial weights drawn with seed 0.
+    """Return the network that was handed in, or that a function makes, its initial weights drawn with seed 0.
 
     A symmetry is proved at the initial weights, and the proof is written to files: same seed, same bytes.
 
@@ -66,7 +110,7 @@ def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Modu
             "module", f"expected a torch module or a function that makes one, found {type(made).__name__}"
         )
     template: nn.Module | None = made
-    return template
+    return None if template is None else unwrapped(template)
 
 
 def arrays_of_module(module: nn.Module) -> dict[str, AnyArray]:

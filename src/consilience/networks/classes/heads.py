@@ -75,7 +75,7 @@ def find_head(module: nn.Module, inputs: Any) -> str | None:
             logits = _call(module, inputs)
         finally:
             _remove(hooks)
-        if not isinstance(logits, Tensor) or logits.ndim < 2:
+        if not isinstance(logits, Tensor) or logits.ndim < 1:
             return None
         # The last of them, since a layer of one channel may come before it unchanged.
         for path, calls in reversed(outputs.items()):
@@ -308,9 +308,10 @@ def _remove(hooks: Sequence[Any]) -> None:
 
 
 def _is_reshape(outputs: Tensor, answer: Tensor) -> bool:
-    """Return whether an answer (..., C) has the values of a layer's outputs (..., C) in their order."""
+    """Return whether an answer (..., C), or (n,) of one number each, has a layer's outputs (..., C) in their order."""
+    n_answered = 1 if answer.ndim == 1 else answer.shape[-1]
     return (
-        outputs.shape[-1] == answer.shape[-1]
+        outputs.shape[-1] == n_answered
         and outputs.numel() == answer.numel()
         and bool(torch.equal(outputs.reshape(-1), answer.reshape(-1)))
     )

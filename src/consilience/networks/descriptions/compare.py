@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from consilience.errors import Problem
 from consilience.networks.descriptions.description import Description
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_SCALE_RATIO = 10.0
 """Inputs whose scale is this many times that of the other sites, or this small a part of it, are in other units. Chosen
@@ -134,6 +137,23 @@ def _scale_problems(descriptions: Sequence[Description]) -> list[Problem]:
         low, high = site.input_range or (0.0, 0.0)
         flagged.setdefault(site.name, _scale_text(site, ratio, "range", f"from {low:.3g} to {high:.3g}"))
     return list(flagged.values())
+
+
+def given_scale_problems(descriptions: Sequence[Description], inputs: Tensor) -> list[Problem]:
+    """Return that given inputs (n, ...) are of another scale than those that the sites describe; empty where not."""
+    moments = [site.inputs for site in descriptions if site.inputs is not None]
+    if not moments or not inputs.is_floating_point():
+        return []
+    # The lower median of root mean squares, as sites are compared with each other.
+    sizes = np.sort([float(np.hypot(of_site.mean.mean(), of_site.variance.mean() ** 0.5)) for of_site in moments])
+    median = float(sizes[(len(sizes) - 1) // 2])
+    mean, deviation = float(inputs.double().mean()), float(inputs.double().std(correction=0))
+    ratio = float(np.hypot(mean, deviation)) / median if median > 0 else 1.0
+    if not np.isfinite(ratio) or 1 / MAX_SCALE_RATIO <= ratio <= MAX_SCALE_RATIO:
+        return []
+    times = f"{ratio:.3g} times" if ratio > 1 else f"{ratio:.3g} of"
+    text = f"are {times} those that the sites describe (mean {mean:.3g}, deviation {deviation:.3g})"
+    return [Problem("inputs", text, "scale them as the networks' own data were")]
 
 
 def _out_of_scale(

@@ -315,7 +315,9 @@ class _Measurement:
     ) -> _Measurement:
         """Return a measurement without observations, hooked into a module until `stack` ends."""
         outputs = output_tensor(module(_on_device(batch.inputs[:2], module)))
-        n_outputs = int(outputs.shape[1]) if outputs is not None and outputs.ndim == 2 else None
+        n_outputs = None
+        if outputs is not None and outputs.ndim in (1, 2):  # one number for each input may come without an axis
+            n_outputs = 1 if outputs.ndim == 1 else int(outputs.shape[1])
         are_real = batch.labels is not None and _kind(batch.labels) == "f"
         names, is_taken_for_binary = None, False
         if classes is not None:
@@ -566,8 +568,9 @@ class _Measurement:
         else:
             channels = {}
             range_alone = "" if is_described else "moments and "
+            of_all = f"{n_said} observations" if n_said else f"none of {n_seen} observations may enter: they"
             left_out.append(
-                f"{n_said} observations are fewer than {MIN_OBSERVATIONS}, so that {range_alone}range of all inputs "
+                f"{of_all} are fewer than {MIN_OBSERVATIONS}, so that {range_alone}range of all inputs "
                 "and statistics of channels and layers are left out"
             )
         tokens, class_tokens = self._token_counts(said, is_all, min_count, left_out)

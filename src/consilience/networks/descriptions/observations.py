@@ -298,7 +298,7 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
         raise InputError(
             name,
             f"has labels of shape {values.shape}, expected one for each observation",
-            "give numbers of classes",
+            "give numbers of classes (y.argmax(1) of one-hot labels), or y.float() where several may hold",
             "E-SHAPE",
         )
     if values.dtype.kind in "UO":

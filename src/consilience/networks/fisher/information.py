@@ -164,7 +164,7 @@ class FisherInformation(Displayed):
             problems.append(
                 Problem(
                     self.name,
-                    "is zero for every parameter, so the network says nothing of its data",
+                    "has information that is zero for every parameter, so the network says nothing of its data",
                     "look at its outputs (saturated, or constant) or leave it out",
                     "E-NUMBER",
                 )
