@@ -72,3 +72,16 @@ def test_units_are_matched_by_what_they_give_on_inputs(method, name):
 def test_a_method_that_asks_the_models_wants_inputs():
     with pytest.raises(cs.ConsilienceError, match="inputs"):
         fused(siblings("mlp"), cs.ReBasin(cost="activations"), "mlp")
+
+
+@pytest.mark.parametrize(
+    "method", [cs.ReBasin(cost="activations"), cs.OTFusion(cost="activations")], ids=["rebasin", "ot"]
+)
+def test_activations_that_overflow_are_refused_by_the_name_of_the_network(method):
+    models = siblings("mlp")
+    x = 1e25 * torch.randn(20, *proved("mlp")[1].shape[1:])
+    for layer in models[1].modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.weight.data *= 1e15
+    with pytest.raises(cs.InputError, match=r"model 1: has NaN or infinite activations in group .*E-NUMBER"):
+        fused(models, method, "mlp", inputs=x)

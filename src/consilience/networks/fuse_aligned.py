@@ -210,14 +210,29 @@ def is_width_change(models: NetworksWithSymmetry, target: nn.Module) -> bool:
 
 
 def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any) -> tuple[Mapping[str, Array], ...]:
-    """Return the activations of the units of every model on the same inputs, in canonical order."""
+    """Return the activations of the units of every model on the same inputs, in canonical order.
+
+    Raises
+    ------
+    InputError
+        For a network whose activations overflow.
+    """
     from consilience.networks.activations import activations, batches_of
 
     batches = list(batches_of(inputs))
-    return tuple(
-        activations(models.inputs[i].module or models.module(models.networks[i]), models.symmetry, batches)
-        for i in order
-    )
+    by_model = []
+    for i in order:
+        described = models.inputs[i]
+        of_model = activations(described.module or models.module(models.networks[i]), models.symmetry, batches)
+        if overflowing := [group for group, values in of_model.items() if not np.isfinite(values).all()]:
+            raise InputError(
+                described.name,
+                f"has NaN or infinite activations in group {overflowing[0]} on these inputs",
+                "give inputs of the scale that it was trained on, or leave this network out",
+                "E-NUMBER",
+            )
+        by_model.append(of_model)
+    return tuple(by_model)
 
 
 def _matching(group: str, transports: Sequence[Mapping[str, Transport]], names: tuple[str, ...]) -> Matching:
