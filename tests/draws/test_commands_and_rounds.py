@@ -1,6 +1,7 @@
 """The commands and rounds on draws: fuse, check, inspect, evaluate, report, methods, send and serve."""
 
 import json
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ def test_files_are_fused_checked_inspected_evaluated_and_reported(sites, tmp_pat
         assert text in inspected
     evaluated = command("evaluate", str(fused), files[0], "--data", str(fused), "--json").out
     assert json.loads(evaluated)["scores"][0]["name"] == "Wasserstein distance"
+    assert {one["kind"] for one in json.loads(evaluated)["scores"]} == {"distance to reference draws"}
     np.savez(tmp_path / "reference.npz", beta=np.zeros((2, 200, 2)))
     refused = command("evaluate", str(fused), files[0], "--data", str(tmp_path / "reference.npz"))
     assert "reference.npz: has arrays, expected a file of draws of the posterior of all data" in refused.err
@@ -64,6 +66,8 @@ def test_cmdstan_files_go_into_the_command_as_they_are(tmp_path):
     assert done.code == 0, done.err
     fused = cs.load(tmp_path / "fused.safetensors")
     assert np.all(np.linalg.eigvalsh(fused.variables["S"]) > 0)
+    chains = b"".join((tmp_path / f"lund_{chain}.csv").read_bytes() for chain in (1, 2))
+    assert f"sha256 {sha256(chains).hexdigest()}" in command("inspect", str(tmp_path / "fused.safetensors")).out
     unstated = command("fuse", *files, "-o", str(tmp_path / "no.safetensors"))
     assert unstated.code == 1
     assert "does not say what of the prior its draws hold" in unstated.err

@@ -97,14 +97,32 @@ def test_chains_that_were_taken_though_they_diverged_are_said(method):
     assert "sample again" in verdict.remedy
 
 
-def test_a_site_that_is_given_twice_is_said():
+@pytest.mark.parametrize("method", [None, "gaussian_product", "semiparametric", "hierarchical"])
+def test_a_site_that_is_given_twice_is_refused(method):
     sites = {"lund": draws(0), "oslo": draws(0), "riga": draws(1)}
-    verdict = cs.fuse(sites, "gaussian_product").verdict
-    assert "oslo has the same draws as lund, so that their rows count twice" in verdict.text
-    assert "give every site once" in verdict.remedy
-    assert verdict.code == "doubtful"
-    del sites["oslo"]
-    assert "same draws" not in cs.fuse(sites, "gaussian_product").verdict.text
+    text = "^oslo: has the same draws as lund: the same rows would count twice; give every site once"
+    with pytest.raises(cs.InputError, match=text) as caught:
+        cs.fuse(sites, method, allow_divergent=True)
+    assert [problem.code for problem in caught.value.problems] == ["E-TWICE"]
+    values = [site.variables["beta"] for site in sites.values()]
+    sites["oslo"] = cs.Draws({"beta": np.stack([values[2][1], draws(5).variables["beta"][0]])}, prior=0.5)
+    with pytest.raises(cs.InputError, match=r"^riga: has in chain 1 the same draws as oslo in chain 0"):
+        cs.fuse(sites, method)
+
+
+def test_a_chain_that_is_given_twice_or_never_moved_is_refused_by_its_number():
+    values = draws(0).variables["beta"]
+    twice, stuck = np.stack([values[0], values[1], values[0]]), np.concatenate([values, values])[:3].copy()
+    stuck[2] += np.random.default_rng(9).normal(size=stuck[2].shape)
+    stuck[2, :, 1] = 0.1
+    lund = cs.Draws({"beta": twice}, prior=0.5)
+    with pytest.raises(cs.InputError, match=r"^lund: chain 2: has the same draws as chain 0; give every chain once"):
+        cs.fuse({"lund": lund, "oslo": draws(1)})
+    verdict = cs.fuse({"lund": lund, "oslo": draws(1)}, allow_divergent=True).verdict
+    assert "lund: chain 2 has the same draws as chain 0" in verdict.text
+    lund = cs.Draws({"beta": stuck}, prior=0.5)
+    with pytest.raises(cs.InputError, match=r"lund: chain 2: has the same value in all its draws of beta\[1\]"):
+        cs.fuse({"lund": lund, "oslo": draws(1)})
 
 
 def test_arrays_by_name_are_told_to_become_draws():

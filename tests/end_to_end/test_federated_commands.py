@@ -1,17 +1,21 @@
 """The commands of a round over a folder, as people give them."""
 
 import json
+import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from subprocess import PIPE
 
+import numpy as np
 import pytest
 from click import UsageError
 from click.testing import CliRunner
 
 from consilience.cli.commands import cli
 from consilience.errors import InputError, OptionError
-from consilience.federated import RoundError
+from consilience.federated import RoundError, answer_folder
 from tests.cli.running import COMMAND, ENVIRONMENT
-from tests.federated.rounds import write_sites
+from tests.federated.rounds import rows, write_sites
 
 SITES = ["--sites", "a,b,c", "--deadline", "0.4", "--poll", "0.05", "--method", "kmeans"]
 
@@ -117,3 +121,36 @@ def test_what_is_wrong_is_said_in_a_line(room):
     assert isinstance(run("serve", "round", "-o", "x", "--sites", "a,b", "--weights", "a").exception, OptionError)
     (room / "bad").write_bytes(b"nothing")
     assert isinstance(run("send", "bad", "--to", "round", "--site", "a").exception, InputError)
+
+
+@pytest.mark.slow
+def test_a_request_that_nobody_answers_fails_and_the_same_command_asks_it_again(room):
+    for seed, site in enumerate("abc"):
+        done("send", site, "--to", "round", "--site", site)
+        np.save(f"{site}.npy", rows(seed))
+    told = ("serve", "round", "-o", "fused.safetensors", "--sites", "a,b,c", "--then", "em:1", "--poll", "0.05")
+
+    def ask():
+        process = subprocess.Popen([*COMMAND, *told], env=ENVIRONMENT, text=True, stdout=PIPE, stderr=PIPE)
+        place = room / "round" / "server" / "2"
+        while not (place / "request.safetensors").exists() or (place / "round.json").exists():
+            assert process.poll() is None
+        return process
+
+    asking = ask()
+    asking.send_signal(signal.SIGUSR1)  # closes it as the deadline would
+    output, trouble = asking.communicate(timeout=60)
+    assert asking.returncode == 1
+    assert output == "fused.safetensors is the model before that\n"
+    assert "sent nothing: a, b, c" in trouble
+    assert trouble.endswith("0 good answers, and the round needs 2; the model stays as it was [E-ROUND]\n")
+    before = (room / "fused.safetensors").read_bytes()
+    asking = ask()
+    with ThreadPoolExecutor() as pool:
+        answers = [pool.submit(answer_folder, "round", site, f"{site}.npy", timeout=60) for site in "abc"]
+        assert [len(one.result()) for one in answers] == [1, 1, 1]
+    assert "3 of 3 sites answered" in asking.communicate(timeout=60)[0]
+    assert asking.returncode == 0
+    assert (room / "fused.safetensors").read_bytes() != before
+    assert not (room / "fused.safetensors.work").exists()
+    assert "3 of 3 sites answered" in done(*told)  # it has ended: the same lines again

@@ -26,7 +26,7 @@ from consilience.federated.masking.network_sum import BY_OBSERVATIONS
 from consilience.federated.masking.noise import SumNoise
 from consilience.federated.masking.table import Masked
 from consilience.federated.plan import DEADLINE
-from consilience.federated.report import RoundReport
+from consilience.federated.report import RoundError, RoundReport
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
@@ -126,6 +126,9 @@ def serve(
     OUTPUT is the fused model, and OUTPUT with .round.json in place of its suffix says who took part, and why others did
     not; while the round is open, who is in and who is missing. A server that was stopped goes on when started again.
 
+    Where too few answer a request of --then, or send to a later one of --rounds, OUTPUT is the model before it and the
+    command ends with status 1. The same command asks a request again.
+
     With --masked the server sees the sum alone: it takes --signing-keys, --expect (statistics of the same estimator, or
     the common start of networks), and sites that stay (`consilience send --masked`). --quorum is then how many of them
     open the sum, more than two thirds by default, and the deadline is that of each of five steps.
@@ -173,6 +176,10 @@ def serve(
         result.fusion.report(page)
     elif page is not None and not page.exists():
         warn(f"{page} is not written: the round had ended before, and the sites' files that it shows are gone")
+    if result.report.problems:  # of a later round or request; where the first one fails there is no result
+        if not (quiet or as_json):
+            click.echo(f"{output} is the model before that")
+        raise RoundError(result.report)
     if as_json:
         pages = [] if page is None else [page]
         echo_json({"report": result.report.to_json(), "wrote": [output, report_path(output), *pages]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -73,9 +74,9 @@ def value_problems(draws: Draws) -> list[Problem]:
 
 
 def chain_problems(draws: Draws) -> list[Problem]:
-    """Return the chains of one site that diverged or did not mix, a line each."""
+    """Return the chains of one site that are copies, stand still, diverged or did not mix, a line each."""
     chains = draws.shape[0]
-    problems = []
+    problems = _stuck_problems(draws)
     remedy = "sample again (a smaller step, another parametrisation), or give allow_divergent=True"
     for chain in divergent_chains(draws.diverging):
         share = 100 * float(np.mean(draws.diverging[chain]))
@@ -104,6 +105,54 @@ def chain_problems(draws: Draws) -> list[Problem]:
                 "E-NUMBER",
             )
         )
+    return problems
+
+
+def shared_chains(sites: Sequence[tuple[str, Draws]]) -> list[Problem]:
+    """Return which sites have a chain of an earlier one, a line each: no two samplers draw the same numbers."""
+    problems: list[Problem] = []
+    first_owner: dict[str, tuple[str, int]] = {}
+    for label, site in sites:
+        owners = [first_owner.setdefault(digest, (label, chain)) for chain, digest in enumerate(chain_digests(site))]
+        shared = {chain: owner for chain, owner in enumerate(owners) if owner[0] != label}
+        if not shared:
+            continue
+        other, place = shared[min(shared)]
+        are_all = len(shared) == len(owners) and all(owner == other for owner, _ in shared.values())
+        what = (
+            f"has the same draws as {other}"
+            if are_all
+            else f"has in chain {min(shared)} the same draws as {other} in chain {place}"
+        )
+        problems.append(Problem(label, f"{what}: the same rows would count twice", "give every site once", "E-TWICE"))
+    return problems
+
+
+def chain_digests(draws: Draws) -> list[str]:
+    """Return a digest of the values of each chain, variables in alphabetical order."""
+    digests = []
+    for chain in range(draws.shape[0]):
+        digest = hashlib.sha256()
+        for name in sorted(draws.variables):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(draws.variables[name][chain] + 0.0).tobytes())
+        digests.append(digest.hexdigest())
+    return digests
+
+
+def _stuck_problems(draws: Draws) -> list[Problem]:
+    """Return the chains that repeat an earlier one, and those in which a coordinate never moves, a line each."""
+    first: dict[str, int] = {}
+    problems = []
+    for chain, digest in enumerate(chain_digests(draws)):
+        if (earlier := first.setdefault(digest, chain)) != chain:
+            text = f"has the same draws as chain {earlier}"
+            problems.append(Problem(f"chain {chain}", text, "give every chain once", "E-TWICE"))
+        fixed = np.flatnonzero(np.ptp(draws.unconstrained[chain], axis=0) == 0)
+        if len(fixed):
+            names = ", ".join(draws.coordinate_names[place] for place in fixed[:MAX_NAMED])
+            text = f"has the same value in all its draws of {names}: it never moved"
+            problems.append(Problem(f"chain {chain}", text, "sample again, or leave the chain out", "E-NUMBER"))
     return problems
 
 

@@ -105,10 +105,11 @@ def _by_reference(fused: Array, own: Array, reference: Array) -> DrawsEvaluation
     distances = [wasserstein_distances(draws, reference) for draws in (fused, own)]
     means = [float(np.sqrt(np.mean(mean_distances(draws, reference) ** 2))) for draws in (fused, own)]
     widths = [float(np.sqrt(np.mean(np.log(width_ratios(draws, reference)) ** 2))) for draws in (fused, own)]
+    kind = ScoreKind.REFERENCE
     scores = (
-        Score("Wasserstein distance", "sd", False, float(distances[0].mean()), float(distances[1].mean())),
-        Score("distance of means", "sd", False, means[0], means[1]),
-        Score("log ratio of widths", "", False, widths[0], widths[1]),
+        Score("Wasserstein distance", "sd", False, float(distances[0].mean()), float(distances[1].mean()), kind),
+        Score("distance of means", "sd", False, means[0], means[1], kind),
+        Score("log ratio of widths", "", False, widths[0], widths[1], kind),
     )
     difference = paired_difference(distances[0], distances[1], np.ones(len(distances[0])))
     return DrawsEvaluation(scores, difference, "parameters", (_OVER_PARAMETERS,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,8 +65,6 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
             code = "differ"
             against[f"sites differ ({figures}), so that one law for all is a choice"] = remedy
     against |= _prior_notes(stack, method)
-    if not isinstance(method, WASP):  # an average of copies is the copy
-        against |= _copy_notes(stack)
     against |= _size_notes(stack)
     against |= _shape_notes(stack)
     if not method.takes_modes and not isinstance(method, WASP):
@@ -91,8 +88,8 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
 def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Mapping[str, Any]) -> Verdict:
     """Return the verdict on draws that were weighted by the sites' log densities.
 
-    What product was formed how near no longer matters; what is multiplied still does: whether sites differ, whether the
-    prior counts once, whether a site is given twice.
+    What product was formed how near no longer matters; what is multiplied still does: whether sites differ, and whether
+    the prior counts once.
 
     Parameters
     ----------
@@ -124,7 +121,7 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Mappi
         )
     if any(len(places) for places in stack.bimodal):
         against["sites have modes that are apart, and points may have missed one"] = "compare with their own draws"
-    against |= _prior_notes(stack, method) | _copy_notes(stack)
+    against |= _prior_notes(stack, method)
     if against:
         code, harmless = "doubtful", None
     if overlap["p_value"] < SIGNIFICANCE:
@@ -148,18 +145,6 @@ def _prior_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]:
             f"sample with the prior raised to 1/{stack.n_sites}"
         )
     }
-
-
-def _copy_notes(stack: Subposteriors) -> dict[str, str]:
-    """Return sites whose draws are those of another: no two sites sample the same numbers."""
-    first: dict[str, str] = {}
-    notes = {}
-    for name, site in zip(stack.names, stack.sites, strict=True):
-        digest = hashlib.sha256(np.ascontiguousarray(site.unconstrained + 0.0).tobytes()).hexdigest()
-        other = first.setdefault(digest, name)
-        if other != name:
-            notes[f"{name} has the same draws as {other}, so that their rows count twice"] = "give every site once"
-    return notes
 
 
 def _size_notes(stack: Subposteriors) -> dict[str, str]:

@@ -67,6 +67,11 @@ class RoundResult:
         """The report of the last round."""
         return self.reports[-1]
 
+    @property
+    def has_failed_request(self) -> bool:
+        """Whether too few answered a request: the model before it stays, and the same call asks again."""
+        return self.report.request is not None and self.report.masked is None and bool(self.report.problems)
+
 
 def run_round(
     plan: RoundPlan,

@@ -29,6 +29,8 @@ class ScoreKind(StrEnum):
     """How often words of a topic occur together in reference documents: not about prediction."""
     AGREEMENT = "agreement with classes"
     """Agreement of components with known classes, of which the model was told nothing."""
+    REFERENCE = "distance to reference draws"
+    """How far draws are from draws of the posterior of all data, which somebody has."""
 
 
 DENSITIES = (ScoreKind.PREDICTIVE, ScoreKind.PLUG_IN, ScoreKind.BOUND)

@@ -73,6 +73,8 @@ class DrawsMethod(Options, ABC):
     keeps_models: ClassVar[bool] = False
     needs_prior: ClassVar[bool] = True
     """Whether it must know what of the prior is in the sites' posteriors."""
+    multiplies: ClassVar[bool] = True
+    """Whether copies of a site count as often as there are: an average of copies is the copy."""
     takes_modes: ClassVar[bool] = False
     """Whether it keeps modes that are apart."""
 

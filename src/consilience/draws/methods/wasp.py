@@ -39,6 +39,7 @@ class WASP(DrawsMethod):
     gives: ClassVar[str] = "draws of the barycenter; widths are right only with that power"
     paper: ClassVar[str] = "srivastava2015"
     needs_prior: ClassVar[bool] = False
+    multiplies: ClassVar[bool] = False
 
     def _power_problems(self, stack: Subposteriors) -> list[Problem]:
         """Return the sites whose likelihood was not raised to J: their widths would stay."""

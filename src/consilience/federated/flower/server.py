@@ -114,7 +114,7 @@ def serve_flower(
     with _run_link(settings, work_folder):
         options = {"poll": 0.5, **options}
         result = serve_folder(spool, target, sites=sites or sorted(keys), work=work_folder, limits=limits, **options)
-    if work is None:
+    if work is None and not result.has_failed_request:
         shutil.rmtree(work_folder, ignore_errors=True)
     return result
 

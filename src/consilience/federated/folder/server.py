@@ -131,7 +131,8 @@ def serve_folder(
     -------
     RoundResult
         The fusion, and a report for each round. Started again after the round has ended: the same reports, and no
-        fusion.
+        fusion. Where too few answered a request, ``report.problems`` says so, the model before it stays, and the same
+        call, which keeps the work folder, asks again.
 
     Raises
     ------
@@ -189,7 +190,7 @@ def serve_folder(
         book = None if ledger is None else Path(ledger)
         server = _Server(storage, plan, work_folder, target, poll, log, requests, rounds, interruption, book, masked)
         result = server.run(tolerance)
-    if work is None:
+    if work is None and not result.has_failed_request:
         shutil.rmtree(work_folder, ignore_errors=True)
     return result
 
@@ -278,7 +279,7 @@ class _Server:
         if reports and not reports[-1].goes_on:
             return self._repeat(reports)
         result = self._run_open(tolerance, reports)
-        if not (result.report.problems and self.then is not None):  # a request that failed is asked again
+        if not result.has_failed_request:
             self._remove_copies(len(result.reports))
         return result
 
