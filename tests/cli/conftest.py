@@ -1,5 +1,6 @@
 """The command as a user meets it: in this process, which is quick, or in one of its own."""
 
+import functools
 import signal
 import sys
 
@@ -11,12 +12,18 @@ from tests.cli.running import Finished, run
 from tests.cli.some_nets import write_nets
 
 
+@functools.cache
+def site_file(seed):
+    """Return the bytes of the file of a site, written once."""
+    return content(site(seed))
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The current folder, with the files of two sites: a and b."""
     monkeypatch.chdir(tmp_path)
     for seed, name in enumerate("ab"):
-        (tmp_path / f"{name}.safetensors").write_bytes(content(site(seed)))
+        (tmp_path / f"{name}.safetensors").write_bytes(site_file(seed))
     return tmp_path
 
 

@@ -1,6 +1,8 @@
 """``consilience evaluate`` when all is well: every form of data, labels, JSON."""
 
+import contextlib
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -13,17 +15,27 @@ import consilience as cs
 FILES = ("fused.safetensors", "own.safetensors")
 
 
-@pytest.fixture
-def rows(folder):
-    """Held-out rows of a site that knows two groups of three, beside its model and the fused one."""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with the models of two sites of two groups each and the fused one, and held-out rows of all groups."""
+    made = tmp_path_factory.mktemp("files")
     rng = np.random.default_rng(0)
     groups = np.repeat([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]], 60, axis=0) + rng.normal(size=(180, 2))
     features = cs.Features(names=("age", "weight"))
     models = [GaussianMixture(2, random_state=0).fit(groups[part]) for part in (slice(0, 120, 2), slice(60, 180, 2))]
     for name, model in zip(("own", "other"), models, strict=True):
-        cs.save(model, folder / f"{name}.safetensors", n_observations=60, features=features)
-    cs.fuse(["own.safetensors", "other.safetensors"], n_components=3).save(folder / "fused.safetensors")
-    return groups[1::2]
+        cs.save(model, made / f"{name}.safetensors", n_observations=60, features=features)
+    with contextlib.chdir(made):  # files are named as a user in the folder names them
+        cs.fuse(["own.safetensors", "other.safetensors"], n_components=3).save("fused.safetensors")
+    return made, groups[1::2]
+
+
+@pytest.fixture
+def rows(files, folder):
+    """Held-out rows of a site that knows two groups of three, beside its model and the fused one."""
+    made, held_out = files
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    return held_out.copy()
 
 
 def csv(path, values, header=None, last=None):

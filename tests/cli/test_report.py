@@ -1,9 +1,11 @@
 """``consilience report`` and ``fuse --report``: the page, and one clear line for whatever cannot be reported."""
 
+import functools
 import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +20,16 @@ FUSED = "fused.safetensors"
 PAGE = "report.html"
 
 
+@functools.cache
+def fused_file():
+    """Return the bytes of the fused file of the two sites in the current folder, which are those of every test."""
+    cs.fuse(TWO).save(FUSED)
+    return Path(FUSED).read_bytes()
+
+
 @pytest.fixture
-def fused(folder, command):
-    assert command("fuse", *TWO, "-o", FUSED, "--quiet").code == 0
+def fused(folder):
+    (folder / FUSED).write_bytes(fused_file())
     return FUSED
 
 

@@ -1,6 +1,8 @@
 """``consilience report --data``: states over time and rows beside a curve, from files, and whatever does not fit."""
 
+import contextlib
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -17,12 +19,21 @@ FUSED = "chain.safetensors"
 STAY = np.array([[0.9, 0.1], [0.2, 0.8]])
 
 
-@pytest.fixture
-def rows(folder):
-    """Two sequences with their true labels, beside the files of two sites and of the fused model."""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with the files of two sites and of the fused model."""
+    made = tmp_path_factory.mktemp("files")
     for name, means in zip(SITES, (MEANS[:2], MEANS[1:3]), strict=True):
-        cs.save(by_hand(STAY, means=means), folder / name, n_observations=100, features=cs.Features(names=("x", "y")))
-    cs.fuse(SITES, n_components=3).save(FUSED)
+        cs.save(by_hand(STAY, means=means), made / name, n_observations=100, features=cs.Features(names=("x", "y")))
+    with contextlib.chdir(made):  # files are named as a user in the folder names them
+        cs.fuse(SITES, n_components=3).save(FUSED)
+    return made
+
+
+@pytest.fixture
+def rows(files, folder):
+    """Two sequences with their true labels, beside the files of two sites and of the fused model."""
+    shutil.copytree(files, folder, dirs_exist_ok=True)
     rng = np.random.default_rng(0)
     return {
         name: (MEANS[states] + rng.normal(size=(len(states), 2)), np.array(["rest", "walk", "run"])[states])

@@ -32,7 +32,7 @@ def from_random_rows(models, symmetry, **options):
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.01])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_objective_never_rises_at_the_final_temperature(seed, epsilon):
     models, symmetry = noisy_copies(3, 0.5, seed)
     fusion = from_random_rows(models, symmetry, rng=seed, epsilon=epsilon)
