@@ -22,6 +22,7 @@ from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
 from network_battery.kronecker_tables import TABLES as KRONECKER
+from network_battery.rules_tables import TABLES as RULES
 from network_battery.small_sites_tables import TABLES as SMALL_SITES
 from network_battery.tables import TABLES as NETWORK_BATTERY
 from network_battery.tabular_tables import TABLES as TABULAR
@@ -387,6 +388,7 @@ TABLES = {
     **NETWORKS,
     **KRONECKER,
     **NETWORK_BATTERY,
+    **RULES,
     **SMALL_SITES,
     **TABULAR,
     **ONE_SHOT_HEADS,
