@@ -22,6 +22,7 @@ from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
 from network_battery.kronecker_tables import TABLES as KRONECKER
+from network_battery.rules_tables import TABLES as RULES
 from network_battery.summary_tables import TABLES as SUMMARIES
 from network_battery.tables import TABLES as NETWORK_BATTERY
 from one_shot.heads_tables import TABLES as ONE_SHOT_HEADS
@@ -386,6 +387,7 @@ TABLES = {
     **NETWORKS,
     **KRONECKER,
     **NETWORK_BATTERY,
+    **RULES,
     **SUMMARIES,
     **ONE_SHOT_HEADS,
     **ONE_SHOT_NETWORKS,

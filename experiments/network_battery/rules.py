@@ -8,8 +8,9 @@ that are alike (docs/synthetic_inputs.md), breast cancer and iris at tiny sites 
 
 Every cell is fused by the default from full descriptions. What the rule sees (losses of all candidates on all held-out
 inputs, efforts, margins, excesses, the ensemble) is kept as an array file in ``CONSILIENCE_CACHE`` beside true
-accuracies, so that `judged` gives for any rule what it would have chosen. ``--write`` writes the present rule's results
-of what is kept to ``rules.json``. Test labels measure, and select only the best site and the best candidate.
+accuracies, so that `judged` gives for any rule what it would have chosen. ``--write`` writes what is kept, by the rule
+and by `RULES` that differ from it in one point, to ``rules.json``. Test labels measure, and select only the best
+site and the best candidate.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import os
 import sys
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,8 @@ HALVES = ("tune", "report")
 KINDS = (
     ("breast cancer", "MLP"), ("iris", "MLP"), ("fashion_mnist", "VGG"), ("wine", "MLP"), ("sklearn_digits", "MLP"),
     ("mnist", "LeNet"), ("clusters", "MLP"), ("blobs", "MLP"), ("fashion_mnist", "LeNet"), ("font_digits", "MLP"),
-    ("fashion_mnist", "MLP"), ("mnist", "VGG"), ("sklearn_digits", "LeNet"), ("cifar10", "LeNet"), ("breast cancer", "MLP"),
+    ("fashion_mnist", "MLP"), ("mnist", "VGG"), ("sklearn_digits", "LeNet"), ("cifar10", "LeNet"),
+    ("breast cancer", "MLP"),
 )  # fmt: skip
 N_CELLS = 90
 """Half of them of each half: every kind three times."""
@@ -73,9 +76,7 @@ def image_rows(name: str, half: str) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def table_rows(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return standardised inputs (n, d) and classes (n,)."""
     if name == "clusters":
-        x, y = datasets.make_classification(
-            5000, 12, n_informative=6, n_classes=3, n_clusters_per_class=2, class_sep=1.0, flip_y=0.05, random_state=seed
-        )
+        x, y = datasets.make_classification(5000, 12, n_informative=6, n_classes=3, flip_y=0.05, random_state=seed)
     elif name == "blobs":
         x, y = datasets.make_blobs(5000, 6, centers=4, cluster_std=6.0, random_state=seed)
     else:
@@ -178,7 +179,8 @@ def run(number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
     if choices:
         choice = choices[-1]
         scores = choice.scores
-        assert scores is not None
+        if scores is None:
+            raise RuntimeError(f"cell {number}: candidates were compared without scores")
         cell |= {
             "names": [one.name for one in choice.candidates], "chosen": choice.taken.name,
             "is labelled": bool(choice.criterion and choice.criterion.is_labelled), "mean gap": scores.mean_gap,
@@ -229,19 +231,29 @@ def kept_cells(half: str) -> list[Cell]:
     return cells
 
 
-def judged(cell: Cell, rule: type[Scores] = Scores) -> dict[str, Any]:
+RULES: dict[str, Callable[[Scores], Scores]] = {
+    "the rule": lambda scores: scores,
+    "no waiver of margins by the ensemble": lambda scores: replace(scores, ensemble=None),
+    "no margins": lambda scores: replace(scores, margins=None),
+    "of tied sites the best drawn error": lambda scores: replace(scores, sizes=None),
+    "excesses left out": lambda scores: replace(scores, gaps=None, mean_gap=0.0),
+}
+"""Rules, each by what it makes of that which the rule sees."""
+
+
+def judged(cell: Cell, rule: str = "the rule") -> dict[str, Any]:
     """Return what a rule chooses in a cell, and how that compares with the best site and the best candidate."""
-    scores = cell.scores
+    scores = None if cell.scores is None else RULES[rule](cell.scores)
     right, harmless, chosen = cell.arrays["fused"], cell.says["harmless"], cell.says.get("chosen", "")
     best_candidate = float(cell.arrays["sites"].mean(axis=1).max())
     if scores is not None:
-        number = rule.choose(scores)
+        number = scores.choose()
         right, chosen = cell.arrays["right"][number], cell.says["names"][number]
         eligible = np.asarray(scores.is_eligible, dtype=bool)
         best_candidate = max(best_candidate, float(cell.arrays["right"][eligible].mean(axis=1).max()))
         harmless = None
         if cell.says["is labelled"] and cell.says["can exclude harm"]:
-            harmless = False if rule.is_harmful(scores, number) else rule.is_harmless(scores, number) or None
+            harmless = False if scores.is_harmful(number) else scores.is_harmless(number) or None
     of_sites = cell.arrays["sites"].astype(float)
     gain = right - of_sites[of_sites.mean(axis=1).argmax()]
     error = float(gain.std(ddof=1) / len(gain) ** 0.5)
@@ -304,13 +316,14 @@ def main() -> None:
                 sys.stdout.write(f"{number} {json.dumps(says)[:300]} {row}\n")
                 sys.stdout.flush()
     if options.write:
-        halves = {half: [judged(cell) for cell in kept_cells(half)] for half in HALVES}
+        halves = {half: kept for half in HALVES if (kept := kept_cells(half))}
         written = {
-            "summary": {half: summary(rows) for half, rows in halves.items() if rows},
-            "cells": {
-                half: {str(row["number"]): row | cell.says for row, cell in zip(rows, kept_cells(half), strict=True)}
-                for half, rows in halves.items()
+            "summary": {
+                f"{half}, {rule}": summary([judged(cell, rule) for cell in cells])
+                for half, cells in halves.items()
+                for rule in RULES
             },
+            "cells": {half: [judged(cell) | cell.says for cell in cells] for half, cells in halves.items()},
             "versions": versions(),
         }
         (HERE / "rules.json").write_text(as_text(written))

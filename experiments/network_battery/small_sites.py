@@ -1,4 +1,4 @@
-"""Networks of sites of few rows: ``python small_sites.py [--seeds N] [--write]``.
+"""Networks of sites of few rows: ``python small_sites.py [--tiny] [--seeds N] [--write]``.
 
 A cell is a data set and a seed, which draws all else: scikit-learn's diabetes, breast cancer, wine, iris and digits,
 Friedman's three regressions and a linear one with noise; 3 to 5 sites of 25 to 90 rows in the mean, divided at random,
@@ -10,6 +10,11 @@ Every cell is fused by the default from full descriptions, and from descriptions
 a site has fewer than 100 rows, as they were before. A cell is kept in ``CONSILIENCE_CACHE``, so that the run may be
 stopped and started again; ``--write`` writes ``small_sites.json`` beside this file. The least number of rows was chosen
 on seeds of an earlier script; those here were run once, afterwards.
+
+``--tiny`` runs sites of 16 to 31 rows in the mean instead, some of which say nothing of their inputs: of all seeds the
+cells in which those that do have half of all rows and less than nine tenths. The second variant is then the fusion
+without a choice. The share of a half was chosen on ten cells of an earlier script; those here were run once,
+afterwards.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from record import as_text, versions
 
 import consilience as cs
+from consilience.networks.choice.inputs import described_share
+from consilience.networks.descriptions.description import Description
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("CONSILIENCE_CACHE", HERE.parent / ".cache")) / "small_sites"
@@ -40,6 +47,10 @@ REGRESSIONS = ("diabetes", "friedman 1", "friedman 2", "friedman 3", "linear")
 NAMES = (*REGRESSIONS, "breast cancer", "wine", "iris", "digits")
 DIVISIONS = ("alike", "by direction", "by size")
 VARIANTS = ("moments of 20 rows and more", "moments of 100 rows and more")
+N_ROWS, N_TINY_ROWS = (25, 91), (16, 32)
+FIRST_TINY_SEED = 100
+SAID = (0.5, 0.9)
+"""Least and most share of rows of sites that describe their inputs, in cells of tiny sites."""
 N_SEEDS, N_SIMULATED, MAX_TEST = 4, 1500, 1000
 MIN_ROWS = 12
 """Rows of a site at least; of fewer there is no network."""
@@ -94,11 +105,21 @@ def train(module: nn.Module, x: np.ndarray, y: np.ndarray, epochs: int) -> None:
             optimiser.step()
 
 
+def is_between(descriptions: list[Description]) -> bool:
+    """Return whether sites describe the inputs of some rows only, and too few by class for a choice by errors."""
+    rows = np.array([one.n_observations for one in descriptions])
+    said = float(np.average([one.inputs is not None for one in descriptions], weights=rows))
+    by_class = float(np.average([described_share(one) for one in descriptions], weights=rows))
+    return SAID[0] <= said < SAID[1] and by_class < SAID[1]
+
+
 def results(name: str, seed: int) -> dict[str, Any] | None:
-    """Return the scores of a cell: accuracies, or explained shares of variance; None for fewer than two sites."""
+    """Return the scores of a cell: accuracies, or explained shares of variance; None where it is left out."""
     rng = np.random.default_rng([2026, seed, NAMES.index(name)])
     x, y = rows_of(name, rng)
-    n_sites, division, n_rows = int(rng.choice([3, 4, 5])), str(rng.choice(DIVISIONS)), int(rng.integers(25, 91))
+    is_tiny = seed >= FIRST_TINY_SEED
+    n_sites, division = int(rng.choice([3, 4, 5])), str(rng.choice(DIVISIONS))
+    n_rows = int(rng.integers(*(N_TINY_ROWS if is_tiny else N_ROWS)))
     is_common, width, epochs = bool(rng.random() < 0.5), int(rng.choice([16, 32])), int(rng.choice([40, 120]))
     order = rng.permutation(len(y))
     n_train = min(n_sites * n_rows, 7 * len(y) // 10)
@@ -135,9 +156,11 @@ def results(name: str, seed: int) -> dict[str, Any] | None:
         f"site {site}": cs.describe(module, (x[rows], y[rows]))
         for site, (module, rows) in enumerate(zip(networks, parts, strict=True))
     }
+    if is_tiny and not is_between([one.description for one in described.values() if one.description is not None]):
+        return None
     found: dict[str, Any] = {
-        "data": name, "division": division, "rows": [len(rows) for rows in parts], "common start": is_common,
-        "width": width, "epochs": epochs, "best site": float(best_site.mean()),
+        "data": name, "tiny": is_tiny, "division": division, "rows": [len(rows) for rows in parts],
+        "common start": is_common, "width": width, "epochs": epochs, "best site": float(best_site.mean()),
         "mean site": float(np.mean([one.mean() for one in of_sites])),
         "most rows": float(of_sites[int(np.argmax([len(rows) for rows in parts]))].mean()),
     }  # fmt: skip
@@ -166,8 +189,14 @@ def results(name: str, seed: int) -> dict[str, Any] | None:
 def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what the table shows, for regressions and for classifiers, by variant."""
     rows: dict[str, Any] = {}
-    for kind, names in (("regression", REGRESSIONS), ("classes", tuple(set(NAMES) - set(REGRESSIONS)))):
-        of_kind = [cell for cell in cells if cell["data"] in names]
+    classes = tuple(set(NAMES) - set(REGRESSIONS))
+    for kind, names, is_tiny in (
+        ("regression", REGRESSIONS, False),
+        ("classes", classes, False),
+        ("regression of tiny sites", REGRESSIONS, True),
+        ("classes of tiny sites", classes, True),
+    ):
+        of_kind = [cell for cell in cells if cell["data"] in names and cell.get("tiny", False) == is_tiny]
         for variant in VARIANTS if of_kind else ():
             fused = [cell[variant] for cell in of_kind]
             rows[f"{kind}, {variant}"] = {
@@ -189,6 +218,7 @@ def main() -> None:
     """Run what is missing, and write what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=N_SEEDS)
+    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -197,7 +227,8 @@ def main() -> None:
     cells, sources = [], set()
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for seed in range(options.seeds):
+        first = FIRST_TINY_SEED if options.tiny else 0
+        for seed in range(first, first + options.seeds):
             for name in NAMES:
                 kept = CACHE / f"{name.replace(' ', '-')}-{seed}.json"
                 if not kept.exists():
@@ -209,6 +240,10 @@ def main() -> None:
                 if stored["cell"]:
                     cells.append(stored["cell"])
     if options.write:
+        stored_file = json.loads((HERE / "small_sites.json").read_text())  # the other part stays as it was run
+        others = [cell for cell in stored_file["cells"] if cell.get("tiny", False) != options.tiny]
+        cells = [*others, *cells] if options.tiny else [*cells, *others]
+        sources |= set(stored_file["sources"])
         written = {"summary": summary(cells), "cells": cells, "sources": sorted(sources), "versions": stamp}
         (HERE / "small_sites.json").write_text(as_text(written))
 

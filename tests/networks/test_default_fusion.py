@@ -320,6 +320,21 @@ def test_harm_is_not_excluded_where_hardly_any_class_is_described():
     assert fusion.verdict.criterion.startswith("disagreement")
 
 
+@pytest.mark.parametrize(("sizes", "code"), [((30, 30, 18), "chosen"), ((30, 18, 18), "no_inputs")])
+def test_half_of_all_observations_are_enough_to_compare_with_the_ensemble(sizes, code):
+    sites = {}
+    for site, n in enumerate(sizes):
+        rows = torch.nonzero(~HELD).flatten()[30 * site :][:n]
+        net = train(rows, site, steps=20)
+        with pytest.warns(cs.errors.WithheldWarning):
+            sites[f"site {site}"] = cs.describe(net, (X[rows], Y[rows]), classes=10, min_count=1)
+    verdict = cs.fuse(sites).verdict
+    assert (verdict.code, verdict.harmless) == (code, None)
+    if code == "chosen":
+        assert verdict.criterion.startswith("disagreement")
+        assert "site 2: inputs are not described, and none were drawn" in verdict.text
+
+
 def test_sites_are_compared_with_a_network_of_another_width(described):
     fusion = cs.fuse(described, target_widths={"0": 30})
     assert fusion.verdict.harmless is True
