@@ -20,13 +20,12 @@ Content = TypeVar("Content")
 _BLOCK = 2**16
 
 
-def file_digest(*paths: Path) -> str:
-    """Return the SHA-256 of a file, or of several one after another, in hexadecimal."""
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
     return digest.hexdigest()
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
 from consilience.core.inputs import NamedInput, files_given_twice, in_order, too_few_models
-from consilience.core.provenance import file_digest
 from consilience.draws.checking import chain_problems, disagreements, shared_chains, value_problems
 from consilience.draws.draws import Draws, as_draws
 from consilience.draws.files import DRAWS_FILES, FORMAT
@@ -29,7 +28,7 @@ class DescribedDraws:
     draws : Draws
         What takes part in the fusion.
     digest : str or None
-        SHA-256 of its file, or of those of its chains one after another; None for an object in memory.
+        SHA-256 of its file; None for an object in memory.
     content_digest : str
         Digest of the draws as they were handed in.
     ancestors : mapping of str to str, optional
@@ -79,8 +78,6 @@ def describe_inputs(
                     raise content
                 draws, digest = content[0], one.file.sha256
                 ancestors = ancestors_of(content[1])
-            elif isinstance(one.model, list):  # files of chains
-                draws, digest = as_draws(one.model), file_digest(*one.model)
             elif one.file is not None:
                 called = "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
                 raise InputError("", f"is no draws file but {called}", "fuse files of one kind", "E-TYPE")
