@@ -1,4 +1,4 @@
-"""What holds for all tests: how they are collected, and terminals of no stated width."""
+"""What holds for all tests: collection without garbage collection, and terminals of no stated width."""
 
 import gc
 import os
@@ -17,9 +17,3 @@ def pytest_collection(session):
     finally:
         gc.enable()
         gc.freeze()  # what was collected stays to the end, so that no later pass looks at it again
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file():
-    """Look for no examples in the docstrings of tests, which have none: each of them would be inspected."""
-    return [collector for collector in (yield) if type(collector).__name__ != "DoctestModule"]
