@@ -121,7 +121,7 @@ def join_units(points: Sequence[Array], width: int) -> tuple[list[Labels], list[
     while len(history) < MAX_PASSES:
         members = np.zeros((n_units, width))
         members[np.arange(n_units), slots] = 1.0
-        sizes, to_means, objective = distances_to_slots(correlations, members)
+        sizes, to_means, objective = distances_to_slots(correlations, members, correlations @ members)
         history.append(objective)
         to_means[:, sizes == 0] = np.inf
         nearest = to_means.argmin(axis=1)

@@ -97,15 +97,19 @@ def match_to_slots(points: Sequence[Array], width: int) -> tuple[list[Labels], l
     members[units[0], slots[0]] = 1.0
     history: list[float] = []
     while len(history) < MAX_PASSES:
+        products = correlations @ members  # (L, K): anew in every pass, so that rounding does not add up
         for model, rows in enumerate(units):
             if not history and not model:
                 continue
-            members[rows] = 0.0
-            sizes, distances, _ = distances_to_slots(correlations, members)
+            if history:
+                members[rows] = 0.0
+                products[:, slots[model]] -= correlations[:, rows]  # one unit of a model in a slot at most
+            sizes, distances, _ = distances_to_slots(correlations, members, products)
             costs = np.where(sizes > 0, sizes / (sizes + 1.0) * distances[rows], EMPTY_SLOT_COST)  # (k, K)
             slots[model] = linear_sum_assignment(costs)[1]
             members[rows, slots[model]] = 1.0
-        history.append(distances_to_slots(correlations, members)[2])
+            products[:, slots[model]] += correlations[:, rows]
+        history.append(distances_to_slots(correlations, members, products)[2])
         if len(history) > 1 and history[-2] - history[-1] <= MIN_RELATIVE_DECREASE * history[-2]:
             break
     return slots, history

@@ -91,7 +91,7 @@ def unit_correlations(points: Sequence[Array]) -> Array:
     return np.asarray(rows @ rows.T)
 
 
-def distances_to_slots(correlations: Array, members: Array) -> tuple[Array, Array, float]:
+def distances_to_slots(correlations: Array, members: Array, products: Array) -> tuple[Array, Array, float]:
     """Return the size (K,) of every slot, the squared distance (L, K) of every unit from its mean, and E.
 
     From an empty slot the distance is that from 0.
@@ -102,10 +102,11 @@ def distances_to_slots(correlations: Array, members: Array) -> tuple[Array, Arra
         Of the units of all models, as `unit_correlations` returns them.
     members : array of shape (L, K)
         1 where a unit is in a slot.
+    products : array of shape (L, K)
+        ``correlations @ members``: of every unit with the sum of a slot.
     """
     squares = np.diag(correlations)  # (L,): 1, or 0 for constant rows
     sizes = members.sum(axis=0)
-    products = correlations @ members  # (L, K): of every unit with the sum of a slot
     sum_squares = np.einsum("lk,lk->k", members, products)  # (K,): of the slots' sums
     divisors = np.maximum(sizes, 1.0)
     distances = squares[:, None] - 2.0 * products / divisors + sum_squares / divisors**2
