@@ -13,7 +13,7 @@ on seeds of an earlier script; those here were run once, afterwards.
 
 ``--tiny`` runs sites of 16 to 31 rows in the mean instead, some of which say nothing of their inputs: of all seeds the
 cells in which those that do have half of all rows and less than nine tenths. The second variant is then the fusion
-without a choice. The share of a half was chosen on ten cells of an earlier script; those here were run once,
+without a choice. The share of a half was chosen on fifteen cells of an earlier script; those here were run once,
 afterwards.
 """
 
