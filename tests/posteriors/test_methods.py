@@ -37,7 +37,7 @@ SLOWER_FAMILIES = ("normal-gamma", "spherical-normal-gamma")
 every_family = pytest.mark.parametrize(
     "family", [pytest.param(name, marks=pytest.mark.slow) if name in SLOWER_FAMILIES else name for name in NAMES]
 )
-# What a method does before it looks at parameters, drawing starts and dividing weights, is the same of every family.
+# What a method does before it looks at parameters, such as drawing starts, is the same of every family.
 some_families = pytest.mark.parametrize("family", ["normal-wishart", "dirichlet"])
 # Averages without a closed form, iterated; the other direction of what is asked anyway, which copies and oracles are
 # asked of at every commit; and one of several ways to match: slow, and of one mechanism with the others.
@@ -248,7 +248,7 @@ def test_duplicates_inside_one_model_are_kept_apart(family, method):
 # -- Weights of sites.
 
 
-@some_families
+@every_family
 @every_method
 def test_only_ratios_of_site_weights_matter(family, method):
     scaled = run(sites_for(family, method), method, (8.0, 16.0, 4.0))
