@@ -197,7 +197,8 @@ def assert_settled(found: Read, price: float, direction: str = "forward", *, exc
     last = price * (np.sqrt(users) - np.sqrt(users - 1.0))
     total = price * float(np.sqrt(users).sum())
     for own, costs, weight in zip(found.labels, found.costs(direction), found.weights, strict=True):
-        priced = (weight if weight > 0 else 1.0) * costs[own >= 0] + last
+        # A site without weight uses no group, so that none has a price for it.
+        priced = weight * costs[own >= 0] + last if weight > 0 else costs[own >= 0]
         kept = own[own >= 0]
         here = priced[np.arange(len(kept)), kept].sum()
         best = priced[linear_sum_assignment(priced)].sum() if exclusive else priced.min(axis=1).sum()
