@@ -255,7 +255,10 @@ def row_of(case: Case, make: Callable[[], cs.NetworkFusion]) -> dict[str, Any]:
     started = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict is recorded
-        fusion = make()
+        try:
+            fusion = make()
+        except cs.errors.ConsilienceError as error:
+            return {"refused": str(error)}
     seconds = time.process_time() - started
     row: dict[str, Any] = {"eval": accuracy(fusion.model, case), "seconds": round(seconds, 1)}
     if case.has_norms:

@@ -29,6 +29,8 @@ def _cell(rows: list[dict[str, Any]], missing: str = NOT_RUN) -> str:
     """Return the mean accuracies of pairs in every mode, and how many pairs there are where it is not one."""
     if not rows:
         return missing
+    if any("refused" in row for row in rows):
+        return "refused"
     shown = " / ".join(f"{mean(row[mode] for row in rows):.1f}" for mode in MODES if mode in rows[0])
     return shown + (f" ({len(rows)})" if len(rows) > 1 else "")
 

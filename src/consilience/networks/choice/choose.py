@@ -8,8 +8,8 @@ losses on the same n held-out inputs differ by no more than one standard error f
 is taken: an average before a matched one, and so on. Of equal effort, the one that breaks ties best.
 
 Drawn inputs stand for real ones as far as sites' networks err as often on those drawn as their site describes them as
-they do on their own. Half of the excess is a least margin, too: where classes are far from Gaussian, nothing is chosen
-by them.
+they do on their own. Half of the excess is a least margin, too, and all of it for candidates that were fitted where
+sites have their classes alike: where classes are far from Gaussian, nothing is chosen by them.
 
 Harm is excluded where on labelled inputs every other site is worse by two standard errors and the margin, of candidates
 that were fitted, and the mean of the excesses over all observations. That mean, not the excess of the single site: what
@@ -43,6 +43,11 @@ GAP_SHARE = 0.5
 """Share of the excess of errors on drawn inputs that a choice must gain; for harm to be excluded, all of it. A gain of
 a third of it was lost on real inputs (two moons), one of 0.7 was real (a recurrent network of texts, in the first half
 of experiments/network_battery)."""
+GAP_SHARE_OF_ALIKE = 1.0
+"""The same, of candidates that were fitted, where sites have all classes alike and little is to be gained. Of two alike
+VGG11 with batch normalisation (first pair of experiments/synthetic_inputs) a distilled network gained 0.6 of it, and
+was 3 points worse on real images. None of eight choices of alike sites in the first halves of the batteries changes
+(experiments/network_battery)."""
 STANDARD_ERRORS_OF_ENSEMBLE = 3.0
 """Standard errors by which the ensemble of all sites must be better than a site's own network, for a candidate that was
 fitted to need no margin over it; it must be better itself by `STANDARD_ERRORS_OF_HARM`. Over 37 small networks of
@@ -78,6 +83,8 @@ class Scores:
     gaps : sequence of float, optional
         By site's own network, by how much more it errs on inputs drawn as its site describes them than on its own: what
         drawn inputs cannot tell. Default: 0.
+    gap_shares : sequence of float, optional
+        By candidate, the share of a site's gap by which it must be better than it. Default: `GAP_SHARE`.
     mean_gap : float
         The mean of the sites' gaps over all observations: what drawn inputs of all cannot tell. Default: 0.
     is_fitted : sequence of bool, optional
@@ -102,6 +109,7 @@ class Scores:
     mean_gap: float = 0.0
     is_fitted: Sequence[bool] | None = None
     ensemble: Array | None = None
+    gap_shares: Sequence[float] | None = None
 
     @property
     def means(self) -> Array:
@@ -143,7 +151,8 @@ class Scores:
         """Return whether a candidate may be taken instead of a site's own network."""
         excess, error = self.excess(site, number)
         margin = 0.0 if self.margins is None else self.margins[number] * self.means[site]
-        gap = 0.0 if self.gaps is None else GAP_SHARE * self.gaps[site]
+        gap_share = GAP_SHARE if self.gap_shares is None else self.gap_shares[number]
+        gap = 0.0 if self.gaps is None else gap_share * self.gaps[site]
         if excess > STANDARD_ERRORS_OF_TIES * error + max(margin, gap):
             return True
         if self.ensemble is None or self.is_fitted is None or not self.is_fitted[number]:
