@@ -184,7 +184,7 @@ def run(number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         cell |= {
             "names": [one.name for one in choice.candidates], "chosen": choice.taken.name,
             "is labelled": bool(choice.criterion and choice.criterion.is_labelled), "mean gap": scores.mean_gap,
-            "can exclude harm": choice.can_exclude_harm,
+            "is alike": scores.is_alike, "can exclude harm": choice.can_exclude_harm,
         }  # fmt: skip
         arrays |= {key: np.asarray(getattr(scores, key)) for key in _VECTORS if getattr(scores, key) is not None}
         arrays |= {
@@ -216,7 +216,8 @@ class Cell:
         ensemble = self.arrays.get("ensemble")
         return Scores(
             self.arrays["losses"].astype(float), self.arrays["ties"].astype(float), **said,
-            mean_gap=self.says["mean gap"], ensemble=None if ensemble is None else ensemble.astype(float),
+            mean_gap=self.says["mean gap"], is_alike=self.says["is alike"],
+            ensemble=None if ensemble is None else ensemble.astype(float),
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import consilience as cs
 from consilience.networks.choice import compare
-from consilience.networks.choice.choose import GAP_SHARE, GAP_SHARE_OF_ALIKE, MARGIN, MARGIN_OF_ALIKE, Scores
+from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, Scores
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredGap
 from tests.networks.described_nets import perceptron, rows
 
@@ -113,30 +113,35 @@ def test_every_candidate_has_its_own_margin():
     assert chosen(0.25, 0.25) == 0
 
 
-def test_every_candidate_has_its_own_share_of_what_drawn_inputs_cannot_tell():
+def test_where_sites_are_alike_what_was_fitted_must_gain_all_that_drawn_inputs_cannot_tell():
     rng = np.random.default_rng(3)
     site = (rng.random(4000) < 0.2).astype(float)
-    fitted, average = site.copy(), site.copy()
+    fitted, average, ensemble = site.copy(), site.copy(), site.copy()
     wrong = np.flatnonzero(site)
     fitted[wrong[: 3 * len(wrong) // 5]] = 0.0  # some 0.12 fewer
     average[wrong[: 2 * len(wrong) // 5]] = 0.0  # some 0.08 fewer
+    ensemble[wrong[: len(wrong) // 10]] = 0.0  # some 0.02 fewer
     losses = np.stack([site, average, fitted])
 
-    def chosen(gap, *shares):
-        given = [0.5, *shares] if shares else None
-        return Scores(losses, losses, [0, 1, 5], [True, False, False], gaps=[gap] * 3, gap_shares=given).choose()
+    def chosen(gap, is_alike, ensemble=None):
+        gaps, is_fitted = [gap] * 3, [False, False, True]
+        of_all = Scores(losses, losses, [0, 1, 5], [True, False, False], gaps=gaps, mean_gap=gap, is_fitted=is_fitted)
+        return replace(of_all, is_alike=is_alike, ensemble=ensemble).choose()
 
-    assert chosen(0.14) == chosen(0.14, 0.5, 0.5) == 2
-    assert chosen(0.14, 0.5, 1.0) == 1  # the next best counts
-    assert chosen(0.18, 0.5, 1.0) == 0
+    assert chosen(0.14, False) == 2
+    assert chosen(0.14, True) == 1  # the next best counts
+    assert chosen(0.18, True) == 0
+    assert chosen(0.18, True, fitted) == 2  # the ensemble waives it
+    assert chosen(0.18, False, ensemble) == 2
+    assert chosen(0.18, True, ensemble) == 0  # it must gain a quarter itself
 
 
 @pytest.mark.parametrize(
-    ("counts", "margin", "share"),
-    [((150, 120, 90), MARGIN_OF_ALIKE, GAP_SHARE_OF_ALIKE), ((30, 120, 210), MARGIN, GAP_SHARE)],
+    ("counts", "is_alike", "margin"),
+    [((150, 120, 90), True, MARGIN_OF_ALIKE), ((30, 120, 210), False, MARGIN)],
     ids=["alike", "skewed"],
 )
-def test_where_sites_have_their_classes_alike_more_is_asked_of_what_was_fitted(counts, margin, share, monkeypatch):
+def test_more_is_asked_of_what_was_fitted_where_sites_have_their_classes_alike(counts, is_alike, margin, monkeypatch):
     choices, choose = [], compare.Comparison.choose
 
     def recorded(comparison):
@@ -147,11 +152,9 @@ def test_where_sites_have_their_classes_alike_more_is_asked_of_what_was_fitted(c
     sites = [cs.describe(perceptron(0), rows(0)), cs.describe(perceptron(1), rows(1, counts))]
     cs.fuse(sites)
     scores = choices[-1].scores
-    asked = {of[1:] for of in zip(scores.is_fitted, scores.margins, scores.gap_shares, strict=True) if of[0]}
-    assert asked == {(margin, share)}
-    assert {of[1:] for of in zip(scores.is_fitted, scores.margins, scores.gap_shares, strict=True) if not of[0]} == {
-        (MARGIN, GAP_SHARE)
-    }
+    assert scores.is_alike is is_alike
+    asked = set(zip(scores.is_fitted, scores.margins, strict=True))
+    assert asked == {(True, margin), (False, MARGIN)}
 
 
 def test_only_what_was_fitted_needs_its_margin_for_harm_to_be_excluded():

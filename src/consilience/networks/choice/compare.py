@@ -198,7 +198,7 @@ class Comparison:
             mean_gap,
             [candidate.effort.is_fitted for candidate in candidates],
             criterion.losses(ensemble) if criterion.is_labelled else None,
-            [self.inputs.gap_share_of(candidate) for candidate in candidates],
+            self.inputs.is_alike,
         )
         chosen = choose(scores)
         gap = None

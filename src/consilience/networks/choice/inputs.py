@@ -24,14 +24,7 @@ from consilience.checks import Labels
 from consilience.core.progress import Progress
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.candidate import Candidate
-from consilience.networks.choice.choose import (
-    GAP_SHARE,
-    GAP_SHARE_OF_ALIKE,
-    MARGIN,
-    MARGIN_OF_ALIKE,
-    MAX_SKEW_OF_ALIKE,
-    TEXT_MARGIN,
-)
+from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, MAX_SKEW_OF_ALIKE, TEXT_MARGIN
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew
 from consilience.networks.descriptions.description import Description
@@ -100,9 +93,8 @@ class ChoiceInputs:
     margin, fitted_margin : float
         Share of a site's own error on labelled inputs by which a candidate must be better than it, and one that was
         fitted to such inputs.
-    fitted_gap_share : float
-        Share of the excess of that site's error on inputs drawn as it describes them by which a candidate that was
-        fitted must be better than it.
+    is_alike : bool
+        Whether they are labelled, and sites have their classes alike.
     """
 
     fit: Rows
@@ -114,15 +106,11 @@ class ChoiceInputs:
     notes: tuple[str, ...] = ()
     margin: float = MARGIN
     fitted_margin: float = MARGIN
-    fitted_gap_share: float = GAP_SHARE
+    is_alike: bool = False
 
     def margin_of(self, candidate: Candidate) -> float:
         """Return the margin of a candidate."""
         return self.fitted_margin if candidate.effort.is_fitted else self.margin
-
-    def gap_share_of(self, candidate: Candidate) -> float:
-        """Return the share of the excess that is asked of a candidate."""
-        return self.fitted_gap_share if candidate.effort.is_fitted else GAP_SHARE
 
 
 def beside(inputs: Tensor, module: nn.Module) -> Tensor:
@@ -288,12 +276,9 @@ def _draw(
     little = [one.name for one, share in zip(described, shares, strict=True) if is_labelled and share < MIN_OWN]
     if little:
         notes.append(f"{', '.join(little)}: less than half of the observations are described by class")
-    fitted_gap_share = GAP_SHARE
-    margin = fitted_margin = TEXT_MARGIN if first.input_kind == "tokens" else MARGIN
-    if is_labelled and class_skew([one.class_counts for one in described if one.class_counts is not None]) < (
-        MAX_SKEW_OF_ALIKE
-    ):
-        fitted_margin, fitted_gap_share = MARGIN_OF_ALIKE, GAP_SHARE_OF_ALIKE
+    class_counts = [one.class_counts for one in described if one.class_counts is not None]
+    is_alike = is_labelled and class_skew(class_counts) < MAX_SKEW_OF_ALIKE
+    margin = TEXT_MARGIN if first.input_kind == "tokens" else MARGIN
     return ChoiceInputs(
         rows[0],
         rows[1],
@@ -301,8 +286,8 @@ def _draw(
         stand_for_all=not notes,
         notes=tuple(notes),
         margin=margin,
-        fitted_margin=fitted_margin,
-        fitted_gap_share=fitted_gap_share,
+        fitted_margin=MARGIN_OF_ALIKE if is_alike else margin,
+        is_alike=is_alike,
     )
 
 
