@@ -21,8 +21,13 @@ ROWS = {
 }
 MODES = ("eval", "train", "recalibrated")
 NOT_RUN = "not run"
-PLANNED = ("ResNet-8 BN, cifar10 16x16",)
-"""Groups of ``convolutions.CASES`` of which nothing was run."""
+GROUPS = (
+    *(f"{name}, fashion-mnist 14x14" for name in ("ResNet-8 BN", "ResNet-14 BN")),
+    *(f"{name}, fashion-mnist 28x28" for name in ("VGG11 BN", "VGG11")),
+    *(f"{name}, fashion-mnist 14x14" for name in ("ResNet-8 GN", "MobileNet BN")),
+    "ResNet-8 BN, cifar10 16x16",
+)
+"""Those of ``convolutions.CASES``."""
 
 
 def _cell(rows: list[dict[str, Any]], missing: str = NOT_RUN) -> str:
@@ -48,25 +53,24 @@ def _best_fused(row: dict[str, Any]) -> dict[str, Any]:
 def convolutions_table() -> str:
     """Return accuracies by way of fusing (row) and kind of networks (column), means over pairs."""
     results = json.loads(RESULTS.read_text())["rows"]
-    groups = list(dict.fromkeys([*(row["group"] for row in results), *PLANNED]))
     by_row = {
         (group, name): [row for row in results if row["group"] == group and row["row"] == name]
-        for group in groups
+        for group in GROUPS
         for name in ("sites", *ROWS)
     }
-    lines = [f"| | {' | '.join(groups)} |", f"| --- |{' ---: |' * len(groups)}"]
+    lines = [f"| | {' | '.join(GROUPS)} |", f"| --- |{' ---: |' * len(GROUPS)}"]
     of_sites = [
         f"{mean(value for row in by_row[group, 'sites'] for value in row['sites']):.1f}"
         if by_row[group, "sites"]
         else NOT_RUN
-        for group in groups
+        for group in GROUPS
     ]
     lines.append(f"| mean site | {' | '.join(of_sites)} |")
-    ensembles = [_cell([{"eval": row["eval"]} for row in by_row[group, "sites"]]) for group in groups]
+    ensembles = [_cell([{"eval": row["eval"]} for row in by_row[group, "sites"]]) for group in GROUPS]
     lines.append(f"| ensemble | {' | '.join(ensembles)} |")
     for name, shown in ROWS.items():
-        lines.append(f"| {shown} | {' | '.join(_cell(by_row[group, name]) for group in groups)} |")
-        fused = [[_best_fused(row) for row in by_row[group, name] if _is_site(row)] for group in groups]
+        lines.append(f"| {shown} | {' | '.join(_cell(by_row[group, name]) for group in GROUPS)} |")
+        fused = [[_best_fused(row) for row in by_row[group, name] if _is_site(row)] for group in GROUPS]
         if any(fused):
             cells = " | ".join(_cell(rows, missing="") for rows in fused)
             lines.append(f"| where that is a site's own network, the fused one of the best score | {cells} |")
