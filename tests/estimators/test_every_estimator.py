@@ -42,10 +42,9 @@ def test_the_fused_estimator_is_the_one_of_all_rows_in_every_fitted_attribute(na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_sites", [60, 100])
 @every_case
-def test_the_fused_estimator_of_many_sites_is_the_one_of_all_rows(name, n_sites, monkeypatch):
-    case = CASES[name]
+def test_the_fused_estimator_of_many_sites_is_the_one_of_all_rows(name, monkeypatch):
+    case, n_sites = CASES[name], 100
     for seed in range(8):
         X, y, weights, sites = described(monkeypatch, case, n_sites, seed, by_class=seed % 2 == 0)
         found = differences(fused_of(sites), case.pooled(X, y, weights), case.relative, case.ignored)

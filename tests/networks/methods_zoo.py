@@ -72,16 +72,27 @@ MARGINALS = 1e-6
 
 def every_method_on(*names):
     """Return parameters: every method on every network, the default one on large networks among the slow tests."""
-    return pytest.mark.parametrize(
-        ("method", "name"),
-        [
-            pytest.param(
-                method, name, id=f"{title}-{name}", marks=[pytest.mark.slow] if (title, name) in SLOW_PAIRS else []
-            )
-            for name in names
-            for title, method in METHODS.items()
-        ],
-    )
+    return _pairs([(title, name) for name in names for title in METHODS], SLOW_PAIRS)
+
+
+def every_method_on_few(*names):
+    """Return parameters: every method on networks and on a large one, for laws that fuse more than once.
+
+    The large one is a ResNet-18, among the slow tests. The default fuses it eight times, on images that it makes first:
+    a smaller network with batch normalisation takes its place.
+    """
+    large = [(title, "depthwise" if title == "auto" else "resnet18") for title in METHODS]
+    return _pairs([*((title, name) for name in names for title in METHODS), *large], [*SLOW_PAIRS, *large])
+
+
+def _pairs(pairs, slow):
+    parameters = [
+        pytest.param(
+            METHODS[title], name, id=f"{title}-{name}", marks=[pytest.mark.slow] if (title, name) in slow else []
+        )
+        for title, name in pairs
+    ]
+    return pytest.mark.parametrize(("method", "name"), parameters)
 
 
 def named(*names):

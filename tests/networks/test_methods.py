@@ -15,6 +15,7 @@ from tests.networks.methods_zoo import (
     as_scaled,
     every_method,
     every_method_on,
+    every_method_on_few,
     every_variant,
     fused,
     named,
@@ -101,8 +102,7 @@ def test_renumbering_leaves_the_fused_function_of_one_hidden_layer_unchanged(met
         assert deviation(fusion.model, expected.model, inputs) < ROUNDING
 
 
-@pytest.mark.parametrize("name", FEW)
-@every_method
+@every_method_on_few("mlp", "lenet", "transformer encoder")
 def test_the_order_in_which_models_arrive_changes_no_byte(method, name):
     models = siblings(name)
     weights = [0.5, 0.3, 0.2]
@@ -149,8 +149,7 @@ def test_the_fused_network_keeps_the_numbering_of_the_reference(method, referenc
         assert labels.tolist() == list(range(len(labels)))
 
 
-@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet18", marks=pytest.mark.slow)])
-@every_method
+@every_method_on_few("mlp")
 def test_copies_come_back_in_the_numbering_of_the_reference(method, name):
     module, _, symmetry = proved(name)
     copies = [shuffled(module, symmetry, seed) for seed in range(3)]
