@@ -130,6 +130,8 @@ def results(cell: training.Cell) -> dict[str, Any]:
         "average": (models, {"weights": n}),
         "rebasin": (models, {"weights": n, "example": cell.example}),
         "ot": (models, {"weights": n, "example": cell.example}),
+        "wb": (models, {"weights": n, "example": cell.example}),
+        "fedma": (models, {"weights": n, "example": cell.example}),
         "fisher": (models, {"fishers": information["diagonal"], "aligned": False}),
         "kfac": (described, kronecker),
         "fedfisher": (models, kronecker),
@@ -185,7 +187,8 @@ def main() -> None:
             if is_asked and not path.exists():
                 training.train_cell(setting, lambda line: sys.stdout.write(f"{line}\n"))
                 found = results(training.load_cell(setting))
-                path.write_text(json.dumps(found | {"setting": training.settings_of(setting)}))
+                stated = {"setting": training.settings_of(setting), "versions": versions()}
+                path.write_text(json.dumps(found | stated))
                 sys.stdout.write(f"{setting.name}: {found['accuracy']}\n")
                 sys.stdout.flush()
             if path.exists():

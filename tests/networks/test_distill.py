@@ -97,6 +97,16 @@ def test_given_inputs_are_enough():
 def test_batch_normalisation_tells_of_inputs_and_stays_true_in_training_mode():
     distilled = cs.fuse(normed(), method="distill", example=X[:2])
     assert accuracy(distilled.model) > 0.85
+    training = copy.deepcopy(distilled.model).train()
+    with torch.no_grad():
+        answers = training(X[HELD]).argmax(1)
+    assert abs(float((answers == Y[HELD]).double().mean()) - accuracy(distilled.model)) < 0.02
+    assert not distilled.needs_repair
+
+
+def test_drawn_inputs_teach_batch_normalisation_no_statistics():
+    sites = [cs.describe(net, (X[rows], Y[rows])) for net, rows in zip(normed(), HALVES, strict=True)]
+    distilled = cs.fuse(sites, method="distill")
     norm, models = distilled.model[2], distilled.aligned_models
     gains = torch.stack([model[2].weight.abs() for model in models]).mean(dim=0)
     biases = torch.stack([model[2].bias for model in models]).mean(dim=0)

@@ -137,6 +137,7 @@ def fuse_distilled(
         raise _too_short(method) from error  # which names the caller's bound, and not the images' share of it
     if inputs is None:
         raise InputError([_no_inputs(sites)])
+    steps = inputs.steps if method.steps is None else method.steps
     options = CandidateOptions(refit=method.refit, max_seconds=method.max_seconds)
     comparison = Comparison(workshop, inputs, candidate_rng, started, options)
     refit_rng, batch_rng = candidate_rng.spawn(2)
@@ -151,7 +152,7 @@ def fuse_distilled(
     candidate, distilled = comparison.distil(
         start,
         batch_rng,
-        steps=method.steps,
+        steps=steps,
         learning_rate=method.learning_rate,
         batch_size=method.batch_size,
         max_seconds=_remaining(method, started),
@@ -168,7 +169,7 @@ def fuse_distilled(
         comparison.notes.append("The target is narrower, so it started from an optimal transport into its widths")
     if distilled.stopped_by == "time":
         bound = f"max_seconds={method.max_seconds:g}"
-        comparison.notes.append(f"Training ended at {bound}, after {distilled.steps} of {method.steps} steps")
+        comparison.notes.append(f"Training ended at {bound}, after {distilled.steps} of {steps} steps")
     taken = start if candidate is None else candidate
     fusion = workshop.finish(_judged(comparison, start, taken))
     return replace(
@@ -220,8 +221,8 @@ def _record(distilled: Distilled[nn.Module]) -> dict[str, object]:
 
 def _judged(comparison: Comparison, start: Candidate, taken: Candidate) -> Choice:
     """Return the network that was taken, scored beside the start and the sites' own on inputs that no step saw."""
-    inputs, workshop = comparison.inputs, comparison.workshop
-    candidates = workshop.site_candidates() if inputs.can_compare_sites else []
+    workshop = comparison.workshop
+    candidates = workshop.site_candidates()
     candidates += [start] if taken is start else [start, taken]
     return comparison.compare(candidates, lambda _: len(candidates) - 1)
 

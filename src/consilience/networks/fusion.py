@@ -130,8 +130,9 @@ class NetworkFusion(Fusion):
     def ensemble(self) -> Any:
         """All networks side by side as one module (`ModuleEnsemble`), in evaluation mode.
 
-        Where every site says the counts of its classes it is the stationary ensemble, which is exact under label shift;
-        else the mean of probabilities by weight, or of outputs for networks that do not classify.
+        Where every site says the counts of its classes, or they were estimated for the default's choice, it is the
+        stationary ensemble, which is exact under label shift; else the mean of probabilities by weight, or of outputs
+        for networks that do not classify.
 
         Raises
         ------
@@ -152,13 +153,16 @@ class NetworkFusion(Fusion):
             np.array([local.weight for local in self.inputs]),
             tuple(local.description for local in self.inputs),
         )
-        if sites.observed_counts is not None:
+        if (estimated := self.details.get("estimated_classes")) is not None:
+            sites = replace(sites, estimated_classes=np.array([estimated[name] for name in sites.names]))
+        counts = sites.class_counts if sites.observed_counts is None else sites.observed_counts
+        if counts is not None:
             priors = ["own" if local.description is None else local.description.class_prior for local in self.inputs]
             return ModuleEnsemble(
                 modules,
                 sites.weights,
                 "stationary",
-                class_counts=sites.observed_counts,
+                class_counts=counts,
                 class_prior=priors,
                 classes=sites.classes,
                 names=sites.names,

@@ -63,6 +63,13 @@ distilled 0.7, and lost 5 points on real images. Asked where sites differ, it to
 MAX_SKEW_OF_ALIKE = 0.1
 """Skew up to which sites have their classes alike: over 26 fusions those of one distribution had 0.02, the mildest of
 those that differed 0.38."""
+MARGIN_OF_IMAGES = 0.45
+"""The same share, of a site's disagreement with the ensemble, of candidates that were fitted to images matched to batch
+normalisation, where sites have their classes alike. Over seven ensembles such gains of 0 to 0.37 were losses of 2 to 5
+points (docs/synthetic_inputs.md). Where classes differ no site stands for all, and none may be chosen."""
+MAX_ESTIMATED_SKEW_OF_ALIKE = 0.2
+"""The same where counts of classes are estimated on matched images: of one distribution they had 0.04 and 0.06, the
+mildest of those that differed 0.32."""
 TEXT_MARGIN = 0.25
 """The same on texts drawn with their classes, which are further from real ones: gains of 14 to 21 % were 2 % at most on
 real texts, those of 38 % and more were 10 % at least (five cells of the first half, three seeds each). Chosen after the

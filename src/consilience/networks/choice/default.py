@@ -80,7 +80,8 @@ def fuse_by_default(
     def compare(inputs: ChoiceInputs) -> Choice:
         from consilience.networks.choice.compare import Comparison  # here, since it needs torch
 
-        options = CandidateOptions(method.refit, method.steps, method.max_seconds)
+        steps = inputs.steps if method.steps is None else method.steps
+        options = CandidateOptions(method.refit, steps, method.max_seconds)
         return Comparison(workshop, inputs, candidate_rng, started, options).choose()
 
     return fuse_by_choice(workshop, method.matching, method.n_inputs, compare, input_rng)

@@ -30,6 +30,8 @@ class Sites:
         Whether the caller, or every site, said what a network counts; else they count alike.
     n_observations : array of shape (J,), optional
         Observations of every site; None where one is silent, or the caller gave other weights.
+    estimated_classes : array of shape (J, C), optional
+        Distribution of the classes at every site, as far as the networks tell it, for sites that do not say counts.
     """
 
     names: tuple[str, ...]
@@ -37,6 +39,7 @@ class Sites:
     descriptions: tuple[Description | None, ...]
     are_weights_stated: bool = True
     n_observations: Array | None = None
+    estimated_classes: Array | None = None
 
     @cached_property
     def described(self) -> tuple[Description, ...] | None:
@@ -69,8 +72,11 @@ class Sites:
     def class_counts(self) -> Array | None:
         """What each site's observations of each class count (J, C), in units of weight; None where a site is silent.
 
-        Where weights are numbers of observations these are the counts over their sum.
+        Where weights are numbers of observations these are the counts over their sum. Where they are estimated, those
+        of all sites are.
         """
+        if self.estimated_classes is not None:
+            return self.weights[:, None] * self.estimated_classes
         rows = []
         for description, weight in zip(self.descriptions, self.weights, strict=True):
             counts = None if description is None else description.class_counts
@@ -83,6 +89,13 @@ class Sites:
         return np.array([np.zeros(n_classes) if row is None else row for row in rows])
 
     @property
+    def estimated_by_name(self) -> dict[str, list[float]] | None:
+        """The estimated distribution of classes of every site, by its name; None where none was estimated."""
+        if self.estimated_classes is None:
+            return None
+        return dict(zip(self.names, self.estimated_classes.tolist(), strict=True))
+
+    @property
     def information_weights(self) -> Array:
         """Weights (J,) of precisions that are sums over observations: none by number, or they would count twice."""
         alike = np.full(len(self.names), 1.0 / len(self.names))
@@ -91,7 +104,7 @@ class Sites:
     @property
     def observed_counts(self) -> Array | None:
         """The counts (J, C) in observations; None where a site is silent."""
-        if self.class_counts is None:
+        if self.class_counts is None or self.estimated_classes is not None:
             return None
         counts: Array = self.class_counts * sum(d.n_observations for d in self.descriptions if d is not None)
         return counts

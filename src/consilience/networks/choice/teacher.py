@@ -23,9 +23,10 @@ class Teacher:
     """The ensemble of all sites' networks.
 
     Where every site says the counts of its classes it is exact under label shift: the fixed point of
-    q(c) = sum_j p_j(c | x) sum_c' w_jc' q(c'), see ``classes.stationary``. Without counts it is the mean of the sites'
-    probabilities by their weights. Of networks that do not classify it is the mean of their outputs, each weighted by
-    how likely the input is at its site where sites describe the moments of their inputs (``site_densities``).
+    q(c) = sum_j p_j(c | x) sum_c' w_jc' q(c'), see ``classes.stationary``. Where these are estimated it is as good as
+    they are; without either it is the mean of the sites' probabilities by their weights. Of networks that do not
+    classify it is the mean of their outputs, each weighted by how likely the input is at its site where sites describe
+    the moments of their inputs (``site_densities``).
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class Teacher:
             mean: Array = np.einsum("jn,jnk->nk", self._local_weights(outputs.shape[1], inputs), outputs)
             return mean
         probabilities = np.stack([as_probabilities(of_site) for of_site in outputs])  # (J, n, C)
-        counts = self.sites.observed_counts
+        counts = self.sites.observed_counts if self.sites.estimated_classes is None else self.sites.class_counts
         if counts is None:
             weighted: Array = np.einsum("j,jnc->nc", self.sites.weights, probabilities)
             return weighted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +59,8 @@ class Choice:
         Whether candidates were left out since time was up.
     one_output : {"logits", "probabilities"}, optional
         What networks of one output for two classes return; None for all others.
+    estimated_classes : mapping of str to sequence of float, optional
+        By site, the distribution of its classes, where that was estimated.
     is_named : bool
         Whether the caller named the method of the one that was taken, so that nothing was chosen.
     """
@@ -75,6 +77,7 @@ class Choice:
     can_exclude_harm: bool = True
     is_cut_short: bool = False
     one_output: Literal["logits", "probabilities"] | None = None
+    estimated_classes: Mapping[str, Sequence[float]] | None = None
     is_named: bool = False
 
     @property
@@ -86,16 +89,19 @@ class Choice:
     def wider(self) -> Candidate | None:
         """The narrowest network of more units that is better than the one taken; None where there is none.
 
-        By two standard errors, without the margins of a choice: nothing is taken by it. Of those that one standard
-        error does not tell from the best of them the narrowest.
+        By two standard errors, and the margin where it is a site's own network that was taken. Of those that one
+        standard error does not tell from the best of them the narrowest.
         """
         scores = self.scores
         if scores is None:
             return None
         better = []
         for number, candidate in enumerate(self.candidates):
+            if candidate.widths is None:
+                continue
             excess, error = scores.excess(self.chosen, number)
-            if candidate.widths is not None and excess > STANDARD_ERRORS_OF_HARM * error:
+            share = 0.0 if scores.margins is None or self.taken.site is None else scores.margins[number]
+            if excess > STANDARD_ERRORS_OF_HARM * error + share * scores.means[self.chosen]:
                 better.append(number)
         if not better:
             return None

@@ -31,6 +31,10 @@ from consilience.networks.shared_symmetry import NetworksWithSymmetry
 if TYPE_CHECKING:
     from torch import nn
 
+MAX_DISTANCE_OF_COPIES = 0.1
+"""Squared distance of matched networks from their average, as a share of that of networks with nothing in common, up to
+which they are copies but for little."""
+
 
 @dataclass(frozen=True, eq=False)
 class Workshop:
@@ -90,6 +94,13 @@ class Workshop:
     def base(self) -> NetworkFusion:
         """The plain average where the networks have one start; else that of the matched networks."""
         return self.averaged(NetworkAverage() if self.is_common_start else self.method)
+
+    @property
+    def are_copies(self) -> bool:
+        """Whether the matched networks are nearly the same, so that their average is, too."""
+        weights = self.sites.weights
+        most = MAX_DISTANCE_OF_COPIES * (1.0 - float(weights @ weights))
+        return all(quality.distance <= most for quality in self.base.quality.values())
 
     @property
     def base_candidate(self) -> Candidate:
@@ -174,9 +185,11 @@ class Workshop:
 
         With one start and sites of one distribution that is the average; where sites say counts of classes that differ,
         the network of the site that covers the classes best, and where they say their numbers of observations alone,
-        that of the most; where nobody says anything, or the caller gives weights, the base. In the 52 ensembles of
-        experiments/network_battery the site of most observations is 2 points below the best site in the mean, the base
-        15.
+        that of the most. In the 52 ensembles of experiments/network_battery the site of most observations is 2 points
+        below the best site in the mean, the base 15. Where nobody says anything, the average of networks of one start;
+        of starts of their own the matched one where these are copies but for little, else the network of one site,
+        whichever: matched averages of convolutional networks have 23 to 45 % where each network has 79 to 85
+        (docs/synthetic_inputs.md). Where the caller gives weights, the base.
         """
         notes: tuple[str, ...] = ()
         if self.information is not None:
@@ -186,6 +199,9 @@ class Workshop:
         counts = self.ordered.observed_counts
         is_safe = self.is_common_start and counts is not None and class_skew(counts) < MAX_SKEW_OF_ALIKE
         reach = self.reach
+        if reach is None and not self.is_common_start and not self.sites.are_weights_stated and not self.are_copies:
+            reach = np.ones(len(self.order))
+            notes = (*notes, "Of networks of starts of their own any one is likely better than their average")
         candidates = [] if reach is None or is_safe else [c for c in self.site_candidates() if c.is_eligible]
         if reach is None or not candidates:
             return self.finish(Choice((self.base_candidate,), 0, reason=reason, remedy=remedy, notes=notes))
@@ -212,6 +228,8 @@ class Workshop:
         details = {**fusion.details, **stated, "chosen": taken.name}
         if (wider := choice.wider) is not None and wider.widths is not None:
             details["wider_widths"] = dict(wider.widths)
+        if choice.estimated_classes is not None:
+            details["estimated_classes"] = dict(choice.estimated_classes)
         if choice.notes:
             details["left_out"] = list(choice.notes)
         return replace(fusion, details=details, judgement=verdict, candidates=modules)
