@@ -218,7 +218,7 @@ class Injection(Transport):
         owned[self.slots] = 1.0
         return owned
 
-    @cached_property
+    @property
     def owns_all(self) -> bool:
         """Whether it is a permutation, since old units have different places."""
         return len(self.slots) == self.width
@@ -234,9 +234,7 @@ class Injection(Transport):
     def unmoved(self) -> bool:
         """Whether every unit keeps its number and its sign."""
         return (
-            self.signs is None
-            and len(self.slots) == self.width
-            and bool(np.array_equal(self.slots, np.arange(self.width)))
+            self.signs is None and len(self.slots) == self.width and bool((self.slots == np.arange(self.width)).all())
         )
 
     @property
@@ -251,7 +249,7 @@ class Injection(Transport):
         """Matrix S: T, since no unit is averaged or split."""
         return self.receiving
 
-    @cached_property
+    @property
     def labels(self) -> Labels:
         """New number of each old unit (k_old,)."""
         return self.slots
