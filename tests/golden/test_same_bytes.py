@@ -23,8 +23,9 @@ OTHER_ROUNDING = 1e-5
 # What is zero but for rounding: residuals, and how much copies differ that are the same.
 NOTHING = 1e-8
 # Starts that end at the same objective but for rounding differ in their number of steps, and the first of them counts;
-# where those end that lose decides nothing.
-OF_STARTS = ("history", "details.starts")
+# where those end that lose decides nothing. A last step that changes B by rounding alone counts where B falls, and does
+# not where it rises.
+OF_STARTS = ("history", "details.starts", ".iterations")
 # Mirror descent takes too long to be followed to its end; where it is cut off, steps have amplified every rounding.
 HERE_ONLY = ("recurrent networks by gwb: mirror",)
 SAME_MACHINE = DOCUMENT["machine"] == record.fingerprint()

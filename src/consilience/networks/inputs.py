@@ -24,7 +24,7 @@ from consilience.networks.network import Network, as_buffer, to_bytes
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import arrays_of_module, is_module, unwrapped
-from consilience.posteriors.adapters.table import known_adapters
+from consilience.posteriors.adapters.table import has_adapter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -106,11 +106,7 @@ def _sum_of_bits(values: AnyArray) -> int:
 
 def is_network(model: object) -> bool:
     """Return whether an object in memory is a network: one of ours, a state dict, or a module of no posterior."""
-    return (
-        isinstance(model, Network)
-        or is_state_dict(model)
-        or (is_module(model) and not any(adapter.accepts(model) for adapter in known_adapters()))
-    )
+    return isinstance(model, Network) or is_state_dict(model) or (is_module(model) and not has_adapter(model))
 
 
 def is_state_dict(model: object) -> bool:

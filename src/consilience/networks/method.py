@@ -456,7 +456,7 @@ def _transported(
     for network, model_transports in zip(ensemble.networks, transports, strict=True):
         values = to_dense(network.working[key], layout)
         mask: Any = 1.0
-        for number, axis in enumerate(layout.axes):
+        for number, axis in layout.moving_axes:
             values = move_axis(values, number, axis, model_transports, network.units)
             # Only the output side decides ownership: a column of a unit that the model lacks is a zero that counts.
             if axis.side != "input" and not _owns_axis(axis, model_transports):

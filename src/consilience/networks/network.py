@@ -94,7 +94,7 @@ class Network(Displayed):
                 self.name, f"array {key} holds {_kind(arrays[key])}, but its units move", "convert it to floating-point"
             )
             for key, layout in self.symmetry.layouts.items()
-            if not is_floating(arrays[key]) and _kind(arrays[key]) != "bool" and any(axis.moves for axis in layout.axes)
+            if not is_floating(arrays[key]) and _kind(arrays[key]) != "bool" and layout.moving_axes
         ]
         problems += non_finite_problems(arrays, self.name)
         if problems:

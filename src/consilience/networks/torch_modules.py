@@ -145,16 +145,17 @@ def layer_kinds(module: nn.Module) -> dict[str, str]:
         base = _torch_base(type(submodule))  # type: ignore[arg-type]  # classes are hashable, which mypy does not see
         if base is None or next(submodule.children(), None) is not None:
             continue
+        attributes = vars(submodule)  # a module looks for what it lacks among all its parameters
         if base.__module__.endswith(".activation"):
             options = [
                 option for option in submodule.extra_repr().split(", ") if option and not option.startswith("inplace")
             ]
         elif next(submodule.parameters(recurse=False), None) is not None:
             options = [
-                getattr(submodule, "nonlinearity", ""),
-                "both ways" if getattr(submodule, "bidirectional", False) else "",
+                attributes.get("nonlinearity", ""),
+                "both ways" if attributes.get("bidirectional", False) else "",
+                "batch first" if attributes.get("batch_first", False) else "",
             ]
-            options.append("batch first" if getattr(submodule, "batch_first", False) else "")
         else:
             continue
         name = "BatchNorm" if "BatchNorm" in base.__name__ else base.__name__

@@ -10,7 +10,7 @@ from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.adapters.table import known_adapters
+from consilience.posteriors.adapters.table import has_adapter
 from consilience.posteriors.admission import extent_of, inadmissible, parameter_scales
 from consilience.posteriors.describe import describe
 from consilience.posteriors.evaluation import Evaluation
@@ -56,9 +56,7 @@ class Posteriors(Kind):
     def recognises(self, models: Sequence[object]) -> list[bool]:
         """Return which models are posteriors, of a library in the table of adapters, or fusions of such."""
         return [
-            isinstance(model, Posterior | PosteriorFusion | ModelEnsemble)
-            or is_pipeline(model)
-            or any(adapter.accepts(model) for adapter in known_adapters())
+            isinstance(model, Posterior | PosteriorFusion | ModelEnsemble) or is_pipeline(model) or has_adapter(model)
             for model in models
         ]
 

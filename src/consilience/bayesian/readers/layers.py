@@ -40,9 +40,10 @@ def accepts(model: object) -> bool:
     if not is_module(model):
         return False
     module: Any = model
-    names = [name for name, _ in module.named_parameters()]
     # Almost every network is asked this, and few have a name to look at.
-    return any("rho" in name for name in names) and bool(paired_names(names, (RHO,)))
+    if not any("rho" in name for path, layer in module.named_modules() for name in (path, *layer._parameters)):
+        return False
+    return bool(paired_names([name for name, _ in module.named_parameters()], (RHO,)))
 
 
 def resembles(model: object) -> bool:

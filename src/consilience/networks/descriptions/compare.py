@@ -33,6 +33,8 @@ def description_problems(descriptions: Sequence[Description], *, unites_classes:
     Sites that do not state something are not compared by it. The classes are never put into another order: which output
     is which class is said by their order alone. With `unites_classes` they may differ, and are known by their names.
     """
+    if not descriptions:
+        return []
     problems = [
         Problem(
             site.name,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -31,7 +32,7 @@ from consilience.networks.methods.weight_matching.state import RUNNING_STATISTIC
 from consilience.networks.network import Network, on_host
 from consilience.networks.symmetry.axes import Layout, Place
 from consilience.networks.symmetry.transport import Injection, Transport, move_axis, to_dense
-from consilience.networks.symmetry.unit_rows import odd_columns, unit_rows
+from consilience.networks.symmetry.unit_rows import odd_columns, row_squares, unit_rows
 
 Writers = Literal["all", "first"]
 """Which layers identify the units of a residual stream: all that write to it and are known by then, or the first."""
@@ -52,17 +53,23 @@ class UnitRows:
         For every model the squared length of every row. Under couplings that are no permutations it is the mean square
         of the weights that a row averages, not the square of their mean, so that squared distances include the
         variance inside the coupling.
-    odd : ndarray of bool of shape (F,)
-        Which entries of a row change sign with the unit. Default: empty, where signs play no part.
     are_squares_exact : bool
         Whether `squares` are, to the last bit, the sums of squares of `points` by row. Default: False.
+    sources : sequence of (tuple of int, Layout, Place)
+        What the columns come from, in their order: the shape of a dense array in the numbering of the fused network,
+        its layout, and the place in it. Default: none, where signs play no part.
     """
 
     width: int
     points: tuple[AnyArray, ...]
     squares: tuple[AnyArray, ...]
-    odd: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     are_squares_exact: bool = False
+    sources: Sequence[tuple[tuple[int, ...], Layout, Place]] = ()
+
+    @cached_property
+    def odd(self) -> NDArray[np.bool_]:
+        """Which entries of a row (F,) change sign with the unit; empty where signs play no part."""
+        return np.concatenate([np.zeros(0, dtype=bool), *(odd_columns(*source) for source in self.sources)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,16 +198,16 @@ class LayerwiseMethod(NetworkMethod):
                 model_activations.get(group, np.zeros((network.units[group], 0)))
                 for model_activations, network in zip(ensemble.activations, ensemble.networks, strict=True)
             )
-            return UnitRows(width, points, tuple((values**2).sum(axis=1) for values in points))
+            return UnitRows(width, points, tuple(map(row_squares, points)))
         places = self._known_places(ensemble, group, set(transports[0]))
         models = [
             _incoming_rows(network, model_transports, group, places, width)
             for network, model_transports in zip(ensemble.networks, transports, strict=True)
         ]
-        points, squares, odd = zip(*models, strict=True)
+        points, squares, sources = zip(*models, strict=True)
         # Sums over several places, and mean squares under a coupling, are other numbers than sums over whole rows.
-        has_soft = any(transport.is_soft for model_transports in transports for transport in model_transports.values())
-        return UnitRows(width, points, squares, odd[0], are_squares_exact=len(places) == 1 and not has_soft)
+        is_exact = len(places) == 1 and not any(map(_has_soft, transports))
+        return UnitRows(width, points, squares, is_exact, sources[0])
 
     def _known_places(self, ensemble: NetworkEnsemble, group: str, matched_groups: set[str]) -> list[Place]:
         """Return the places that count for the units of a group and whose other axes are matched by now."""
@@ -222,46 +229,48 @@ class LayerwiseMethod(NetworkMethod):
 
 def _incoming_rows(
     network: Network, transports: Mapping[str, Transport], group: str, places: Sequence[Place], width: int
-) -> tuple[AnyArray, AnyArray, NDArray[np.bool_]]:
-    """Return the rows of one model's units (k, F), their mean squares (k,), and which entries are odd (F,).
+) -> tuple[AnyArray, AnyArray, list[tuple[tuple[int, ...], Layout, Place]]]:
+    """Return the rows of one model's units (k, F), their mean squares (k,), and the sources of `UnitRows`.
 
     Axes other than the group's own are transported into the numbering of the fused network.
     """
     if not places:
-        return np.zeros((network.units[group], 0)), np.zeros(network.units[group]), np.zeros(0, dtype=bool)
-    has_soft = any(transport.is_soft for transport in transports.values())
+        return np.zeros((network.units[group], 0)), np.zeros(network.units[group]), []
+    has_soft = _has_soft(transports)
     # Squares move by squared weights of the coupling; see ``Spread.squared``.
     squared_transports = {name: transport.squared for name, transport in transports.items()} if has_soft else {}
-    parts, square_sums, odd = [], [], []  # by place: (k, F_p), (k,), (F_p,)
+    parts, square_sums, sources = [], [], []  # by place, the first two (k, F_p) and (k,)
     for place in places:
         layout = network.symmetry.layouts[place.array]
         values = to_dense(on_host(network.working[place.array]), layout)
         if place.side == "input" and width != network.units[group]:
             # In another width outgoing weights are split; scaled so, they compare with those of the fused units.
             values = values * (network.units[group] / width)
-        xp = array_namespace(values)
         transported = _move_other_axes(values, place, layout, transports, network)
         rows = unit_rows(transported, layout, place, network.units)
         parts.append(rows)
-        odd.append(odd_columns(tuple(transported.shape), layout, place))
+        sources.append((tuple(transported.shape), layout, place))
         if has_soft:
             # Mean squares under the coupling, not squares of means: equation (36) instead of (35) of the
             # Wasserstein paper's appendix D.
             squares = _move_other_axes(values**2, place, layout, squared_transports, network)
-            square_sums.append(xp.sum(unit_rows(squares, layout, place, network.units), axis=1))
+            square_sums.append(array_namespace(squares).sum(unit_rows(squares, layout, place, network.units), axis=1))
         else:
-            square_sums.append(xp.sum(rows * rows, axis=-1))
-    xp = array_namespace(parts[0])
-    points = parts[0] if len(parts) == 1 else xp.concat(parts, axis=1)  # (k, F)
-    # (k, F), (k,), (F,)
-    return points, sum(square_sums[1:], start=square_sums[0]), np.concatenate(odd)
+            square_sums.append(row_squares(rows))
+    points = parts[0] if len(parts) == 1 else array_namespace(parts[0]).concat(parts, axis=1)  # (k, F)
+    return points, sum(square_sums[1:], start=square_sums[0]), sources
+
+
+def _has_soft(transports: Mapping[str, Transport]) -> bool:
+    """Return whether a unit of a model may be spread over several places."""
+    return any(transport.is_soft for transport in transports.values())
 
 
 def _move_other_axes(
     values: AnyArray, place: Place, layout: Layout, transports: Mapping[str, Transport], network: Network
 ) -> AnyArray:
     """Return an array with all axes transported but the one of a place."""
-    for number, axis in enumerate(layout.axes):
+    for number, axis in layout.moving_axes:
         if number != place.axis:
             values = move_axis(values, number, axis, transports, network.units)
     return values

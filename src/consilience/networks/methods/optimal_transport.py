@@ -31,6 +31,7 @@ from consilience.networks.methods.barycenter_support import Start, initial_suppo
 from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.transport import Injection, Spread, Transport
+from consilience.networks.symmetry.unit_rows import row_squares
 
 Cost = Literal["weights", "activations"]
 Metric = Literal["squared", "euclidean"]
@@ -111,11 +112,6 @@ class TransportMethod(LayerwiseMethod):
         return Spread(plan, width / n_units if self.paper_scaling else 1.0)
 
 
-def row_squares(points: AnyArray) -> Array:
-    """Return the squared length (k,) of every row of an array (k, F)."""
-    return to_numpy(array_namespace(points).sum(points * points, axis=-1))
-
-
 def squared_costs(support: AnyArray, rows: UnitRows, model: int, support_squares: Array | None = None) -> Array:
     """Return the mean squared distances (K, k_j) of support rows from the rows of one model's units.
 
@@ -137,7 +133,7 @@ def squared_costs(support: AnyArray, rows: UnitRows, model: int, support_squares
     products = xp.matmul(support, xp.matrix_transpose(rows.points[model]))
     products *= -2.0
     if support_squares is None:
-        support_squares = row_squares(support)
+        support_squares = to_numpy(row_squares(support))
     on_cpu = np.asarray(products.detach().cpu() if hasattr(products, "detach") else products)
     costs: Array = np.add(on_cpu, support_squares[:, None], dtype=np.float64)
     costs += to_numpy(rows.squares[model])
@@ -192,7 +188,7 @@ class OTFusion(TransportMethod):
         compared = {name: _normalize_rows(rows) if self.normalize else rows for name, rows in bundle.items()}
         support, is_reference = initial_support(self.start, compared, reference, rng)
         support_squares = {
-            name: to_numpy(rows.squares[reference]) if is_reference and rows.are_squares_exact else row_squares(points)
+            name: to_numpy(rows.squares[reference] if is_reference and rows.are_squares_exact else row_squares(points))
             for (name, rows), points in zip(compared.items(), support.values(), strict=True)
         }
         transports: list[dict[str, Transport]] = []
@@ -217,4 +213,4 @@ def _normalize_rows(rows: UnitRows) -> UnitRows:
         xp = array_namespace(model_points)
         length = xp.sqrt(xp.sum(model_points**2, axis=1, keepdims=True))  # (k, 1)
         points.append(model_points / xp.where(length > 0, length, xp.ones_like(length)))
-    return UnitRows(rows.width, tuple(points), tuple(array_namespace(p).sum(p**2, axis=1) for p in points))
+    return UnitRows(rows.width, tuple(points), tuple(map(row_squares, points)))

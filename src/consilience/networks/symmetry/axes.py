@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -75,10 +76,17 @@ class Axis:
     segments: tuple[Segment, ...]
     side: Side = "output"
 
-    @property
+    # A symmetry is asked these at every array of every network, and they follow from its fields.
+    @cached_property
     def moves(self) -> bool:
         """Whether any stretch follows a group."""
         return any(segment.group is not None for segment in self.segments)
+
+    @cached_property
+    def units_of(self) -> str | None:
+        """The group whose units the entries are, one each: the common case, without copies, positions or stretches."""
+        first = self.segments[0] if len(self.segments) == 1 else None
+        return first.group if first is not None and first.outer == first.inner == 1 else None
 
     def length(self, units: Mapping[str, int]) -> int:
         """Return its length in a network with these numbers of units by group."""
@@ -101,6 +109,11 @@ class Layout:
 
     axes: tuple[Axis, ...]
     blocks: int = 1
+
+    @cached_property
+    def moving_axes(self) -> tuple[tuple[int, Axis], ...]:
+        """The axes that follow a group, each with its number."""
+        return tuple((number, axis) for number, axis in enumerate(self.axes) if axis.moves)
 
     def shape(self, units: Mapping[str, int]) -> tuple[int, ...]:
         """Return the array's shape in a network with these numbers of units by group."""

@@ -218,7 +218,7 @@ class Injection(Transport):
         owned[self.slots] = 1.0
         return owned
 
-    @cached_property
+    @property
     def owns_all(self) -> bool:
         """Whether it is a permutation, since old units have different places."""
         return len(self.slots) == self.width
@@ -234,9 +234,7 @@ class Injection(Transport):
     def unmoved(self) -> bool:
         """Whether every unit keeps its number and its sign."""
         return (
-            self.signs is None
-            and len(self.slots) == self.width
-            and bool(np.array_equal(self.slots, np.arange(self.width)))
+            self.signs is None and len(self.slots) == self.width and bool((self.slots == np.arange(self.width)).all())
         )
 
     @property
@@ -251,7 +249,7 @@ class Injection(Transport):
         """Matrix S: T, since no unit is averaged or split."""
         return self.receiving
 
-    @cached_property
+    @property
     def labels(self) -> Labels:
         """New number of each old unit (k_old,)."""
         return self.slots
@@ -448,12 +446,12 @@ def move_axis(
     units : mapping of str to int
         Number of units of every group before.
     """
+    side: Side = "input" if axis.side == "input" else "output"
+    if axis.units_of is not None:  # without a reshape
+        units_transport = transports.get(axis.units_of)
+        return values if units_transport is None else units_transport.move(values, number, side)
     if not any(segment.group in transports for segment in axis.segments):
         return values
-    side: Side = "input" if axis.side == "input" else "output"
-    if len(axis.segments) == 1 and axis.segments[0].outer == axis.segments[0].inner == 1:
-        # The common case, without a reshape: the axis is the units.
-        return transports[str(axis.segments[0].group)].move(values, number, side)
     xp = array_namespace(values)
     before, after = tuple(values.shape[:number]), tuple(values.shape[number + 1 :])
     stretches: list[AnyArray] = []
@@ -501,7 +499,7 @@ def move(values: AnyArray, layout: Layout, transports: Mapping[str, Transport], 
     units : mapping of str to int
         Number of units of every group before.
     """
-    if not any(segment.group in transports for axis in layout.axes for segment in axis.segments):
+    if not any(segment.group in transports for _, axis in layout.moving_axes for segment in axis.segments):
         return values
     return to_blocks(move_dense(values, layout, transports, units), layout)
 
@@ -511,6 +509,6 @@ def move_dense(
 ) -> AnyArray:
     """Return an array with all its axes moved as `move` does, but dense where it is stored in blocks."""
     values = to_dense(values, layout)
-    for number, axis in enumerate(layout.axes):
+    for number, axis in layout.moving_axes:
         values = move_axis(values, number, axis, transports, units)
     return values

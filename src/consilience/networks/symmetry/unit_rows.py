@@ -86,6 +86,11 @@ def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str
     return xp.reshape(units_first, (n_units, -1))
 
 
+def row_squares(rows: AnyArray) -> AnyArray:
+    """Return the squared length (k,) of every row of a matrix (k, F), in one pass over it."""
+    return array_namespace(rows).linalg.vecdot(rows, rows)
+
+
 def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.bool_]]) -> AnyArray:
     """Return an array restricted to some units of each group.
 

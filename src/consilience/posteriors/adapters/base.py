@@ -30,9 +30,13 @@ Such a posterior says so in its source, and is not fused unless all models are s
 gives the same relative weights) or the true numbers are given. Chosen by hand; nobody has measured other values."""
 
 
+def library_classes(model: object) -> frozenset[tuple[str, str]]:
+    """Return the (library, name) of the class of a model and of all its bases."""
+    return _library_classes(type(model))  # type: ignore[arg-type]  # classes are hashable, which mypy does not see
+
+
 @lru_cache(maxsize=256)  # every adapter asks the same of every model
 def _library_classes(kind: type) -> frozenset[tuple[str, str]]:
-    """Return the (library, name) of a class and of all its bases."""
     return frozenset((base.__module__.split(".")[0], base.__name__) for base in kind.__mro__)
 
 
@@ -165,8 +169,7 @@ class Adapter(ABC):
     @final
     def accepts(self, model: object) -> bool:
         """Return whether `model` is of this class or a subclass."""
-        known = _library_classes(type(model))  # type: ignore[arg-type]  # classes are hashable, which mypy does not see
-        return (self.library, self.class_name) in known
+        return (self.library, self.class_name) in library_classes(model)
 
     @final
     def require_fitted(self, model: Any, attribute: str) -> None:

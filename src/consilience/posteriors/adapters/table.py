@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from consilience.errors import OptionError
-from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.adapters.base import Adapter, library_classes
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
 from consilience.posteriors.adapters.hmmlearn.categorical import CategoricalHMMAdapter, VariationalCategoricalHMMAdapter
 from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter
@@ -49,6 +51,17 @@ _REGISTERED: list[Adapter] = []
 def known_adapters() -> tuple[Adapter, ...]:
     """Return every adapter: those that were registered, which may be for subclasses, then those of this library."""
     return (*_REGISTERED, *ADAPTERS)
+
+
+def has_adapter(model: object) -> bool:
+    """Return whether some adapter accepts a model, by its class alone."""
+    return not library_classes(model).isdisjoint(_adapted_classes(known_adapters()))
+
+
+@lru_cache(maxsize=1)  # every model is asked; the key is all adapters, of which one may be registered at any time
+def _adapted_classes(adapters: tuple[Adapter, ...]) -> frozenset[tuple[str, str]]:
+    """Return the (library, name) of every class that one of these adapters accepts."""
+    return frozenset((adapter.library, adapter.class_name) for adapter in adapters)
 
 
 def register_adapter(adapter: Adapter) -> None:
