@@ -6,9 +6,9 @@ same network, the images minimise
 
     L(Z) = mean_j sum_l mean_c [ (m - mu)^2 / (s^2 + eps) + (sqrt(v) / sqrt(s^2 + eps) - 1)^2 ] + 0.1 TV(Z)
 
-over all models j, layers l and channels c, in evaluation mode and with the weights as they are. TV is the mean absolute
-difference of neighbours, in units of the images' deviation. All images are one batch: statistics of small batches are
-met by images that are like none. DeepInversion (Yin et al. 2020, CVPR) has norms of differences of means and variances
+over all models j (of more than four, four drawn at random at each step), layers l and channels c, in evaluation mode
+and with the weights as they are. TV is the mean absolute difference of neighbours, in units of the images' deviation.
+All images are one batch: statistics of small batches are met by images that are like none. DeepInversion (Yin et al. 2020, CVPR) has norms of differences of means and variances
 in place of the sum; divided by the layers' own deviations they need no weight by layer or data set.
 
 The images start as draws from what is described of the inputs (``draws``): on two pairs of ResNet-8 those of mean and
@@ -47,6 +47,10 @@ _RATE, _TOTAL_VARIATION = 0.1, 0.1
 """In deviations of the inputs. There they were 0.05 and 0.1 in the units of images whose deviation is 0.17, 0.33 or 1:
 rates of 0.29, 0.15 and 0.05, weights of 0.02, 0.03 and 0.1. These are between, so that the scale of inputs decides
 nothing."""
+_NETWORKS_A_STEP = 4
+"""Networks, drawn at random, whose statistics a step is asked for; further ones cost time. With two of five ResNet-8
+that differ in their classes a step took half as long, and the network distilled on the images had 77.5 and 62.3 %
+instead of 79.0 and 69.7; with two of four alike ones 80.1 instead of 78.8."""
 _N_IMAGES = 192
 """Of the same source: 96 lost 0.6 points, 384 gained 0.4."""
 _RELATIVE_EPS, _ABSOLUTE_EPS = 1e-4, 1e-8
@@ -285,7 +289,10 @@ def matched_images(
         if deadline is not None and time.monotonic() > deadline:
             break
         images = optimised * deviation
-        loss = torch.stack([network.loss(images) for network in networks]).mean()
+        asked = range(len(networks))
+        if len(networks) > _NETWORKS_A_STEP:
+            asked = np.sort(rng.choice(len(networks), _NETWORKS_A_STEP, replace=False))
+        loss = torch.stack([networks[number].loss(images) for number in asked]).mean()
         loss = loss + _TOTAL_VARIATION * _total_variation(optimised)
         optimised.grad = torch.autograd.grad(loss, optimised)[0]
         optimiser.step()
