@@ -8,8 +8,9 @@ same network, the images minimise
 
 over all models j (of more than four, four drawn at random at each step), layers l and channels c, in evaluation mode
 and with the weights as they are. TV is the mean absolute difference of neighbours, in units of the images' deviation.
-All images are one batch: statistics of small batches are met by images that are like none. DeepInversion (Yin et al. 2020, CVPR) has norms of differences of means and variances
-in place of the sum; divided by the layers' own deviations they need no weight by layer or data set.
+All images are one batch: statistics of small batches are met by images that are like none. DeepInversion (Yin et al.
+2020, CVPR) has norms of differences of means and variances in place of the sum; divided by the layers' own deviations
+they need no weight by layer or data set.
 
 The images start as draws from what is described of the inputs (``draws``): on two pairs of ResNet-8 those of mean and
 covariance gave 81 % after the refit, those of means and variances and white noise 79. Where nobody says these, they
@@ -289,10 +290,10 @@ def matched_images(
         if deadline is not None and time.monotonic() > deadline:
             break
         images = optimised * deviation
-        asked = range(len(networks))
+        asked = networks
         if len(networks) > _NETWORKS_A_STEP:
-            asked = np.sort(rng.choice(len(networks), _NETWORKS_A_STEP, replace=False))
-        loss = torch.stack([networks[number].loss(images) for number in asked]).mean()
+            asked = [networks[i] for i in sorted(rng.choice(len(networks), _NETWORKS_A_STEP, replace=False).tolist())]
+        loss = torch.stack([network.loss(images) for network in asked]).mean()
         loss = loss + _TOTAL_VARIATION * _total_variation(optimised)
         optimised.grad = torch.autograd.grad(loss, optimised)[0]
         optimiser.step()
