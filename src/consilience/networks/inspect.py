@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -19,7 +20,7 @@ from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 def inspect_network(file: SafetensorsFile) -> Inspection:
     """Return the inspection of a network file or a plain checkpoint, from its header."""
     summary = read_network_summary(file)
-    rows = [*_network_rows(file, summary), *network_people_rows()]
+    rows = [*_network_rows(file, summary), *network_people_rows(summary.shapes)]
     return Inspection(_network_document(summary), rows, _network_in_plain_words(summary))
 
 
@@ -151,12 +152,20 @@ def _factor_rows(header: FisherHeader, shapes: dict[str, tuple[int, ...]]) -> li
     return [("layers", listed(texts)), ("sizes", f"Kronecker factors {n_bytes:,} bytes")]
 
 
-def network_people_rows() -> list[Row]:
-    """Return what the weights of a network tell about people, in plain words."""
+def network_people_rows(names: Iterable[str] = ()) -> list[Row]:
+    """Return what the weights of a network, its arrays of these names, tell about people, in plain words."""
     rows: list[Row] = [
         ("weights", "what the network learned, at times single observations by heart: rare ones most of all"),
         ("membership", "whoever has an observation can test by the network's loss on it whether it was learned from"),
     ]
+    if any(name.endswith(RUNNING_STATISTICS) for name in names):
+        rows.append(
+            (
+                "statistics",
+                "with the weights, what inputs look like on the whole, and about what share of them is of each class: "
+                "often to a tenth",
+            )
+        )
     return people_rows(rows, "nothing is withheld from weights")
 
 

@@ -112,6 +112,12 @@ class Comparison:
         """What they answer on the inputs to compare on (J, n, k)."""
         return self._site_outputs(self.inputs.held)
 
+    @cached_property
+    def _on_images(self) -> tuple[Array, Array]:
+        """What they answer on images to distil on and to stop by (J, n, k)."""
+        fit, early = self.inputs.to_distil
+        return self._site_outputs(fit), self._site_outputs(early)
+
     def _site_outputs(self, rows: Rows) -> Array:
         return np.stack([self._outputs(module, rows) for module in self.workshop.modules])
 
@@ -464,13 +470,18 @@ class Comparison:
         **options
             Of `consilience.networks.distillation.distill`.
         """
-        fit, early, reads_batches = self.inputs.fit, self.inputs.early, self.inputs.have_statistics
+        (fit, early), reads_batches = self.inputs.to_distil, self.inputs.have_statistics
+        of_sites = (self.on_fit, self.on_early) if self.inputs.images is None else self._on_images
+        targets, early_targets = (
+            torch.as_tensor(_with_labels(self.teacher.answers(outputs, rows.inputs), rows))
+            for outputs, rows in zip(of_sites, (fit, early), strict=True)
+        )
         distilled = distill(
             self._as_classifier(start.module),
             fit.inputs,
-            torch.as_tensor(_with_labels(self.teacher.answers(self.on_fit, fit.inputs), fit)),
+            targets,
             early.inputs,
-            torch.as_tensor(_with_labels(self.teacher.answers(self.on_early, early.inputs), early)),
+            early_targets,
             loss="kl" if self.classifies else "squared",
             batch_statistics=reads_batches,
             rng=rng,
