@@ -175,10 +175,16 @@ class Workshop:
     def reach(self) -> Array | None:
         """How much of all that sites see each of them sees (J,), in canonical order, where nothing else is known.
 
-        The coverage of classes, else the numbers of observations; None where sites say neither.
+        The coverage of classes, else the numbers of observations. Where sites say neither, alike for networks of starts
+        of their own, and None for those that have one start or are copies, or where the caller gives weights.
         """
-        counts = self.ordered.observed_counts
-        return self.ordered.n_observations if counts is None else class_coverage(counts)
+        counts, n_observations = self.ordered.observed_counts, self.ordered.n_observations
+        if counts is not None:
+            return class_coverage(counts)
+        if n_observations is not None:
+            return n_observations
+        can_average = self.is_common_start or self.sites.are_weights_stated or self.are_copies
+        return None if can_average else np.ones(len(self.order))
 
     def unseen(self, reason: str, remedy: str) -> NetworkFusion:
         """Return a fusion where nothing tells what inputs are like, so that no candidate can be compared.
@@ -199,8 +205,7 @@ class Workshop:
         counts = self.ordered.observed_counts
         is_safe = self.is_common_start and counts is not None and class_skew(counts) < MAX_SKEW_OF_ALIKE
         reach = self.reach
-        if reach is None and not self.is_common_start and not self.sites.are_weights_stated and not self.are_copies:
-            reach = np.ones(len(self.order))
+        if reach is not None and counts is None and self.ordered.n_observations is None:
             notes = (*notes, "Of networks of starts of their own any one is likely better than their average")
         candidates = [] if reach is None or is_safe else [c for c in self.site_candidates() if c.is_eligible]
         if reach is None or not candidates:
