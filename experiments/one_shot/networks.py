@@ -61,7 +61,7 @@ CHOSEN = {
     "labels": "no method sees a test label; only the best site is chosen by them, to compare with",
 }
 SENT = {
-    **dict.fromkeys(("average", "rebasin", "ot", "best site"), "network"),
+    **dict.fromkeys(("average", "rebasin", "ot", "wb", "fedma", "best site"), "network"),
     **dict.fromkeys(("fedfisher", "fedlpa"), "kronecker"),
     **dict.fromkeys(("distill", "default", "class-weighted ensemble"), "described"),
     "fisher": "diagonal",

@@ -14,6 +14,8 @@ METHODS = {
     "average": "`average`",
     "rebasin": "`rebasin`",
     "ot": "`ot`",
+    "wb": "`wb`",
+    "fedma": "`fedma`",
     "fisher": "`fisher`",
     "kfac": "`kfac`",
     "fedfisher": "`fedfisher`",

@@ -40,13 +40,16 @@ def _cell(rows: list[dict[str, Any]], missing: str = NOT_RUN) -> str:
     return shown + (f" ({len(rows)})" if len(rows) > 1 else "")
 
 
-def _is_site(row: dict[str, Any]) -> bool:
-    return row.get("chosen", "").startswith("site:")
+def _has_fused(row: dict[str, Any]) -> bool:
+    """Return whether a site's own network was taken of candidates with fused ones among them."""
+    is_site = row.get("chosen", "").startswith("site:")
+    return is_site and not all(name.startswith("site:") for name in row["scores"])
 
 
 def _best_fused(row: dict[str, Any]) -> dict[str, Any]:
     """Return the accuracy of the fused candidate of the least score."""
-    fused = {name: score for name, score in row["scores"].items() if not name.startswith("site:")}
+    scores = row["scores"].items()
+    fused = {name: score for name, score in scores if name in row["candidates"] and not name.startswith("site:")}
     return {"eval": row["candidates"][min(fused, key=fused.__getitem__)]}
 
 
@@ -70,7 +73,7 @@ def convolutions_table() -> str:
     lines.append(f"| ensemble | {' | '.join(ensembles)} |")
     for name, shown in ROWS.items():
         lines.append(f"| {shown} | {' | '.join(_cell(by_row[group, name]) for group in GROUPS)} |")
-        fused = [[_best_fused(row) for row in by_row[group, name] if _is_site(row)] for group in GROUPS]
+        fused = [[_best_fused(row) for row in by_row[group, name] if _has_fused(row)] for group in GROUPS]
         if any(fused):
             cells = " | ".join(_cell(rows, missing="") for rows in fused)
             lines.append(f"| where that is a site's own network, the fused one of the best score | {cells} |")
@@ -104,4 +107,34 @@ def many_networks_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES: dict[str, Callable[[], str]] = {"convolutions": convolutions_table, "many-networks": many_networks_table}
+UNDESCRIBED = RESULTS.with_name("undescribed.json")
+
+
+def undescribed_table() -> str:
+    """Return what is estimated of classes that nobody says, and accuracies, by cell."""
+    lines = [
+        "| half | cell | skew, true / estimated | distance | best / mean site | ensemble: equal / estimated / true | "
+        "default | best fused |",
+        "| --- | --- |" + " ---: |" * 6,
+    ]
+    cells = json.loads(UNDESCRIBED.read_text())["cells"].values()
+    for cell in sorted(cells, key=lambda one: one["setting"]["half"], reverse=True):
+        setting, skew, sites = cell["setting"], cell["skew"], cell["sites"]
+        division = "IID" if setting["skew"] == "IID" else f"Dirichlet {setting['skew']}"
+        name = f"{setting['data'].replace('_', '-')}, {setting['sites']} sites, {setting['start']} start, {division}"
+        wide = ", twice as wide" if setting["widths"][0] > 8 else ""
+        ensembles = " / ".join(f"{cell['ensembles'][by]:.1f}" for by in ("equal", "estimated", "true"))
+        taken = " (a site)" if cell["chosen"].startswith("site:") else ""
+        lines.append(
+            f"| {setting['half']} | {name}{wide} | {skew['true']:.2f} / {skew['estimated']:.2f} | "
+            f"{cell['distance']:.2f} | {max(sites):.1f} / {mean(sites):.1f} | {ensembles} | "
+            f"{cell['default']:.1f}{taken} | {cell['fused']:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "convolutions": convolutions_table,
+    "many-networks": many_networks_table,
+    "undescribed": undescribed_table,
+}
