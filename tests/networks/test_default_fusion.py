@@ -12,6 +12,7 @@ from torch import nn
 import consilience as cs
 from consilience.cli.commands import cli
 from consilience.core.status import Status
+from consilience.networks.choice import inputs
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.torch_modules import arrays_of_module
@@ -224,12 +225,37 @@ def test_classes_that_nobody_says_are_estimated_on_matched_images():
     assert "of their class distribution, as their answers on matched images tell" in fusion.verdict.text
     backwards = cs.fuse(dict(reversed(nets.items())), example=X[:2], steps=50)
     assert same_bytes(fusion.model, backwards.model)
-    alike = [train(~HELD & (torch.arange(len(X)) % 2 == part), part, make_normed, steps=80) for part in (0, 1)]
-    described = [
-        cs.describe(net, n_observations=100, classes=10, example=X[:2]) if part else net
-        for part, net in enumerate(alike)
-    ]
-    assert "estimated_classes" in cs.fuse(described, example=X[:2], steps=5).details
+
+
+def test_what_a_site_says_of_its_classes_is_not_estimated():
+    nets = {name: train(rows, 0, make_normed, steps=80) for name, rows in ROWS.items()}
+    lund = cs.describe(nets["lund"], (X[ROWS["lund"]], Y[ROWS["lund"]]))
+    said = lund.description
+    counts = cs.Description(said.digest, said.n_observations, classes=said.classes, class_counts=said.class_counts)
+    mixed = cs.fuse({**nets, "lund": replace(lund, description=counts)}, example=X[:2], steps=5)
+    np.testing.assert_allclose(mixed.details["estimated_classes"]["lund"], said.class_counts / said.class_counts.sum())
+
+
+def test_images_are_matched_beside_draws_only_for_distillation():
+    def described(part):
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+        rows = ~HELD & (torch.arange(len(X)) % 2 == part)
+        images = X[rows].reshape(-1, 1, 8, 8)
+        for _ in range(20):
+            net(images)
+        return cs.describe(net.eval(), (images, Y[rows]))
+
+    sites = [described(part) for part in (0, 1)]
+    with pytest.MonkeyPatch.context() as patch:
+        calls = []
+        original = inputs.matched_images
+        patch.setattr(inputs, "matched_images", lambda *a, **k: calls.append(1) or original(*a, **k))
+        cs.fuse(sites, steps=0)
+        assert not calls
+        cs.fuse(sites, steps=2)
+        assert len(calls) == 2
+        short = cs.fuse(sites, max_seconds=1e-6)
+    assert any("no images were matched" in note for note in short.details["left_out"])
 
 
 def test_regressions_are_compared_with_the_mean_answer():

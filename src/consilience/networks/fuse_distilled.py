@@ -1,15 +1,16 @@
 """Fusion by distillation: the fused network, or any other, trained to answer as all networks together.
 
 1. **Inputs** to train on, to stop by and to score on: given ones, draws from what sites describe, or images matched to
-   batch normalisation (``choice.inputs``). Without any of these the networks are refused by name.
-2. **Teacher**: the ensemble of all networks, by the counts of their classes where these are described
-   (``choice.teacher``).
+   batch normalisation (``choice.inputs``); networks with batch normalisation are trained on matched images where images
+   are described, too. Without any of these the networks are refused by name.
+2. **Teacher**: the ensemble of all networks, by the counts of their classes where these are described, or estimated on
+   matched images (``choice.teacher``).
 3. **Start**: the average for networks of one start, else the matched network, or either refitted: which has the least
    loss on the inputs to stop by. A narrower network starts from a transport into its widths, one of another
    architecture from the weights that it came with; both have the statistics of batch normalisation measured on the
    inputs, since an average has none that fit.
 4. **Training** (``distillation``): the best network on the inputs to stop by is returned, the start among them. Batch
-   normalisation is anchored afterwards.
+   normalisation learns its statistics from given inputs and matched images; on drawn ones it is anchored afterwards.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ def fuse_distilled(
             input_rng,
             progress,
             method.max_seconds,
+            distils=True,
         )
     except OptionError as error:
         if method.max_seconds is None:
@@ -297,4 +299,4 @@ def _with_own_statistics(module: nn.Module, comparison: Comparison) -> nn.Module
     """Return a network with statistics of batch normalisation that it has itself on the inputs to train on."""
     from consilience.networks.repair.channel_statistics import reestimate_batch_norm
 
-    return reestimate_batch_norm(module, comparison.inputs.fit.inputs)
+    return reestimate_batch_norm(module, comparison.inputs.to_distil[0].inputs)

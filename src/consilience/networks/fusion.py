@@ -130,9 +130,9 @@ class NetworkFusion(Fusion):
     def ensemble(self) -> Any:
         """All networks side by side as one module (`ModuleEnsemble`), in evaluation mode.
 
-        Where every site says the counts of its classes, or they were estimated for the default's choice, it is the
-        stationary ensemble, which is exact under label shift; else the mean of probabilities by weight, or of outputs
-        for networks that do not classify.
+        Where every site says the counts of its classes it is the stationary ensemble, which is exact under label shift;
+        where they were estimated on matched images (`details["estimated_classes"]`), the same as far as these are
+        right; else the mean of probabilities by weight, or of outputs for networks that do not classify.
 
         Raises
         ------

@@ -163,7 +163,7 @@ def network_people_rows(names: Iterable[str] = ()) -> list[Row]:
             (
                 "statistics",
                 "with the weights, what inputs look like on the whole, and about what share of them is of each class: "
-                "often to a tenth",
+                "to a tenth or two",
             )
         )
     return people_rows(rows, "nothing is withheld from weights")

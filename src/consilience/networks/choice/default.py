@@ -84,7 +84,9 @@ def fuse_by_default(
         options = CandidateOptions(method.refit, steps, method.max_seconds)
         return Comparison(workshop, inputs, candidate_rng, started, options).choose()
 
-    return fuse_by_choice(workshop, method.matching, method.n_inputs, compare, input_rng)
+    return fuse_by_choice(
+        workshop, method.matching, method.n_inputs, compare, input_rng, method.max_seconds, distils=method.steps != 0
+    )
 
 
 def fuse_by_choice(
@@ -93,6 +95,9 @@ def fuse_by_choice(
     n_inputs: int,
     compare: Callable[[ChoiceInputs], Choice],
     rng: np.random.Generator,
+    max_seconds: float | None = None,
+    *,
+    distils: bool = False,
 ) -> NetworkFusion:
     """Return the fusion of a workshop by a choice on drawn inputs, or without one where nobody says what these are.
 
@@ -108,6 +113,10 @@ def fuse_by_choice(
         Makes candidates and compares them on inputs.
     rng : numpy.random.Generator
         Draws the inputs.
+    max_seconds : float, optional
+        Of the call. Default: no bound.
+    distils : bool, optional
+        Whether networks are distilled on the inputs. Default: not.
     """
     sites, arguments = workshop.sites, workshop.arguments
     if workshop.models.template is None:
@@ -123,6 +132,8 @@ def fuse_by_choice(
             n_inputs,
             rng,
             workshop.progress,
+            max_seconds,
+            distils=distils,
         )
         if inputs is None:
             says = [said is not None and _tells_inputs(said) for said in sites.descriptions]

@@ -22,14 +22,9 @@ from torch import Tensor, nn
 
 from consilience.checks import Labels
 from consilience.core.progress import Progress
-from consilience.errors import InputError, UnsupportedError, reason_of
+from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import Candidate
-from consilience.networks.choice.choose import (
-    MARGIN,
-    MARGIN_OF_ALIKE,
-    MAX_SKEW_OF_ALIKE,
-    TEXT_MARGIN,
-)
+from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, MAX_SKEW_OF_ALIKE, TEXT_MARGIN
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew
 from consilience.networks.descriptions.description import Description
@@ -128,24 +123,29 @@ class ChoiceInputs:
 
     @property
     def to_distil(self) -> tuple[Rows, Rows]:
-        """Inputs that distillations train on, and stop by."""
+        """Inputs that distillations of networks with batch normalisation train on, and stop by."""
         return (self.fit, self.early) if self.images is None else self.images
 
     @property
+    def has_matched(self) -> bool:
+        """Whether distillations of networks with batch normalisation train on matched images."""
+        return self.source == "matched" or self.images is not None
+
+    @property
     def have_statistics(self) -> bool:
-        """Whether batch normalisation may learn its statistics from what distillations train on.
+        """Whether batch normalisation may learn its statistics from what its distillations train on.
 
         From drawn inputs it learns them too well: two ResNet-8 of CIFAR-10 erred on 34 % of others of their kind where
         they had erred on 62, and had 41 % of real images right instead of 44.
         """
         if self.source == "given":
             return len(self.fit) >= MIN_BATCHED
-        return self.source == "matched" or self.images is not None
+        return self.has_matched
 
     @property
     def steps(self) -> int:
         """Steps of Adam in a distillation on them, where the caller says none."""
-        return STEPS if self.source != "matched" and self.images is None else STEPS_ON_IMAGES
+        return STEPS_ON_IMAGES if self.has_matched else STEPS
 
     def margin_of(self, candidate: Candidate) -> float:
         """Return the margin of a candidate."""
@@ -169,6 +169,8 @@ def choice_inputs(
     rng: np.random.Generator,
     progress: Progress,
     max_seconds: float | None = None,
+    *,
+    distils: bool = False,
 ) -> ChoiceInputs | None:
     """Return inputs for a choice, or None where nobody says what inputs are like.
 
@@ -190,13 +192,15 @@ def choice_inputs(
         Called with (steps done, steps in all) while images are matched.
     max_seconds : float, optional
         Of the call; images take `IMAGE_SHARE` of it at most. Default: no bound.
+    distils : bool, optional
+        Whether networks are distilled on them, so that images are matched beside draws. Default: not.
     """
     draw_rng, image_rng, shift_rng = rng.spawn(3)
     if given is not None:
         return _split(given, modules[0], draw_rng)
     drawn = None if sites.described is None else _draw(sites.described, n_inputs, modules[0], draw_rng)
     if drawn is not None:
-        return _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds)
+        return _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds) if distils else drawn
     example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_norm, modules)):
         return None
@@ -229,7 +233,7 @@ def _with_images(
         matched = [
             _match(modules, sites, tuple(inputs.shape[1:]), stream, progress, seconds) for stream in rng.spawn(FIT_SETS)
         ]
-    except UnsupportedError as error:
+    except (UnsupportedError, OptionError) as error:  # such as a time too short for one step
         return replace(drawn, notes=(*drawn.notes, f"no images were matched: {reason_of(error)}"))
     images = torch.cat([of_set.inputs for of_set in matched]).to(inputs)
     n_early = len(images) // 8
@@ -274,13 +278,14 @@ def _match(
     progress: Progress,
     max_seconds: float | None,
 ) -> MatchedImages:
-    """Return images matched to the statistics of the networks' batch normalisation."""
+    """Return images matched to the statistics of the batch normalisation of all networks with a vote."""
+    voting = [number for number, weight in enumerate(sites.weights.tolist()) if weight > 0]
     return matched_images(
-        modules,
+        [modules[number] for number in voting],
         shape,
         rng=rng,
-        descriptions=sites.descriptions,
-        names=sites.names,
+        descriptions=[sites.descriptions[number] for number in voting],
+        names=[sites.names[number] for number in voting],
         max_seconds=max_seconds,
         progress=progress,
     )

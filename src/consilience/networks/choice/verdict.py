@@ -153,7 +153,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         text = f"No fused network is clearly better than that of {name}, which is returned unchanged: {found}."
     elif choice.gap is not None and choice.gap > MAX_GAP and not is_labelled:
         code = "keep_ensemble"
-        text = f"No single network comes near the sites' ensemble; the nearest, {taken.name}, has {found}."
+        text = f"No single network comes near the sites' ensemble; the nearest fused one, {taken.name}, has {found}."
         remedy = "keep fusion.ensemble, or let every site describe its network with the moments of its classes"
     else:
         code = "named" if choice.is_named else "labelled" if is_labelled else "chosen"

@@ -205,11 +205,11 @@ class Workshop:
         counts = self.ordered.observed_counts
         is_safe = self.is_common_start and counts is not None and class_skew(counts) < MAX_SKEW_OF_ALIKE
         reach = self.reach
-        if reach is not None and counts is None and self.ordered.n_observations is None:
-            notes = (*notes, "Of networks of starts of their own any one is likely better than their average")
         candidates = [] if reach is None or is_safe else [c for c in self.site_candidates() if c.is_eligible]
         if reach is None or not candidates:
             return self.finish(Choice((self.base_candidate,), 0, reason=reason, remedy=remedy, notes=notes))
+        if counts is None and self.ordered.n_observations is None:
+            notes = (*notes, "Of networks of starts of their own any one is likely better than their average")
         return self.finish(Choice(tuple(candidates), int(np.argmax(reach)), reason=reason, remedy=remedy, notes=notes))
 
     def finish(self, choice: Choice) -> NetworkFusion:

@@ -33,8 +33,9 @@ class Distill(Consensus):
 
     The start is the average, for networks of one start, else the matched network, or either refitted, by which answers
     most like the teacher; the teacher is the ensemble of all networks, by the counts of their classes where these are
-    described. Inputs are those given (``inputs=``), else drawn from what the sites describe, else matched to the
-    networks' batch normalisation; without any of these it refuses. The network of the least divergence on inputs that
+    described, or estimated. Inputs are those given (``inputs=``), else drawn from what the sites describe (of images,
+    for networks with batch normalisation, then matched to it), else matched to batch normalisation; without any of
+    these it refuses. The network of the least divergence on inputs that
     it was not trained on is returned, the start among them. ``target=`` may be any network with the same inputs and
     outputs: of other widths, also smaller ones, or of another architecture, which starts from its own weights.
 
