@@ -23,11 +23,12 @@ OTHER_ROUNDING = 1e-5
 # What is zero but for rounding: residuals, and how much copies differ that are the same.
 NOTHING = 1e-8
 # Starts that end at the same objective but for rounding differ in their number of steps, and the first of them counts;
-# where those end that lose decides nothing. A last step that changes B by rounding alone counts where B falls, and does
-# not where it rises.
-OF_STARTS = ("history", "details.starts", ".iterations")
+# where those end that lose decides nothing.
+OF_STARTS = ("history", "details.starts")
 # Mirror descent takes too long to be followed to its end; where it is cut off, steps have amplified every rounding.
 HERE_ONLY = ("recurrent networks by gwb: mirror",)
+# A last step that changes B by rounding alone is one iteration more where B falls by it, and none where it rises.
+LAST_STEP_HERE_ONLY = ("dense networks: wb, random",)
 SAME_MACHINE = DOCUMENT["machine"] == record.fingerprint()
 
 every_case = pytest.mark.parametrize("name", CASES)
@@ -54,7 +55,10 @@ def test_a_fusion_gives_what_was_recorded(name, tmp_path):
     mine, theirs = found["arrays"], expected["arrays"]
     assert sorted(mine) == sorted(theirs)
     if name not in HERE_ONLY:
-        assert [array for array in mine if not same(array, mine[array], theirs[array])] == []
+        changed = [array for array in mine if not same(array, mine[array], theirs[array])]
+        if name in LAST_STEP_HERE_ONLY:
+            changed = [array for array in changed if not array.endswith(".iterations")]
+        assert changed == []
     if SAME_MACHINE:
         assert [array for array in mine if mine[array] != theirs[array]] == []
         assert found["digest"] == expected["digest"]
