@@ -155,14 +155,13 @@ class NetworkFusion(Fusion):
         )
         if (estimated := self.details.get("estimated_classes")) is not None:
             sites = replace(sites, estimated_classes=np.array([estimated[name] for name in sites.names]))
-        counts = sites.class_counts if sites.observed_counts is None else sites.observed_counts
-        if counts is not None:
+        if sites.ensemble_counts is not None:
             priors = ["own" if local.description is None else local.description.class_prior for local in self.inputs]
             return ModuleEnsemble(
                 modules,
                 sites.weights,
                 "stationary",
-                class_counts=counts,
+                class_counts=sites.ensemble_counts,
                 class_prior=priors,
                 classes=sites.classes,
                 names=sites.names,

@@ -66,10 +66,12 @@ those that differed 0.38."""
 MARGIN_OF_IMAGES = 0.45
 """The same share, of a site's disagreement with the ensemble, of candidates that were fitted to images matched to batch
 normalisation, where sites have their classes alike. Over seven ensembles such gains of 0 to 0.37 were losses of 2 to 5
-points (docs/synthetic_inputs.md). Where classes differ no site stands for all, and none may be chosen."""
+points, and it kept a site, rightly, in three more that did not shape it (docs/synthetic_inputs.md). Where classes
+differ no site stands for all, and none may be chosen."""
 MAX_ESTIMATED_SKEW_OF_ALIKE = 0.2
 """The same where counts of classes are estimated on matched images: of one distribution they had 0.04 and 0.06, the
-mildest of those that differed 0.32."""
+mildest of those that differed 0.32. Of ensembles that did not shape it: 0.03 and 0.06; 0.22, where the fused network
+was 4 points below the better site, and 0.37 to 0.60, where it was above every site."""
 TEXT_MARGIN = 0.25
 """The same on texts drawn with their classes, which are further from real ones: gains of 14 to 21 % were 2 % at most on
 real texts, those of 38 % and more were 10 % at least (five cells of the first half, three seeds each). Chosen after the

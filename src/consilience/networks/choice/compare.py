@@ -18,12 +18,7 @@ from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
-from consilience.networks.choice.choose import (
-    MARGIN_OF_IMAGES,
-    MAX_ESTIMATED_SKEW_OF_ALIKE,
-    MAX_SKEW_OF_ALIKE,
-    Scores,
-)
+from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE, MAX_SKEW_OF_ALIKE, Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.inputs import ChoiceInputs, Rows, beside
 from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
@@ -64,7 +59,8 @@ FAR_START, LEARNING_RATE_NEAR = 1 / 3, 3e-4
 """On matched images: the share on which a start disagrees with the ensemble beyond which it is far from it, and the
 rate of others. VGG11 of 84 to 86 % (disagreement 0.2) fell by 1 to 5 points at 1e-3 (three pairs; a fourth had 85.2,
 85.5 and 85.5 from 84.2 at 1e-3, 3e-4 and 1e-4), ResNet-8 (0.26) gained 1.1 by either; where a start is far, 1e-3
-gained 4 to 14 (MobileNet 0.45, sites that differ in their classes 0.35 to 0.7). 3e-4 was not tried there."""
+gained 4 to 14 (MobileNet 0.45, sites that differ in their classes 0.35 to 0.7). 3e-4 was not tried there. Of pairs that
+did not shape it none was run."""
 LABEL_WEIGHT = 0.5
 """Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
 values."""
@@ -194,11 +190,6 @@ class Comparison:
         for number, said in enumerate(sites.descriptions):
             if said is not None and said.class_counts is not None and said.class_counts.any():
                 estimated[number] = said.class_counts / said.class_counts.sum()
-        if (skew := class_skew(sites.weights[:, None] * estimated)) >= MAX_ESTIMATED_SKEW_OF_ALIKE:
-            self.notes.append(
-                f"Sites share {1 - skew:.0%} of their class distribution, as their answers on matched images tell, so "
-                "that no single site stands for all"
-            )
         return replace(sites, estimated_classes=estimated)
 
     @property
@@ -231,6 +222,17 @@ class Comparison:
         return candidates
 
     @property
+    def _notes_on_classes(self) -> list[str]:
+        """What is said of estimated classes that differ between sites."""
+        counts = self.sites.class_counts
+        if self.sites.estimated_classes is None or counts is None or self._are_classes_alike:
+            return []
+        return [
+            f"Sites share {1 - class_skew(counts):.0%} of their class distribution, as their answers on matched images "
+            "tell, so that no single site stands for all"
+        ]
+
+    @property
     def _are_classes_alike(self) -> bool:
         """Whether sites have their classes alike, as far as these are told or estimated; regressions have none."""
         sites = self.sites
@@ -248,13 +250,14 @@ class Comparison:
             ties.append(criterion.ties(outputs))
             answers.append(outputs.argmax(axis=1))
         ensemble = self.teacher.answers(self.on_held, held.inputs)
+        has_margins = criterion.is_labelled or self.inputs.source == "matched"
         gaps, mean_gap = self._gaps(candidates) if criterion.is_labelled else (None, 0.0)
         scores = Scores(
             np.stack(losses),
             np.stack(ties),
             [candidate.effort for candidate in candidates],
             [candidate.site is not None for candidate in candidates],
-            self._margins(candidates) if criterion.is_labelled or self.inputs.source == "matched" else None,
+            [self.inputs.margin_of(candidate) for candidate in candidates] if has_margins else None,
             [candidate.is_eligible for candidate in candidates],
             gaps,
             [0.0 if c.site is None else float(self.workshop.ordered.weights[c.site]) for c in candidates],
@@ -274,18 +277,12 @@ class Comparison:
             scores,
             float(criterion.losses(ensemble).mean()),
             gap,
-            notes=(*self.inputs.notes, *self.notes),
+            notes=(*self.inputs.notes, *self._notes_on_classes, *self.notes),
             can_exclude_harm=self.inputs.stand_for_all,
             one_output=self.one_output,
             is_cut_short=self.is_cut_short,
             estimated_classes=self.sites.estimated_by_name,
         )
-
-    def _margins(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Return the share of a site's own loss by which each candidate must be better than it."""
-        if self.inputs.source != "matched":
-            return [self.inputs.margin_of(candidate) for candidate in candidates]
-        return [MARGIN_OF_IMAGES if candidate.effort.is_fitted else 0.0 for candidate in candidates]
 
     def _gaps(self, candidates: Sequence[Candidate]) -> tuple[list[float], float]:
         """Return by how much more sites' networks err on inputs drawn as their site describes them than on its own.

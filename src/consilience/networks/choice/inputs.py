@@ -24,7 +24,13 @@ from consilience.checks import Labels
 from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import Candidate
-from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, MAX_SKEW_OF_ALIKE, TEXT_MARGIN
+from consilience.networks.choice.choose import (
+    MARGIN,
+    MARGIN_OF_ALIKE,
+    MARGIN_OF_IMAGES,
+    MAX_SKEW_OF_ALIKE,
+    TEXT_MARGIN,
+)
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew
 from consilience.networks.descriptions.description import Description
@@ -104,8 +110,8 @@ class ChoiceInputs:
     notes : tuple of str
         What is missing, in words.
     margin, fitted_margin : float
-        Share of a site's own error on labelled inputs by which a candidate must be better than it, and one that was
-        fitted to such inputs.
+        Share of a site's own loss on labelled inputs, or on matched images, by which a candidate must be better than
+        it, and one that was fitted to such inputs.
     is_alike : bool
         Whether they are labelled, and sites have their classes alike.
     """
@@ -212,7 +218,7 @@ def choice_inputs(
     n_early = len(others) // 4
     sets = (torch.cat(fit_sets), others[:n_early], others[n_early:])
     copied, early, held = (Rows(shifted_copies(of_set, SHIFTED_COPIES, shift_rng)) for of_set in sets)
-    return ChoiceInputs(copied, early, held, source="matched", notes=notes)
+    return ChoiceInputs(copied, early, held, source="matched", notes=notes, margin=0.0, fitted_margin=MARGIN_OF_IMAGES)
 
 
 def _with_images(

@@ -89,6 +89,11 @@ class Sites:
         return np.array([np.zeros(n_classes) if row is None else row for row in rows])
 
     @property
+    def ensemble_counts(self) -> Array | None:
+        """The counts (J, C) that the ensemble is weighed by: those observed, else estimated ones in units of weight."""
+        return self.class_counts if self.observed_counts is None else self.observed_counts
+
+    @property
     def estimated_by_name(self) -> dict[str, list[float]] | None:
         """The estimated distribution of classes of every site, by its name; None where none was estimated."""
         if self.estimated_classes is None:

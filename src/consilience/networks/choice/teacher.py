@@ -48,7 +48,7 @@ class Teacher:
             mean: Array = np.einsum("jn,jnk->nk", self._local_weights(outputs.shape[1], inputs), outputs)
             return mean
         probabilities = np.stack([as_probabilities(of_site) for of_site in outputs])  # (J, n, C)
-        counts = self.sites.observed_counts if self.sites.estimated_classes is None else self.sites.class_counts
+        counts = self.sites.ensemble_counts
         if counts is None:
             weighted: Array = np.einsum("j,jnc->nc", self.sites.weights, probabilities)
             return weighted

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 MAX_DISTANCE_OF_COPIES = 0.1
 """Squared distance of matched networks from their average, as a share of that of networks with nothing in common, up to
-which they are copies but for little."""
+which they are copies but for little. Copies have 0; pairs of perceptrons, LeNets and plain VGGs of starts of their own
+0.44 to 0.75, their averages 4 to 13 points below either. Nothing between was measured: chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,9 +50,9 @@ rates of 0.29, 0.15 and 0.05, weights of 0.02, 0.03 and 0.1. These are between, 
 nothing."""
 _NETWORKS_A_STEP = 8
 """Networks, drawn at random, whose statistics a step is asked for; further ones cost time. Chosen by hand, more than
-any ensemble measured here: with two of five ResNet-8
-that differ in their classes the images took half as long, and the network distilled on them had 77.5 and 62.3 % instead
-of 79.0 and 69.7, with four of five 77.7 and 63.6; with two of four alike ones 80.1 instead of 78.8."""
+any ensemble measured here has: with two of five ResNet-8 that differ in their classes the images took half as long, and
+the network distilled on them had 77.5 and 62.3 % instead of 79.0 and 69.7, with four of five 77.7 and 63.6; with two of
+four alike ones 80.1 instead of 78.8."""
 _N_IMAGES = 192
 """Of the same source: 96 lost 0.6 points, 384 gained 0.4."""
 _RELATIVE_EPS, _ABSOLUTE_EPS = 1e-4, 1e-8
