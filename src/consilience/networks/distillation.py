@@ -2,14 +2,14 @@
 
 The loss is KL(t || p) = sum_c t_c (log t_c - log p_c), t the teacher's probabilities and p the student's, at
 temperature 1; for regressions the mean squared gap. The student stays in evaluation mode: no dropout, and batch
-normalisation with the statistics it has, which made-up inputs would spoil. Adam's steps fall linearly to 0. Every few
+normalisation with the statistics it has, which inputs of other statistics would spoil. Adam's steps fall linearly to 0. Every few
 steps the loss is taken on inputs that no step sees; the best network by it is returned, the one at the start included,
 so that distillation on inputs that are no good is dropped rather than adopted.
 
 With frozen statistics gamma / sqrt(var) multiplies every step: the learning rate that suits other networks ruins those
 with batch normalisation on any inputs. They train the head first, then all layers at a tenth of the rate. Where inputs
-are real ones, batch normalisation may read the batch instead (``batch_statistics=True``), and its running statistics
-follow: then steps have the size that suits all networks.
+are real, or images matched to the networks' statistics, batch normalisation may read the batch instead
+(``batch_statistics=True``), and its running statistics follow: then steps have the size that suits other networks.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def distill(
         Inputs in a step. Default: 64.
     batch_statistics : bool, optional
         Whether batch normalisation reads the statistics of the batch while steps are taken, and its running ones follow
-        (all else stays in evaluation mode). For real inputs: made-up ones would spoil them. Default: False.
+        (all else stays in evaluation mode). For inputs with the statistics of real ones. Default:
+        False.
     rng : int or Generator, optional
         Draws the batches. Default: 0.
     max_seconds : float, optional

@@ -2,8 +2,9 @@
 
 1. **Weights** are numbers of observations, where every site says its own; else networks count alike.
 2. **Inputs** on which candidates are made (fit), stopped early (early) and compared (held) are three independent sets,
-   drawn from what sites describe (``inputs``). Nothing rests on inputs that were made up without a description.
-3. **Teacher**: the ensemble of all sites, by the counts of their classes where they are said (``teacher``).
+   drawn from what sites describe, or matched to batch normalisation (``inputs``). Without either nothing is made up.
+3. **Teacher**: the ensemble of all sites, by the counts of their classes where they are said, or estimated on matched
+   images (``teacher``).
 4. **Candidates** (``compare``): every site's own network; the average, for networks of one start, or the matched
    network; that with the rows of its head by class; that by Fisher information, where it came along, and by Kronecker
    factors of layers at several dampings, where sites say them (``kronecker``); the same refitted layer by layer; that
