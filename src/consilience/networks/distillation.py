@@ -2,9 +2,9 @@
 
 The loss is KL(t || p) = sum_c t_c (log t_c - log p_c), t the teacher's probabilities and p the student's, at
 temperature 1; for regressions the mean squared gap. The student stays in evaluation mode: no dropout, and batch
-normalisation with the statistics it has, which inputs of other statistics would spoil. Adam's steps fall linearly to 0. Every few
-steps the loss is taken on inputs that no step sees; the best network by it is returned, the one at the start included,
-so that distillation on inputs that are no good is dropped rather than adopted.
+normalisation with the statistics it has, which inputs of other statistics would spoil. Adam's steps fall linearly to
+0. Every few steps the loss is taken on inputs that no step sees; the best network by it is returned, the one at the
+start included, so that distillation on inputs that are no good is dropped rather than adopted.
 
 With frozen statistics gamma / sqrt(var) multiplies every step: the learning rate that suits other networks ruins those
 with batch normalisation on any inputs. They train the head first, then all layers at a tenth of the rate. Where inputs
