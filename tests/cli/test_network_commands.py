@@ -51,7 +51,7 @@ def test_checkpoints_and_a_module_give_an_ordinary_state_dict(folder, nets, comm
 def test_the_command_in_a_process_finds_the_module_beside_it(nets):
     done = run("fuse", *SITES, *TRACED, "-o", FUSED)
     assert (done.code, done.err) == (0, "")
-    assert "taken: matched" in done.out
+    assert "taken: site" in done.out
     nets.make_mlp().load_state_dict(load_file(FUSED), strict=True)
 
 
