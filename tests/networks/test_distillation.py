@@ -124,6 +124,15 @@ def test_batch_normalisation_may_read_batches_and_nothing_else_is_in_training_mo
     assert not any(part.training for part in result.module.modules())
 
 
+def test_batches_of_one_input_have_no_variance_to_read():
+    student, x = make(norm=True), inputs()
+    with pytest.raises(cs.OptionError, match="batch_size: batch normalisation reads no variance from one input"):
+        distill(student, x, teacher(x), x, teacher(x), batch_size=1, batch_statistics=True)
+    with pytest.raises(cs.OptionError, match="expected two or more"):
+        distill(student, x[:1], teacher(x[:1]), x, teacher(x), batch_statistics=True)
+    assert distill(make(), x, teacher(x), x, teacher(x), steps=2, batch_size=1, batch_statistics=True).steps == 2
+
+
 def test_statistics_that_were_read_from_batches_go_back_with_the_best_network():
     student, fit, held = make(norm=True), inputs(), inputs(50, 2)
     with torch.no_grad():

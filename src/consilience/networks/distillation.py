@@ -121,7 +121,7 @@ def distill(
     learning_rate : float, optional
         Adam's at the start; it falls linearly to 0. Default: 0.001.
     batch_size : int, optional
-        Inputs in a step. Default: 64.
+        Inputs in a step, two or more where batch normalisation reads the statistics of batches. Default: 64.
     batch_statistics : bool, optional
         Whether batch normalisation reads the statistics of the batch while steps are taken, and its running ones follow
         (all else stays in evaluation mode). For inputs with the statistics of real ones. Default:
@@ -158,6 +158,8 @@ def distill(
     )
     for name, examples in (("targets", fit), ("held_targets", held)):
         examples.refuse_unfit(name, module, loss)
+    if batch_statistics and has_batch_norm(module) and min(batch_size, len(fit)) < 2:
+        raise OptionError("batch_size", "batch normalisation reads no variance from one input: expected two or more")
     # What draws numbers in evaluation mode, if anything does, draws them from the seed.
     with seeded_torch(int(draws.integers(2**63))), _recurrent_gradients(module), torch.enable_grad():
         run = _Run(module, fit, held, loss, batch_size, batches, deadline, progress, steps, batch_statistics)
