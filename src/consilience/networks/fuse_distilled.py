@@ -139,7 +139,7 @@ def fuse_distilled(
         raise _too_short(method) from error  # which names the caller's bound, and not the images' share of it
     if inputs is None:
         raise InputError([_no_inputs(sites)])
-    steps = inputs.steps if method.steps is None else method.steps
+    steps = inputs.steps_for(workshop.modules[0]) if method.steps is None else method.steps
     options = CandidateOptions(refit=method.refit, max_seconds=method.max_seconds)
     comparison = Comparison(workshop, inputs, candidate_rng, started, options)
     refit_rng, batch_rng = candidate_rng.spawn(2)

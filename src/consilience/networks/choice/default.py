@@ -81,7 +81,7 @@ def fuse_by_default(
     def compare(inputs: ChoiceInputs) -> Choice:
         from consilience.networks.choice.compare import Comparison  # here, since it needs torch
 
-        steps = inputs.steps if method.steps is None else method.steps
+        steps = inputs.steps_for(workshop.modules[0]) if method.steps is None else method.steps
         options = CandidateOptions(method.refit, steps, method.max_seconds)
         return Comparison(workshop, inputs, candidate_rng, started, options).choose()
 

@@ -35,7 +35,7 @@ from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, named
-from consilience.networks.distillation import STEPS
+from consilience.networks.distillation import STEPS, has_batch_norm
 from consilience.networks.module_inputs import refuse_unfit
 from consilience.networks.repair.partial_forward import as_batches, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
@@ -65,8 +65,9 @@ FIT_SETS = 2
 """Sets of matched images that candidates are fitted on. Distilled on one, two and four sets in shifted copies, two
 ResNet-8 had 82.6, 83.8 and 84.2 % (a pair of Fashion-MNIST that is in no table; one set of 100 steps takes as long as
 the refit on two)."""
-STEPS_ON_IMAGES = 2 * STEPS
-"""Steps of a distillation on them: the same pair had 82.7 % after 200, 84.0 after 400, 84.3 after 1,000."""
+STEPS_OF_BATCHES = 2 * STEPS
+"""Steps of a distillation in which batch normalisation reads batches: on matched images the same pair had 82.7 % after
+200, 84.0 after 400, 84.3 after 1,000; on drawn inputs four ResNet-8 80.4 in the mean after 200, 80.6 after 400."""
 SHIFTED_COPIES = 8
 """Copies of matched images that candidates are fitted on, each image shifted: refitted on 8, two ResNet-8 had 82.0 %,
 on the images alone 80.6 (Fashion-MNIST, one pair)."""
@@ -101,8 +102,8 @@ class ChoiceInputs:
     fit, early, held : Rows
         The three sets.
     images : tuple of Rows, optional
-        Beside drawn inputs, images matched to batch normalisation, for distillations to train on and to stop by in
-        their place.
+        Beside drawn inputs of sites that do not say how their classes differ, images matched to batch normalisation,
+        for distillations to train on and to stop by in their place.
     source : {"given", "drawn", "matched"}
         Whether the caller gave them, they are drawn from descriptions, or images matched to batch normalisation.
     stand_for_all : bool
@@ -141,17 +142,24 @@ class ChoiceInputs:
     def have_statistics(self) -> bool:
         """Whether batch normalisation may learn its statistics from what its distillations train on.
 
-        From drawn inputs it learns them too well: two ResNet-8 of CIFAR-10 erred on 34 % of others of their kind where
-        they had erred on 62, and had 41 % of real images right instead of 44.
+        From drawn inputs where classes are known, and differ between sites. Where they are alike it learns these too
+        well: two ResNet-8 of CIFAR-10 erred on 34 % of others of their kind where they had erred on 62, and had 41 % of
+        real images right instead of 44.
         """
         if self.source == "given":
             return len(self.fit) >= MIN_BATCHED
-        return self.has_matched
+        return self.has_matched or self.draws_differ
 
     @property
-    def steps(self) -> int:
-        """Steps of Adam in a distillation on them, where the caller says none."""
-        return STEPS_ON_IMAGES if self.has_matched else STEPS
+    def draws_differ(self) -> bool:
+        """Whether they are drawn by class, not tokens, for sites that differ in their classes."""
+        is_drawn = self.source == "drawn" and self.fit.labels is not None
+        return is_drawn and not self.is_alike and self.fit.inputs.is_floating_point()
+
+    def steps_for(self, module: nn.Module) -> int:
+        """Return the steps of Adam in a distillation of a network on them, where the caller says none."""
+        reads_batches = self.source != "given" and self.have_statistics and has_batch_norm(module)
+        return STEPS_OF_BATCHES if reads_batches else STEPS
 
     def margin_of(self, candidate: Candidate) -> float:
         """Return the margin of a candidate."""
@@ -199,14 +207,17 @@ def choice_inputs(
     max_seconds : float, optional
         Of the call; images take `IMAGE_SHARE` of it at most. Default: no bound.
     distils : bool, optional
-        Whether networks are distilled on them, so that images are matched beside draws. Default: not.
+        Whether networks are distilled on them, so that images are matched beside draws of sites whose classes are not
+        known to differ. Default: not.
     """
     draw_rng, image_rng, shift_rng = rng.spawn(3)
     if given is not None:
         return _split(given, modules[0], draw_rng)
     drawn = None if sites.described is None else _draw(sites.described, n_inputs, modules[0], draw_rng)
     if drawn is not None:
-        return _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds) if distils else drawn
+        if not distils or drawn.draws_differ:
+            return drawn
+        return _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds)
     example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_norm, modules)):
         return None
