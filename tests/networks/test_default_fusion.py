@@ -209,7 +209,8 @@ def test_batch_normalisation_tells_of_inputs_that_nobody_describes():
     fusion = cs.fuse(nets, example=X[:2])
     matched = cs.fuse(nets, "consensus", example=X[:2], refit=False)
     assert accuracy(fusion.model) > min(map(accuracy, nets)) - 0.02
-    assert accuracy(fusion.candidates["distill(refit)"]) > accuracy(matched.model) - 0.02
+    distilled = [net for name, net in fusion.candidates.items() if name.startswith("distill")]
+    assert min(map(accuracy, distilled)) > accuracy(matched.model) - 0.02
     assert fusion.verdict.criterion.startswith("disagreement")
     assert fusion.verdict.harmless is None
 
@@ -219,7 +220,7 @@ def test_classes_that_nobody_says_are_estimated_on_matched_images():
     fusion = cs.fuse(nets, example=X[:2], steps=50)
     for name, shares in fusion.details["estimated_classes"].items():
         counts = np.bincount(Y[ROWS[name]], minlength=10)
-        assert 0.5 * np.abs(shares - counts / counts.sum()).sum() < 0.35, name  # the pooled distribution is at 0.6
+        assert 0.5 * np.abs(shares - counts / counts.sum()).sum() < 0.45, name  # the pooled distribution is at 0.6
     assert fusion.ensemble.mean == "stationary"
     assert accuracy(fusion.model) > max(map(accuracy, nets.values())) + 0.2
     assert "of their class distribution, as their answers on matched images tell" in fusion.verdict.text
@@ -256,6 +257,19 @@ def test_images_are_matched_beside_draws_only_for_distillation():
         assert len(calls) == 2
         short = cs.fuse(sites, max_seconds=1e-6)
     assert any("no images were matched" in note for note in short.details["left_out"])
+
+
+def test_no_images_are_matched_beside_draws_of_sites_whose_classes_differ(monkeypatch):
+    sites = []
+    for rows in ROWS.values():
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+        images = X[rows].reshape(-1, 1, 8, 8)
+        net(images)
+        sites.append(cs.describe(net.eval(), (images, Y[rows])))
+    calls = []
+    monkeypatch.setattr(inputs, "matched_images", lambda *a, **k: calls.append(1))
+    cs.fuse(sites, steps=2)
+    assert not calls
 
 
 def test_regressions_are_compared_with_the_mean_answer():

@@ -104,7 +104,20 @@ def test_batch_normalisation_tells_of_inputs_and_stays_true_in_training_mode():
     assert not distilled.needs_repair
 
 
-def test_drawn_inputs_teach_batch_normalisation_no_statistics():
+def test_where_classes_differ_batch_normalisation_learns_from_drawn_inputs():
+    nets = [train(rows, 0, make_normed, steps=80) for rows in ROWS.values()]
+    sites = [cs.describe(net, (X[rows], Y[rows])) for net, rows in zip(nets, ROWS.values(), strict=True)]
+    distilled = cs.fuse(sites, method="distill")
+    assert distilled.details["distillation"]["steps"] > 200
+    assert accuracy(distilled.model) > max(map(accuracy, nets)) + 0.2
+    training = copy.deepcopy(distilled.model).train()
+    with torch.no_grad():
+        answers = training(X[HELD]).argmax(1)
+    assert abs(float((answers == Y[HELD]).double().mean()) - accuracy(distilled.model)) < 0.05
+    assert not distilled.needs_repair
+
+
+def test_where_classes_are_alike_drawn_inputs_teach_batch_normalisation_no_statistics():
     sites = [cs.describe(net, (X[rows], Y[rows])) for net, rows in zip(normed(), HALVES, strict=True)]
     distilled = cs.fuse(sites, method="distill")
     norm, models = distilled.model[2], distilled.aligned_models

@@ -15,6 +15,14 @@ BATCH_SIZE = 512
 """Inputs that a network is asked at once; only memory depends on it. Chosen by hand."""
 
 
+def beside(inputs: Tensor, module: nn.Module) -> Tensor:
+    """Return inputs on the device of a module, real ones in its precision."""
+    parameter = next(iter(module.parameters()), None)
+    if parameter is None:
+        return inputs
+    return inputs.to(parameter.device, parameter.dtype if inputs.is_floating_point() else inputs.dtype)
+
+
 def outputs_of(module: nn.Module, inputs: Tensor) -> Array:
     """Return what a network answers on inputs (n, ...), in evaluation mode: an array (n, k).
 

@@ -20,7 +20,8 @@ from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
 from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE, MAX_SKEW_OF_ALIKE, Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
-from consilience.networks.choice.inputs import ChoiceInputs, Rows, beside
+from consilience.networks.choice.excess_errors import excess_errors
+from consilience.networks.choice.inputs import ChoiceInputs, Rows
 from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher
@@ -39,7 +40,6 @@ from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.methods.optimal_transport import OTFusion
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
-from consilience.networks.synthetic.draws import draw_inputs
 
 MAX_AVERAGES = 3
 """The base, that with rows of its head by class, and that by Fisher information."""
@@ -64,9 +64,6 @@ did not shape it none was run."""
 LABEL_WEIGHT = 0.5
 """Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
 values."""
-N_OF_SITE = 1000
-"""Inputs drawn as one site describes them, by which it is seen whether such inputs are like its own: a standard error
-of 1 % at most. Chosen by hand."""
 MAX_GAP_UNSAID = 0.05
 """Further errors on drawn inputs beyond which the verdict says so. Chosen by hand."""
 MATCHING_INPUTS = 512
@@ -290,17 +287,13 @@ class Comparison:
         By candidate, 0 of those that are no site's own; and the mean over the observations of all sites.
         """
         descriptions = self.workshop.ordered.descriptions
-        streams = self.rng.spawn(len(descriptions))
-        gaps, observations = [0.0] * len(descriptions), [0.0] * len(descriptions)
-        for number, (module, said, stream) in enumerate(zip(self.workshop.modules, descriptions, streams, strict=True)):
-            if said is not None and said.own_error is not None and (said.class_moments or said.class_tokens):
-                drawn = draw_inputs([said], N_OF_SITE, stream, labelled=True)
-                inputs = beside(drawn.inputs, self.workshop.plain_modules[0])
-                labels = np.asarray(drawn.labels)
-                answers = self._outputs(module, Rows(inputs, labels)).argmax(axis=1)
-                gaps[number] = max(0.0, float(np.mean(answers != labels)) - said.own_error)
-                observations[number] = said.n_observations
-        mean = float(np.average(gaps, weights=observations)) if any(observations) else 0.0
+        excesses = excess_errors(
+            descriptions,
+            lambda site, inputs: self._outputs(self.workshop.modules[site], Rows(inputs)),
+            self.workshop.plain_modules[0],
+            self.rng,
+        )
+        gaps, mean = excesses.of_sites, excesses.mean
         if mean > MAX_GAP_UNSAID:
             self.notes.append(
                 f"inputs drawn from descriptions are unlike real ones: on them the sites' networks err {mean:.1%} more "

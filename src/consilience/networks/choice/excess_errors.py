@@ -1,0 +1,63 @@
+"""Whether drawn inputs are like real ones: by how much more often sites' networks err on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from consilience.checks import Array
+from consilience.networks.choice.answers import beside
+from consilience.networks.descriptions.description import Description
+from consilience.networks.synthetic.draws import draw_inputs
+
+N_OF_SITE = 1000
+"""Inputs drawn as one site describes them, by which it is seen whether such inputs are like its own: a standard error
+of 1 % at most. Chosen by hand."""
+
+
+@dataclass(frozen=True)
+class ExcessErrors:
+    """By how much more often networks err on inputs drawn as their site describes them than on its own.
+
+    Parameters
+    ----------
+    of_sites : list of float
+        By site, 0 at least; 0 where it does not say its own error, or no classes.
+    mean : float
+        Over the observations of the sites that say it.
+    """
+
+    of_sites: list[float]
+    mean: float
+
+
+def excess_errors(
+    descriptions: Sequence[Description | None],
+    answers_of: Callable[[int, Tensor], Array],
+    beside_module: nn.Module,
+    rng: np.random.Generator,
+) -> ExcessErrors:
+    """Return by how much more often the sites' networks err on drawn inputs.
+
+    Parameters
+    ----------
+    descriptions : sequence of Description or None
+        What every site says.
+    answers_of : callable
+        Called with the number of a site and inputs (n, ...); returns what its network answers (n, C).
+    beside_module : Module
+        On whose device, and in whose precision, inputs are.
+    rng : numpy.random.Generator
+        Draws the inputs.
+    """
+    excesses, observations = [0.0] * len(descriptions), [0.0] * len(descriptions)
+    for site, (said, stream) in enumerate(zip(descriptions, rng.spawn(len(descriptions)), strict=True)):
+        if said is not None and said.own_error is not None and (said.class_moments or said.class_tokens):
+            drawn = draw_inputs([said], N_OF_SITE, stream, labelled=True)
+            answers = answers_of(site, beside(drawn.inputs, beside_module)).argmax(axis=1)
+            excesses[site] = max(0.0, float(np.mean(answers != np.asarray(drawn.labels))) - said.own_error)
+            observations[site] = said.n_observations
+    return ExcessErrors(excesses, float(np.average(excesses, weights=observations)) if any(observations) else 0.0)
