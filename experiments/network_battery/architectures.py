@@ -7,6 +7,7 @@ for the MLP; token ids are (n, length) with padding 0 on the left; rows of numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,12 @@ EMBEDDING = 24
 HEADS = 2
 
 
-def mlp(shape: Sequence[int], outputs: int, widths: Sequence[int]) -> nn.Sequential:
-    """Return linear layers and ReLU on flattened inputs."""
+def mlp(shape: Sequence[int], outputs: int, widths: Sequence[int], is_normed: bool = False) -> nn.Sequential:
+    """Return linear layers and ReLU on flattened inputs, with batch norm between them or without."""
     before = int(torch.tensor(shape).prod())
     layers: list[nn.Module] = [nn.Flatten()] if len(shape) > 1 else []
     for width in widths:
-        layers += [nn.Linear(before, width), nn.ReLU()]
+        layers += [nn.Linear(before, width), *([nn.BatchNorm1d(width)] if is_normed else []), nn.ReLU()]
         before = width
     return nn.Sequential(*layers, nn.Linear(before, outputs))
 
@@ -46,15 +47,29 @@ def lenet(shape: Sequence[int], outputs: int, widths: Sequence[int]) -> nn.Seque
     )
 
 
-def vgg(shape: Sequence[int], outputs: int, widths: Sequence[int]) -> nn.Sequential:
-    """Return pairs of 3x3 convolutions without normalisation, pooling after each pair; a width a pair."""
+def vgg(shape: Sequence[int], outputs: int, widths: Sequence[int], is_normed: bool = False) -> nn.Sequential:
+    """Return pairs of 3x3 convolutions, with batch norm or without, pooling after each pair; a width a pair."""
     before, side = shape[0], shape[1]
     layers: list[nn.Module] = []
     for width in widths:
-        layers += [nn.Conv2d(before, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
+        for channels in (before, width):
+            layers.append(nn.Conv2d(channels, width, 3, padding=1, bias=not is_normed))
+            layers += [*([nn.BatchNorm2d(width)] if is_normed else []), nn.ReLU()]
         layers.append(nn.MaxPool2d(2))
         before, side = width, side // 2
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * side**2, outputs))
+
+
+def mobile(shape: Sequence[int], outputs: int, widths: Sequence[int]) -> nn.Sequential:
+    """Return a convolution, then depthwise and pointwise ones in turn, each with batch norm; every other one strided."""
+    before, *later = widths
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], before, 3, padding=1, bias=False), nn.BatchNorm2d(before), nn.ReLU()]
+    for number, width in enumerate(later):
+        depthwise = nn.Conv2d(before, before, 3, stride=1 + number % 2, padding=1, groups=before, bias=False)
+        layers += [depthwise, nn.BatchNorm2d(before), nn.ReLU()]
+        layers += [nn.Conv2d(before, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs))
 
 
 class ResidualBlock(nn.Module):
@@ -156,8 +171,11 @@ class TransformerClassifier(nn.Module):
 
 ARCHITECTURES: dict[str, Callable[[Sequence[int], int, Sequence[int]], nn.Module]] = {
     "MLP": mlp,
+    "MLP BN": partial(mlp, is_normed=True),
     "LeNet": lenet,
     "VGG": vgg,
+    "VGG BN": partial(vgg, is_normed=True),
+    "MobileNet BN": mobile,
     "ResNet-8 BN": resnet8_bn,
     "ResNet-8 GN": resnet8_gn,
     "LSTM": lambda shape, outputs, widths: LSTMClassifier(shape[0], outputs, widths),

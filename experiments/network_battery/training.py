@@ -77,6 +77,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "VGG": Recipe("adam", 5e-3),
         "ResNet-8 BN": Recipe("adam", 3e-3),
         "ResNet-8 GN": Recipe("sgd", 0.05),
+        **dict.fromkeys(("MLP BN", "VGG BN", "MobileNet BN"), Recipe("adam", 3e-3)),
         "LSTM": Recipe("adam", 5e-3),
         "transformer": Recipe("adam", 3e-3),
         "BNN": Recipe("gaussian", 4e-3, epochs=20),
