@@ -61,9 +61,10 @@ def vgg(shape: Sequence[int], outputs: int, widths: Sequence[int], is_normed: bo
 
 
 def mobile(shape: Sequence[int], outputs: int, widths: Sequence[int]) -> nn.Sequential:
-    """Return a convolution, then depthwise and pointwise ones in turn, each with batch norm; every other one strided."""
+    """Return a convolution, then depthwise and pointwise ones in turn, every other pair strided, all with batch norm."""
     before, *later = widths
-    layers: list[nn.Module] = [nn.Conv2d(shape[0], before, 3, padding=1, bias=False), nn.BatchNorm2d(before), nn.ReLU()]
+    stem = nn.Conv2d(shape[0], before, 3, padding=1, bias=False)
+    layers: list[nn.Module] = [stem, nn.BatchNorm2d(before), nn.ReLU()]
     for number, width in enumerate(later):
         depthwise = nn.Conv2d(before, before, 3, stride=1 + number % 2, padding=1, groups=before, bias=False)
         layers += [depthwise, nn.BatchNorm2d(before), nn.ReLU()]

@@ -75,16 +75,21 @@ def results(cell: training.Cell) -> dict[str, Any]:
     """Return the excess, and accuracies by both ways."""
     x, y = cell.data.test
 
+    def accuracy_of(ensemble: Any) -> float:
+        return round(100 * float((training.outputs(ensemble, x).argmax(axis=1) == y).mean()), 2)
+
     def accuracy(net: nn.Module, is_training: bool = False) -> float:
         net = copy.deepcopy(net).train(is_training)
         with torch.no_grad():
             answers = torch.cat([net(batch).argmax(dim=1) for batch in torch.as_tensor(x).split(128)])
         return round(100 * float((answers.numpy() == y).mean()), 2)
 
-    described = [
-        cs.describe(model, site, classes=cell.data.n_classes)
-        for model, site in zip(cell.models, cell.data.sites, strict=True)
-    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cs.WithheldWarning)
+        described = [
+            cs.describe(model, site, classes=cell.data.n_classes)
+            for model, site in zip(cell.models, cell.data.sites, strict=True)
+        ]
     excesses = excess_errors(
         [site.description for site in described],
         lambda site, drawn: outputs_of(cell.models[site], drawn),
@@ -107,13 +112,10 @@ def results(cell: training.Cell) -> dict[str, Any]:
             "chosen": fusion.details["chosen"],
             "harmless": fusion.verdict.harmless,
             "needs_repair": bool(fusion.needs_repair),
-            "ensemble": accuracy_of_answers(outputs(fusion.ensemble, x)),
+            "ensemble": accuracy_of(fusion.ensemble),
             "candidates": {name: accuracy(net) for name, net in fusion.candidates.items()},
             "scores": dict(fusion.verdict.candidates),
         }
-
-    def accuracy_of_answers(answers: np.ndarray) -> float:
-        return round(100 * float((answers.argmax(axis=1) == y).mean()), 2)
 
     by_rule = fused()
     if excesses.mean < inputs.MAX_EXCESS_OF_STATISTICS:
