@@ -61,7 +61,7 @@ def vgg(shape: Sequence[int], outputs: int, widths: Sequence[int], is_normed: bo
 
 
 def mobile(shape: Sequence[int], outputs: int, widths: Sequence[int]) -> nn.Sequential:
-    """Return a convolution, then depthwise and pointwise ones in turn, every other pair strided, all with batch norm."""
+    """Return a convolution, then pairs of a depthwise and a pointwise one, every other strided, all with batch norm."""
     before, *later = widths
     stem = nn.Conv2d(shape[0], before, 3, padding=1, bias=False)
     layers: list[nn.Module] = [stem, nn.BatchNorm2d(before), nn.ReLU()]

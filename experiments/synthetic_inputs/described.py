@@ -35,7 +35,6 @@ import numpy as np
 import torch
 from network_battery import training
 from network_battery.cells import Setting, plan
-from network_battery.training import outputs
 from record import as_text, versions
 from synthetic_inputs import undescribed
 from torch import nn

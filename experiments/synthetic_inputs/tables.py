@@ -133,8 +133,40 @@ def undescribed_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+DESCRIBED = RESULTS.with_name("described.json")
+
+
+def described_table() -> str:
+    """Return what the default makes of described networks whose sites differ, by the rule and on matched images."""
+    lines = [
+        "| half | cell | excess | best / mean site | ensemble | by the rule | harmless | s | matched images | harmless "
+        "| s |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | --- | ---: |",
+    ]
+    cells = json.loads(DESCRIBED.read_text())["cells"].values()
+    for cell in sorted(cells, key=lambda one: (one["setting"]["half"] == "report", one["excess"]["mean"])):
+        setting, sites = cell["setting"], cell["sites"]
+        name = (
+            f"{setting['architecture']}, {setting['data'].replace('_', '-')}, {setting['sites']} sites, "
+            f"{setting['start']} start, Dirichlet {setting['skew']}"
+        )
+        ways = []
+        for way in ("rule", "images"):
+            row = cell[way]
+            taken = " (a site)" if row["chosen"].startswith("site:") else ""
+            ways.append(f"{_cell([row])}{taken} | {row['harmless']} | {row['seconds']:.0f}")
+        if cell["rule"] == cell["images"]:
+            ways[1] = "the same | | "
+        lines.append(
+            f"| {setting['half']} | {name} | {cell['excess']['mean']:.3f} | {max(sites):.1f} / {mean(sites):.1f} | "
+            f"{cell['rule']['ensemble']:.1f} | {' | '.join(ways)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "convolutions": convolutions_table,
     "many-networks": many_networks_table,
     "undescribed": undescribed_table,
+    "described": described_table,
 }
