@@ -136,6 +136,19 @@ def test_where_sites_are_alike_what_was_fitted_must_gain_all_that_drawn_inputs_c
     assert chosen(0.18, True, ensemble) == 0  # it must gain a quarter itself
 
 
+def test_no_ensemble_waives_the_margin_of_statistics_that_were_learned_from_draws():
+    rng = np.random.default_rng(3)
+    site = (rng.random(4000) < 0.2).astype(float)
+    fitted, ensemble = site.copy(), np.zeros(4000)
+    wrong = np.flatnonzero(site)
+    fitted[wrong[: 2 * len(wrong) // 5]] = 0.0  # two fifths less
+    losses = np.stack([site, fitted])
+    of_all = Scores(losses, losses, [0, 8], [True, False], [0.0, 0.5], is_fitted=[False, True], ensemble=ensemble)
+    assert of_all.choose() == 1
+    assert replace(of_all, is_waivable=[True, False]).choose() == 0
+    assert not of_all.is_harmless(1)  # which no ensemble waives, either way
+
+
 @pytest.mark.parametrize(
     ("counts", "is_alike", "margin"),
     [((150, 120, 90), True, MARGIN_OF_ALIKE), ((30, 120, 210), False, MARGIN)],

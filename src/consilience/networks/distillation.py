@@ -8,8 +8,9 @@ start included, so that distillation on inputs that are no good is dropped rathe
 
 With frozen statistics gamma / sqrt(var) multiplies every step: the learning rate that suits other networks ruins those
 with batch normalisation on any inputs. They train the head first, then all layers at a tenth of the rate. Where inputs
-are real, or images matched to the networks' statistics, batch normalisation may read the batch instead
-(``batch_statistics=True``), and its running statistics follow: then steps have the size that suits other networks.
+are real, or like real ones, or images matched to the networks' statistics, batch normalisation may read the batch
+instead (``batch_statistics=True``), and its running statistics follow: then steps have the size that suits other
+networks.
 """
 
 from __future__ import annotations

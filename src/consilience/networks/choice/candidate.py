@@ -71,6 +71,8 @@ class Candidate:
     is_eligible : bool
         Whether it may be returned: a site's own network may not where another width is asked for, and no network of
         another width than is asked for.
+    learned_drawn : bool
+        Whether its batch normalisation learned its statistics from drawn inputs.
     widths : mapping of str to int, optional
         Units of its groups, where these are more than were asked for. Default: None, it has the widths asked for.
     """
@@ -82,4 +84,5 @@ class Candidate:
     made: str = ""
     site: int | None = None
     is_eligible: bool = True
+    learned_drawn: bool = False
     widths: Mapping[str, int] | None = None

@@ -261,6 +261,7 @@ class Comparison:
             mean_gap,
             [candidate.effort.is_fitted for candidate in candidates],
             criterion.losses(ensemble) if criterion.is_labelled else None,
+            [not candidate.learned_drawn for candidate in candidates],
             self.inputs.is_alike,
         )
         chosen = choose(scores)
@@ -511,7 +512,8 @@ class Comparison:
             module = anchor(module, [aligned[i] for i in order], self.workshop.ordered.weights).module
         made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
         name = f"distill({start.name})"
-        return Candidate(name, Effort.DISTILLED, module, start.base, "; ".join(filter(None, made))), distilled
+        candidate = Candidate(name, Effort.DISTILLED, module, start.base, "; ".join(filter(None, made)))
+        return replace(candidate, learned_drawn=reads_batches and self.inputs.are_like_real), distilled
 
     def _learning_rate(self, start: Candidate, early: Rows, early_targets: torch.Tensor) -> float:
         """Return the rate at the start of a distillation: on matched images less, for a start that is near already."""

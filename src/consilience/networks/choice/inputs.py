@@ -29,6 +29,7 @@ from consilience.networks.choice.choose import (
     MARGIN,
     MARGIN_OF_ALIKE,
     MARGIN_OF_IMAGES,
+    MARGIN_OF_STATISTICS,
     MAX_SKEW_OF_ALIKE,
     TEXT_MARGIN,
 )
@@ -163,6 +164,8 @@ class ChoiceInputs:
 
     def margin_of(self, candidate: Candidate) -> float:
         """Return the margin of a candidate."""
+        if candidate.learned_drawn:
+            return MARGIN_OF_STATISTICS
         return self.fitted_margin if candidate.effort.is_fitted else self.margin
 
 

@@ -28,7 +28,8 @@ class Auto(Consensus):
     Parameters
     ----------
     steps : int, optional
-        Steps of Adam in each distillation; 0 for none. Default: 200, and 400 on images matched to batch normalisation.
+        Steps of Adam in each distillation; 0 for none. Default: 200, and 400 where batch normalisation reads
+        the statistics of batches of drawn inputs or matched images.
     n_inputs : int
         Inputs on which candidates are fitted; twice as many compare them. Default: 2000.
     max_seconds : float, optional

@@ -34,22 +34,23 @@ class Distill(Consensus):
     The start is the average, for networks of one start, else the matched network, or either refitted, by which answers
     most like the teacher; the teacher is the ensemble of all networks, by the counts of their classes where these are
     described, or estimated. Inputs are those given (``inputs=``), else drawn from what the sites describe (of images,
-    for networks with batch normalisation, then matched to it), else matched to batch normalisation; without any of
-    these it refuses. The network of the least divergence on inputs that
-    it was not trained on is returned, the start among them. ``target=`` may be any network with the same inputs and
-    outputs: of other widths, also smaller ones, or of another architecture, which starts from its own weights.
+    for networks with batch normalisation, then matched to it, unless the sites differ in their classes and drawn inputs
+    are like their own), else matched to batch normalisation; without any of these it refuses. The network of the least
+    divergence on inputs that it was not trained on is returned, the start among them. ``target=`` may be any network
+    with the same inputs and outputs: of other widths, also smaller ones, or of another architecture, which starts from
+    its own weights.
 
     The options of `Consensus` say how units are matched.
 
     Parameters
     ----------
     steps : int, optional
-        Steps of Adam at most. Default: 200 for a fused start, 400 on images matched to batch normalisation, 2000 for
-        narrower networks and other architectures.
+        Steps of Adam at most. Default: 200 for a fused start, 400 where batch normalisation reads the statistics of
+        batches of drawn inputs or matched images, 2000 for narrower networks and other architectures.
     learning_rate : float, optional
-        Adam's at the start; it falls linearly to 0, and on drawn inputs all layers of networks with batch normalisation
-        have a tenth of it. Default: 0.001 for a fused start (0.0003 on images matched to batch normalisation, where it
-        agrees with the ensemble on two thirds of them), 0.003 else.
+        Adam's at the start; it falls linearly to 0. Where batch normalisation keeps its statistics all layers have a
+        tenth of it, the head before them all of it. Default: 0.001 for a fused start (0.0003 on images matched to batch
+        normalisation, where it agrees with the ensemble on two thirds of them), 0.003 else.
     batch_size : int
         Inputs in a step. Default: 64.
     n_inputs : int
