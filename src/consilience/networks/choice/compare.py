@@ -193,7 +193,8 @@ class Comparison:
     def max_made(self) -> int:
         """Candidates that are made beside the sites', at most: averages, by factors, refitted, distilled, and wider."""
         n_wider = len(WIDER_FACTORS) if self.compares_wider else 0
-        return MAX_AVERAGES + MAX_KRONECKER + MAX_REFITTED + N_DISTILLED + n_wider
+        n_distilled = 2 * N_DISTILLED if self.inputs.draws_teach == "too" else N_DISTILLED
+        return MAX_AVERAGES + MAX_KRONECKER + MAX_REFITTED + n_distilled + n_wider
 
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""
@@ -390,14 +391,19 @@ class Comparison:
         fused = [candidate for candidate in candidates if candidate.site is None]
         if not self.options.steps or self._is_too_late("distill"):
             return
-        for start, stream in zip(self.best(fused, N_DISTILLED), rng.spawn(N_DISTILLED), strict=False):
-            name = f"distill({start.name})"
-            if self._is_too_late(name):
-                continue
-            with self._or_noted(name):
-                candidate, _ = self.distil(start, stream, steps=self.options.steps)
-                if candidate is not None:
-                    yield candidate
+        starts = list(zip(self.best(fused, N_DISTILLED), rng.spawn(N_DISTILLED), strict=False))
+        # Further ones that learn from draws look better on these than they are: only sites keep them out.
+        has_sites = any(candidate.site is not None and candidate.is_eligible for candidate in candidates)
+        learns_too = self.inputs.draws_teach == "too" and has_sites
+        for on_draws in (False, True) if learns_too else (False,):
+            for start, stream in starts:
+                name = _distilled_name(start, on_draws)
+                if self._is_too_late(name) or (on_draws and not has_batch_norm(start.module)):
+                    continue
+                with self._or_noted(name):
+                    candidate, _ = self.distil(start, stream, on_draws=on_draws, steps=self.options.steps)
+                    if candidate is not None:
+                        yield candidate
 
     @property
     def compares_wider(self) -> bool:
@@ -464,7 +470,13 @@ class Comparison:
         return [candidates[int(number)] for number in np.argsort(losses, kind="stable")[:count]]
 
     def distil(
-        self, start: Candidate, rng: np.random.Generator, *, is_anchored: bool = True, **options: Any
+        self,
+        start: Candidate,
+        rng: np.random.Generator,
+        *,
+        is_anchored: bool = True,
+        on_draws: bool = False,
+        **options: Any,
     ) -> tuple[Candidate | None, Distilled[nn.Module]]:
         """Return a candidate trained to answer as the ensemble, None where nothing was gained, and how training went.
 
@@ -479,20 +491,24 @@ class Comparison:
             Draws batches.
         is_anchored : bool, optional
             Whether the base has the models' layers, so that batch normalisation can have theirs. Default: True.
+        on_draws : bool, optional
+            Whether batch normalisation learns its statistics from drawn inputs, beside which there are better ones.
+            Default: not.
         **options
             Of `consilience.networks.distillation.distill`.
         """
         is_normed = has_batch_norm(start.module)
         fit, early, of_sites = self.inputs.fit, self.inputs.early, (self.on_fit, self.on_early)
-        if is_normed and self.inputs.images is not None:
+        if is_normed and self.inputs.images is not None and not on_draws:
             (fit, early), of_sites = self.inputs.images, self._on_images
-        reads_batches = is_normed and self.inputs.have_statistics
+        reads_batches = is_normed and (on_draws or self.inputs.have_statistics)
         targets, early_targets = (
             torch.as_tensor(_with_labels(self.teacher.answers(outputs, rows.inputs), rows))
             for outputs, rows in zip(of_sites, (fit, early), strict=True)
         )
         if options.get("learning_rate") is None:
-            options["learning_rate"] = self._learning_rate(start, early, early_targets)
+            rate = LEARNING_RATE if on_draws else self._learning_rate(start, early, early_targets)
+            options["learning_rate"] = rate
         distilled = distill(
             self._as_classifier(start.module),
             fit.inputs,
@@ -511,9 +527,11 @@ class Comparison:
             aligned, order = start.base.aligned_models, self.workshop.order
             module = anchor(module, [aligned[i] for i in order], self.workshop.ordered.weights).module
         made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
-        name = f"distill({start.name})"
+        name = _distilled_name(start, on_draws)
         candidate = Candidate(name, Effort.DISTILLED, module, start.base, "; ".join(filter(None, made)))
-        return replace(candidate, learned_drawn=reads_batches and self.inputs.are_like_real), distilled
+        return replace(
+            candidate, learned_drawn=is_normed and (on_draws or self.inputs.draws_teach == "alone")
+        ), distilled
 
     def _learning_rate(self, start: Candidate, early: Rows, early_targets: torch.Tensor) -> float:
         """Return the rate at the start of a distillation: on matched images less, for a start that is near already."""
@@ -546,6 +564,10 @@ class Comparison:
             yield
         except (InputError, UnsupportedError) as error:
             self.notes.append(f"{what} was left out: {reason_of(error)}")
+
+
+def _distilled_name(start: Candidate, on_draws: bool) -> str:
+    return f"distill({start.name}, drawn)" if on_draws else f"distill({start.name})"
 
 
 def _with_labels(answers: Array, rows: Rows) -> Array:

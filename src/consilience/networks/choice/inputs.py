@@ -77,11 +77,11 @@ on the images alone 80.6 (Fashion-MNIST, one pair)."""
 MAX_SHIFT = 1 / 14
 """Part of an axis by which images are shifted at most: one pixel of 14, of that measurement."""
 MAX_EXCESS_OF_STATISTICS = 0.075
-"""Mean excess of the sites' errors on inputs drawn as they describe them, up to which batch normalisation may learn its
-statistics from drawn inputs, where sites differ in their classes. Against matched images it gained 0.2 to 6.6 points in
-five ensembles of ResNet-8 with excesses of 0.01 to 0.06, and lost 1.5 in one of 0.10 (CIFAR-10). Of two alike networks
-of CIFAR-10 it made one that erred on 34 % of others of their kind instead of 62, and had 41 % of real images right
-instead of 44."""
+"""Mean excess of the sites' errors on inputs drawn as they describe them, up to which no images are matched for batch
+normalisation, which learns its statistics from drawn inputs where sites differ in their classes. Against matched images
+that gained 0.2 to 6.6 points in five ensembles of ResNet-8 with excesses of 0.01 to 0.06, and lost 1.5 in one of 0.10
+(CIFAR-10). Of two alike networks of CIFAR-10 it made one that erred on 34 % of others of their kind instead of 62, and
+had 41 % of real images right instead of 44."""
 MIN_BATCHED = 128
 """Given inputs from which batch normalisation may learn its statistics in a distillation: two batches, by hand."""
 _CUT = "max_seconds cut the matching of images"
@@ -89,6 +89,7 @@ _GIVEN_SHARES = (0.5, 0.1, 0.4)
 """Shares of given inputs to fit, to stop and to compare."""
 
 Source = Literal["given", "drawn", "matched"]
+DrawsTeach = Literal["nothing", "too", "alone"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +125,9 @@ class ChoiceInputs:
         it, and one that was fitted to such inputs.
     is_alike : bool
         Whether they are labelled, and sites have their classes alike.
-    are_like_real : bool
-        Whether batch normalisation may learn its statistics from drawn inputs (`MAX_EXCESS_OF_STATISTICS`).
+    draws_teach : {"nothing", "too", "alone"}
+        Whether batch normalisation learns its statistics from drawn inputs in no distillation, in further ones, or in
+        all (`MAX_EXCESS_OF_STATISTICS`).
     """
 
     fit: Rows
@@ -138,7 +140,7 @@ class ChoiceInputs:
     margin: float = MARGIN
     fitted_margin: float = MARGIN
     is_alike: bool = False
-    are_like_real: bool = False
+    draws_teach: DrawsTeach = "nothing"
 
     @property
     def to_distil(self) -> tuple[Rows, Rows]:
@@ -155,11 +157,12 @@ class ChoiceInputs:
         """Whether batch normalisation may learn its statistics from what its distillations train on."""
         if self.source == "given":
             return len(self.fit) >= MIN_BATCHED
-        return self.has_matched or self.are_like_real
+        return self.has_matched or self.draws_teach == "alone"
 
     def steps_for(self, module: nn.Module) -> int:
         """Return the steps of Adam in a distillation of a network on them, where the caller says none."""
-        reads_batches = self.source != "given" and self.have_statistics and has_batch_norm(module)
+        may_read = self.has_matched or self.draws_teach != "nothing"
+        reads_batches = self.source != "given" and may_read and has_batch_norm(module)
         return STEPS_OF_BATCHES if reads_batches else STEPS
 
     def margin_of(self, candidate: Candidate) -> float:
@@ -212,8 +215,9 @@ def choice_inputs(
     if drawn is not None:
         if not distils:
             return drawn
-        if _are_like_real(drawn, modules, sites, excess_rng):
-            return replace(drawn, are_like_real=True)
+        drawn = replace(drawn, draws_teach=_what_draws_teach(drawn, modules, sites, excess_rng))
+        if drawn.draws_teach == "alone":
+            return drawn
         return _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds)
     example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_norm, modules)):
@@ -229,23 +233,25 @@ def choice_inputs(
     return ChoiceInputs(copied, early, held, source="matched", notes=notes, margin=0.0, fitted_margin=MARGIN_OF_IMAGES)
 
 
-def _are_like_real(drawn: ChoiceInputs, modules: Sequence[nn.Module], sites: Sites, rng: np.random.Generator) -> bool:
-    """Return whether batch normalisation may learn its statistics from drawn inputs.
+def _what_draws_teach(
+    drawn: ChoiceInputs, modules: Sequence[nn.Module], sites: Sites, rng: np.random.Generator
+) -> DrawsTeach:
+    """Return whether batch normalisation learns its statistics from drawn inputs.
 
-    Where sites are known to differ in their classes, and err on inputs drawn as they describe them about as often as on
-    their own.
+    It does where sites are known to differ in their classes: alone, where they err on inputs drawn as they describe
+    them about as often as on their own.
     """
     is_known = drawn.fit.labels is not None and not drawn.is_alike and drawn.fit.inputs.is_floating_point()
     if not is_known or not all(map(has_batch_norm, modules)):
-        return False
+        return "nothing"
     if any(said is None or said.own_error is None for said in sites.descriptions):
-        return False
+        return "nothing"
     if outputs_of(modules[0], drawn.fit.inputs[:1]).shape[1] < 2:
-        return False
+        return "nothing"
     excesses = excess_errors(
         sites.descriptions, lambda site, inputs: outputs_of(modules[site], inputs), modules[0], rng
     )
-    return excesses.mean < MAX_EXCESS_OF_STATISTICS
+    return "alone" if excesses.mean < MAX_EXCESS_OF_STATISTICS else "too"
 
 
 def _with_images(
