@@ -3,10 +3,11 @@
 Networks of one start or of starts of their own are trained at sites that differ in their classes, describe themselves,
 and are fused by default: *by the rule*, under which batch normalisation learns its statistics from drawn inputs, alone
 where these are like real ones and in further candidates where they are not, and *on images*, under which they are
-distilled on images matched to it wherever there are any. A row has by how much more often the sites' networks err on inputs drawn as they describe them than on their own
-(the mean excess, which the rule looks at), and the accuracy in per cent on 5,000 test images: of the sites' networks,
-of their ensemble by counts, and of what each way chooses, in ``eval()``, in ``train()`` at batches of 128, and in
-``eval()`` after the statistics were measured anew on real images of the sites.
+distilled on images matched to it wherever there are any. A row has by how much more often the sites' networks err on
+inputs drawn as they describe them than on their own (the mean excess, which the rule looks at), and the accuracy in per
+cent on 5,000 test images: of the sites' networks, of their ensemble by counts, and of what each way chooses, in
+``eval()``, in ``train()`` at batches of 128, and in ``eval()`` after the statistics were measured anew on real images
+of the sites.
 
 ``tune`` cells set the largest excess and the number of steps; ``report`` cells, of other data sets, architectures,
 widths, scalings and rows, did not, but for three: those of CIFAR-10 with ResNet-8 of five and two sites showed that an

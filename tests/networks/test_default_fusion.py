@@ -259,6 +259,20 @@ def test_images_are_matched_beside_draws_only_for_distillation():
     assert any("no images were matched" in note for note in short.details["left_out"])
 
 
+def test_where_draws_are_unlike_real_inputs_batch_normalisation_learns_from_them_in_further_candidates(monkeypatch):
+    nets = [train(rows, 0, make_normed, steps=80) for rows in ROWS.values()]
+    sites = [cs.describe(net, (X[rows], Y[rows])) for net, rows in zip(nets, ROWS.values(), strict=True)]
+    alone = cs.fuse(sites, steps=5)
+    assert not any(name.endswith(", drawn)") for name in alone.candidates)
+    monkeypatch.setattr(inputs, "MAX_EXCESS_OF_STATISTICS", -1.0)
+    fusion = cs.fuse(sites)
+    assert sum(name.endswith(", drawn)") for name in fusion.candidates) == 2
+    assert fusion.details["chosen"].endswith(", drawn)")
+    assert accuracy(fusion.model) > max(map(accuracy, nets)) + 0.2
+    wider = cs.fuse(sites, steps=5, target_widths={"1": 8})  # where no site may be taken none keeps them out
+    assert not any(name.endswith(", drawn)") for name in wider.candidates)
+
+
 def test_no_images_are_matched_beside_draws_of_sites_whose_classes_differ(monkeypatch):
     sites = []
     for rows in ROWS.values():
