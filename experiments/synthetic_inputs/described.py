@@ -72,8 +72,8 @@ def settings() -> list[Setting]:
     return [*differ, *others]
 
 
-def results(cell: training.Cell) -> dict[str, Any]:
-    """Return the excess, and accuracies by both ways."""
+def results(cell: training.Cell, is_ordered: bool) -> dict[str, Any]:
+    """Return the excess, and accuracies by both ways; the images of a site may be ordered, digits before clothes."""
     x, y = cell.data.test
 
     def accuracy_of(ensemble: Any) -> float:
@@ -97,7 +97,13 @@ def results(cell: training.Cell) -> dict[str, Any]:
         cell.models[0],
         np.random.default_rng(0),
     )
-    real = torch.cat([torch.as_tensor(images)[:REAL_IMAGES] for images, _ in cell.data.sites])
+    order = np.random.default_rng(0)
+    real = torch.cat(
+        [
+            torch.as_tensor(images)[order.permutation(len(images)) if is_ordered else slice(None)][:REAL_IMAGES]
+            for images, _ in cell.data.sites
+        ]
+    )
     real = real[torch.randperm(len(real), generator=torch.Generator().manual_seed(0))]
 
     def fused() -> dict[str, Any]:
@@ -140,7 +146,7 @@ def main() -> None:
         if setting.name in whole["cells"] or not fnmatch(setting.name, arguments.cells):
             continue
         training.train_cell(setting, lambda line: sys.stdout.write(f"{line}\n"))
-        found = results(training.load_cell(setting))
+        found = results(training.load_cell(setting), is_ordered=setting.data == "digits_and_clothes")
         sys.stdout.write(f"{setting.name}: {found}\n")
         sys.stdout.flush()
         whole["cells"][setting.name] = found | {"setting": training.settings_of(setting)}
