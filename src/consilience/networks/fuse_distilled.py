@@ -2,7 +2,8 @@
 
 1. **Inputs** to train on, to stop by and to score on: given ones, draws from what sites describe, or images matched to
    batch normalisation (``choice.inputs``); networks with batch normalisation are trained on matched images where images
-   are described, too. Without any of these the networks are refused by name.
+   are described, too, unless sites differ and draws are like their inputs. Without any of these the networks are refused
+   by name.
 2. **Teacher**: the ensemble of all networks, by the counts of their classes where these are described, or estimated on
    matched images (``choice.teacher``).
 3. **Start**: the average for networks of one start, else the matched network, or either refitted: which has the least
@@ -10,7 +11,8 @@
    architecture from the weights that it came with; both have the statistics of batch normalisation measured on the
    inputs, since an average has none that fit.
 4. **Training** (``distillation``): the best network on the inputs to stop by is returned, the start among them. Batch
-   normalisation learns its statistics from given inputs and matched images; on drawn ones it is anchored afterwards.
+   normalisation learns its statistics from given inputs, matched images and draws that are like real inputs; on others
+   it is anchored afterwards.
 """
 
 from __future__ import annotations
