@@ -19,25 +19,20 @@ started again; ``--cells`` runs a part by name. ``tables.py`` makes the table of
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import sys
 import time
 import warnings
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 
 import numpy as np
 import torch
 from network_battery import training
 from network_battery.cells import Setting, plan
-from record import as_text, versions
 from synthetic_inputs import undescribed
 from torch import nn
 
@@ -135,24 +130,10 @@ def results(cell: training.Cell, is_ordered: bool) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run what is missing, and write ``described.json``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", default="*", help="names of the cells to run, with wildcards")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    whole: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cells": {}}
-    for setting in settings():
-        if setting.name in whole["cells"] or not fnmatch(setting.name, arguments.cells):
-            continue
-        training.train_cell(setting, lambda line: sys.stdout.write(f"{line}\n"))
-        found = results(training.load_cell(setting), is_ordered=setting.data == "digits_and_clothes")
-        sys.stdout.write(f"{setting.name}: {found}\n")
-        sys.stdout.flush()
-        whole["cells"][setting.name] = found | {"setting": training.settings_of(setting)}
-        whole["versions"] = versions()
-        RESULTS.write_text(as_text(whole))
+def results_of(setting: Setting) -> dict[str, Any]:
+    """Return the results of a cell whose networks are trained."""
+    return results(training.load_cell(setting), is_ordered=setting.data == "digits_and_clothes")
 
 
 if __name__ == "__main__":
-    main()
+    undescribed.run(__doc__, RESULTS, settings(), results_of)

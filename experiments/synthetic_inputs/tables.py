@@ -107,6 +107,12 @@ def many_networks_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _name_of(setting: dict[str, Any]) -> str:
+    """Return what a cell of the battery is called."""
+    division = "IID" if setting["skew"] == "IID" else f"Dirichlet {setting['skew']}"
+    return f"{setting['data'].replace('_', '-')}, {setting['sites']} sites, {setting['start']} start, {division}"
+
+
 UNDESCRIBED = RESULTS.with_name("undescribed.json")
 
 
@@ -120,8 +126,7 @@ def undescribed_table() -> str:
     cells = json.loads(UNDESCRIBED.read_text())["cells"].values()
     for cell in sorted(cells, key=lambda one: one["setting"]["half"], reverse=True):
         setting, skew, sites = cell["setting"], cell["skew"], cell["sites"]
-        division = "IID" if setting["skew"] == "IID" else f"Dirichlet {setting['skew']}"
-        name = f"{setting['data'].replace('_', '-')}, {setting['sites']} sites, {setting['start']} start, {division}"
+        name = _name_of(setting)
         wide = ", twice as wide" if setting["widths"][0] > 8 else ""
         ensembles = " / ".join(f"{cell['ensembles'][by]:.1f}" for by in ("equal", "estimated", "true"))
         taken = " (a site)" if cell["chosen"].startswith("site:") else ""
@@ -146,10 +151,7 @@ def described_table() -> str:
     cells = json.loads(DESCRIBED.read_text())["cells"].values()
     for cell in sorted(cells, key=lambda one: (one["setting"]["half"] == "report", one["excess"]["mean"])):
         setting, sites = cell["setting"], cell["sites"]
-        name = (
-            f"{setting['architecture']}, {setting['data'].replace('_', '-')}, {setting['sites']} sites, "
-            f"{setting['start']} start, Dirichlet {setting['skew']}"
-        )
+        name = f"{setting['architecture']}, {_name_of(setting)}"
         ways = []
         for way in ("rule", "images"):
             row = cell[way]

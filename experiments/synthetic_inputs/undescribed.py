@@ -20,6 +20,7 @@ import json
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -121,24 +122,24 @@ def results(cell: training.Cell) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run what is missing, and write ``undescribed.json``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run(description: str | None, path: Path, cells: list[Setting], results_of: Callable[[Setting], Any]) -> None:
+    """Run the cells that are asked for and missing in a file, and write it after each."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", default="*", help="names of the cells to run, with wildcards")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    whole: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cells": {}}
-    for setting in settings():
+    whole: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cells": {}}
+    for setting in cells:
         if setting.name in whole["cells"] or not fnmatch(setting.name, arguments.cells):
             continue
         training.train_cell(setting, lambda line: sys.stdout.write(f"{line}\n"))
-        found = results(training.load_cell(setting))
+        found = results_of(setting)
         sys.stdout.write(f"{setting.name}: {found}\n")
         sys.stdout.flush()
         whole["cells"][setting.name] = found | {"setting": training.settings_of(setting)}
         whole["versions"] = versions()
-        RESULTS.write_text(as_text(whole))
+        path.write_text(as_text(whole))
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, RESULTS, settings(), lambda setting: results(training.load_cell(setting)))

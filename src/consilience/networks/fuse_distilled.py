@@ -2,8 +2,8 @@
 
 1. **Inputs** to train on, to stop by and to score on: given ones, draws from what sites describe, or images matched to
    batch normalisation (``choice.inputs``); networks with batch normalisation are trained on matched images where images
-   are described, too, unless sites differ and draws are like their inputs. Without any of these the networks are refused
-   by name.
+   are described, too, unless sites differ and draws are like their inputs. Without any of these networks are refused by
+   name.
 2. **Teacher**: the ensemble of all networks, by the counts of their classes where these are described, or estimated on
    matched images (``choice.teacher``).
 3. **Start**: the average for networks of one start, else the matched network, or either refitted: which has the least

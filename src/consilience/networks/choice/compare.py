@@ -501,7 +501,8 @@ class Comparison:
         fit, early, of_sites = self.inputs.fit, self.inputs.early, (self.on_fit, self.on_early)
         if is_normed and self.inputs.images is not None and not on_draws:
             (fit, early), of_sites = self.inputs.images, self._on_images
-        reads_batches = is_normed and (on_draws or self.inputs.have_statistics)
+        learns_drawn = is_normed and (on_draws or self.inputs.draws_teach == "alone")
+        reads_batches = learns_drawn or (is_normed and self.inputs.have_statistics)
         targets, early_targets = (
             torch.as_tensor(_with_labels(self.teacher.answers(outputs, rows.inputs), rows))
             for outputs, rows in zip(of_sites, (fit, early), strict=True)
@@ -528,10 +529,9 @@ class Comparison:
             module = anchor(module, [aligned[i] for i in order], self.workshop.ordered.weights).module
         made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
         name = _distilled_name(start, on_draws)
-        candidate = Candidate(name, Effort.DISTILLED, module, start.base, "; ".join(filter(None, made)))
-        return replace(
-            candidate, learned_drawn=is_normed and (on_draws or self.inputs.draws_teach == "alone")
-        ), distilled
+        text = "; ".join(filter(None, made))
+        candidate = Candidate(name, Effort.DISTILLED, module, start.base, text, learned_drawn=learns_drawn)
+        return candidate, distilled
 
     def _learning_rate(self, start: Candidate, early: Rows, early_targets: torch.Tensor) -> float:
         """Return the rate at the start of a distillation: on matched images less, for a start that is near already."""
