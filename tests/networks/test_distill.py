@@ -249,3 +249,44 @@ def test_beside_another_architecture_the_models_are_as_they_came():
     for aligned, net in zip(distilled.aligned_models, nets().values(), strict=True):
         torch.testing.assert_close(aligned(x), net(x))
     assert [network.name for network in distilled.aligned] == list(nets())
+
+
+@cache
+def alike(make=None):
+    """Return networks of starts of their own that saw the same classes."""
+    return {f"site {start}": train(rows, start, make) for start, rows in enumerate(HALVES)}
+
+
+def test_sites_that_are_alike_start_from_the_network_of_one_and_go_half_of_the_way():
+    nets = alike(make_normed)
+    distilled = cs.fuse(nets, method="distill", example=X[:2])
+    chosen = distilled.details["chosen"]
+    assert chosen.startswith("distill(site:site ")
+    name = chosen[len("distill(site:") : -1]
+    steps = distilled.details["distillation"]["best_step"]
+    text = f"the network of {name}; distilled half of the way from the sites' ensemble, {steps} steps"
+    assert distilled.repaired == text
+    assert accuracy(distilled.model) > accuracy(nets[name]) - 0.01
+    # Its units are in the order of the fusion, as those of the aligned models are.
+    aligned = distilled.aligned_models[list(nets).index(name)].state_dict()
+    for key, values in distilled.model.state_dict().items():
+        if key.endswith("weight"):
+            assert 0 < float((values - aligned[key]).norm()) < 0.3 * float(values.norm())
+
+
+def test_no_site_that_saw_other_classes_is_a_start():
+    names = cs.fuse(described()).verdict.candidates
+    assert any(name.startswith("distill(") for name in names)
+    assert not any(name.startswith("distill(site:") for name in names)
+    of_alike = {
+        name: cs.describe(net, (X[rows], Y[rows])) for (name, net), rows in zip(alike().items(), HALVES, strict=True)
+    }
+    names = [name for name in cs.fuse(of_alike).verdict.candidates if name.startswith("distill(")]
+    assert len(names) == 3
+    assert sum(name.startswith("distill(site:") for name in names) == 1
+
+
+def test_a_network_of_another_width_starts_from_no_site():
+    wider = dict.fromkeys(cs.symmetry(next(iter(alike().values())), example=X[:2]).groups, 32)
+    distilled = cs.fuse(alike(), method="distill", inputs=UNLABELLED, example=X[:2], target_widths=wider)
+    assert "site:" not in distilled.details["chosen"]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import consilience as cs
-from consilience.networks.distillation import Distilled, distill, has_batch_norm
+from consilience.networks.distillation import Distilled, distill, halfway, has_batch_norm
 from tests.networks.test_heads import Recurrent, Transformer
 from tests.tolerances import ROUNDING
 
@@ -282,3 +282,29 @@ def test_targets_and_inputs_that_do_not_fit_are_refused(case):
 def test_a_network_without_parameters_to_train_is_refused():
     with pytest.raises(cs.InputError, match="has no parameters to train"):
         distilled(make().requires_grad_(False))
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_half_of_the_way_is_the_mean_of_all_that_training_moved(norm):
+    before = make(norm=norm)
+    after = distilled(before, batch_statistics=norm).module
+    kept = [raw(module) for module in (before, after)]
+    module = halfway(before, after)
+    for key, values in module.state_dict().items():
+        one, other = before.state_dict()[key], after.state_dict()[key]
+        torch.testing.assert_close(values, (one + other) / 2 if values.is_floating_point() else other)
+    assert not module.training
+    assert raw(halfway(before, before)) == raw(before)
+    assert [raw(module) for module in (before, after)] == kept
+
+
+def test_weights_that_are_shared_are_halved_once():
+    def tied():
+        first, last = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        last.weight = first.weight
+        return nn.Sequential(first, last)
+
+    before, after = tied(), tied()
+    module = halfway(before, after)
+    torch.testing.assert_close(module[0].weight, (before[0].weight + after[0].weight) / 2)
+    assert module[0].weight is module[1].weight

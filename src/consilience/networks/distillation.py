@@ -363,6 +363,23 @@ def _phases(
     return [(head, learning_rate, steps // 2), (*slow, steps - steps // 2)]
 
 
+def halfway(before: _Module, after: _Module) -> _Module:
+    """Return the mean of a network before and after training, its statistics of batch normalisation included.
+
+    On inputs unlike those of training it keeps most of what was right before.
+
+    References
+    ----------
+    Wortsman et al. (2022), "Robust fine-tuning of zero-shot models", equation (1) with a mixing coefficient of a half.
+    """
+    module, start, end = copy.deepcopy(after).eval(), before.state_dict(), after.state_dict()
+    with torch.no_grad():
+        for key, values in module.state_dict().items():
+            if values.is_floating_point():
+                values.copy_(torch.lerp(start[key], end[key], 0.5))
+    return module
+
+
 def has_batch_norm(module: nn.Module) -> bool:
     """Return whether a network has batch normalisation with running statistics."""
     return any(map(_keeps_statistics, module.modules()))

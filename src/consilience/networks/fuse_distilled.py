@@ -6,13 +6,13 @@
    name.
 2. **Teacher**: the ensemble of all networks, by the counts of their classes where these are described, or estimated on
    matched images (``choice.teacher``).
-3. **Start**: the average for networks of one start, else the matched network, or either refitted: which has the least
-   loss on the inputs to stop by. A narrower network starts from a transport into its widths, one of another
-   architecture from the weights that it came with; both have the statistics of batch normalisation measured on the
-   inputs, since an average has none that fit.
-4. **Training** (``distillation``): the best network on the inputs to stop by is returned, the start among them. Batch
-   normalisation learns its statistics from given inputs, matched images and draws that are like real inputs; on others
-   it is anchored afterwards.
+3. **Start**: the average for networks of one start, else the matched network, either refitted, or a site's own network:
+   which has the least loss on the inputs to stop by. A narrower network starts from a transport into its widths, one of
+   another architecture from the weights that it came with; both have the statistics of batch normalisation measured on
+   the inputs, since an average has none that fit.
+4. **Training** (``distillation``): the best network on the inputs to stop by is returned, the start among them; of a
+   site's own network the mean before and after. Batch normalisation learns its statistics from given inputs, matched
+   images and draws that are like real inputs; on others it is anchored afterwards.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def fuse_distilled(
         base = workshop.base_candidate
         starts = [replace(base, module=_with_own_statistics(base.module, comparison), made="transported")]
     else:
-        starts = [*comparison.averages(), *comparison.refitted(refit_rng)]
+        fused = [*comparison.averages(), *comparison.refitted(refit_rng)]
+        starts = comparison.starts([*comparison.site_candidates(), *fused])
     start = comparison.best(starts, 1)[0]
     candidate, distilled = comparison.distil(
         start,
@@ -225,10 +226,10 @@ def _record(distilled: Distilled[nn.Module]) -> dict[str, object]:
 
 def _judged(comparison: Comparison, start: Candidate, taken: Candidate) -> Choice:
     """Return the network that was taken, scored beside the start and the sites' own on inputs that no step saw."""
-    workshop = comparison.workshop
-    candidates = workshop.site_candidates()
-    candidates += [start] if taken is start else [start, taken]
-    return comparison.compare(candidates, lambda _: len(candidates) - 1)
+    candidates = comparison.workshop.site_candidates()
+    candidates += [candidate for candidate in (start, taken) if candidate.site is None and candidate not in candidates]
+    number = len(candidates) - 1 if taken.site is None else taken.site
+    return comparison.compare(candidates, lambda _: number)
 
 
 def _other_architecture(

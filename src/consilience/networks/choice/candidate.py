@@ -73,6 +73,8 @@ class Candidate:
         another width than is asked for.
     learned_drawn : bool
         Whether its batch normalisation learned its statistics from drawn inputs.
+    is_halfway : bool
+        Whether it is the mean of a site's own network and of what that became by distillation.
     widths : mapping of str to int, optional
         Units of its groups, where these are more than were asked for. Default: None, it has the widths asked for.
     """
@@ -85,4 +87,5 @@ class Candidate:
     site: int | None = None
     is_eligible: bool = True
     learned_drawn: bool = False
+    is_halfway: bool = False
     widths: Mapping[str, int] | None = None

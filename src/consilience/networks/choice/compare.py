@@ -31,7 +31,7 @@ from consilience.networks.classes.heads import class_heads, refit_head
 from consilience.networks.classes.logits import OneOutput, TwoClasses
 from consilience.networks.classes.probabilities import as_probabilities
 from consilience.networks.classes.shares import class_shares, class_skew
-from consilience.networks.distillation import Distilled, distill, has_batch_norm
+from consilience.networks.distillation import Distilled, distill, halfway, has_batch_norm
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.activation_joins import ActivationJoins
 from consilience.networks.methods.activation_slots import ActivationSlots
@@ -54,7 +54,7 @@ WIDER_FACTORS = (1.5, 2.0)
 """How many times as many units wider networks have. Refitted on matched images, four ResNet-8 of 84.7 % in the mean had
 74 % at their width, 81 at one and a half and 84 at twice of it."""
 N_DISTILLED = 2
-"""Candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
+"""Fused candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
 FAR_START, LEARNING_RATE_NEAR = 1 / 3, 3e-4
 """On matched images: the share on which a start disagrees with the ensemble beyond which it is far from it, and the
 rate of others. VGG11 of 84 to 86 % (disagreement 0.2) fell by 1 to 5 points at 1e-3 (three pairs; a fourth had 85.2,
@@ -193,13 +193,13 @@ class Comparison:
     def max_made(self) -> int:
         """Candidates that are made beside the sites', at most: averages, by factors, refitted, distilled, and wider."""
         n_wider = len(WIDER_FACTORS) if self.compares_wider else 0
-        n_distilled = 2 * N_DISTILLED if self.inputs.draws_teach == "too" else N_DISTILLED
+        n_distilled = 2 * N_DISTILLED if self.inputs.draws_teach == "too" else N_DISTILLED + 1
         return MAX_AVERAGES + MAX_KRONECKER + MAX_REFITTED + n_distilled + n_wider
 
     def choose(self) -> Choice:
         """Return all candidates with their scores, and the one to take."""
         n_steps = self.max_made
-        candidates = self._site_candidates()
+        candidates = self.site_candidates()
         n_sites = len(candidates)
         for candidate in self._made(candidates):
             candidates.append(candidate)
@@ -208,7 +208,7 @@ class Comparison:
         self.workshop.progress(n_steps, n_steps)
         return choice
 
-    def _site_candidates(self) -> list[Candidate]:
+    def site_candidates(self) -> list[Candidate]:
         """Return the sites' own networks; on matched images of sites that differ in their classes to compare only.
 
         There no site stands for all. One that holds the classes that most images are taken for agrees with the ensemble
@@ -387,16 +387,16 @@ class Comparison:
                 yield Candidate(f"{name}_head", Effort.REFITTED_HEAD, module, base, made)
 
     def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
-        """Yield the best candidates so far but sites', distilled from the ensemble."""
-        fused = [candidate for candidate in candidates if candidate.site is None]
+        """Yield the best candidates so far, distilled from the ensemble."""
         if not self.options.steps or self._is_too_late("distill"):
             return
-        starts = list(zip(self.best(fused, N_DISTILLED), rng.spawn(N_DISTILLED), strict=False))
+        starts = self.starts(candidates)
+        streams = rng.spawn(len(starts))
         # Further ones that learn from draws look better on these than they are: only sites keep them out.
         has_sites = any(candidate.site is not None and candidate.is_eligible for candidate in candidates)
         learns_too = self.inputs.draws_teach == "too" and has_sites
         for on_draws in (False, True) if learns_too else (False,):
-            for start, stream in starts:
+            for start, stream in zip(starts, streams, strict=True):
                 name = _distilled_name(start, on_draws)
                 if self._is_too_late(name) or (on_draws and not has_batch_norm(start.module)):
                     continue
@@ -462,6 +462,17 @@ class Comparison:
                     candidate = candidate if distilled is None else replace(distilled, name=name)
                 yield replace(candidate, is_eligible=False, widths=widths)
 
+    def starts(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates to distil: the best fused ones, and of sites that are alike the best one's own network.
+
+        What one of them says of inputs unlike made-up ones is better than what is fused of networks of starts of their
+        own; where sites differ in their classes none is near.
+        """
+        fused = [candidate for candidate in candidates if candidate.site is None]
+        sites = [candidate for candidate in candidates if candidate.site is not None and candidate.is_eligible]
+        may_start = self.workshop.has_equal_widths and self._are_classes_alike
+        return [*self.best(fused, N_DISTILLED), *self.best(sites if may_start else [], 1)]
+
     def best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
         """Return so many candidates of the least loss on the inputs to stop by."""
         early = self.inputs.early
@@ -481,7 +492,8 @@ class Comparison:
         """Return a candidate trained to answer as the ensemble, None where nothing was gained, and how training went.
 
         Half of a target is the drawn class where there is one. Batch normalisation that kept its statistics is anchored
-        afterwards.
+        afterwards. A site's own network goes half of the way: of two alike networks that moved -0.7 to 0.2 points (the
+        whole way -1.3 to 0), of four 0.2 to 0.8 (-0.7 to 0.8), on drawn inputs, matched images and real ones.
 
         Parameters
         ----------
@@ -510,8 +522,9 @@ class Comparison:
         if options.get("learning_rate") is None:
             rate = LEARNING_RATE if on_draws else self._learning_rate(start, early, early_targets)
             options["learning_rate"] = rate
+        student = start.module if start.site is None else self.workshop.aligned_module(start.site)
         distilled = distill(
-            self._as_classifier(start.module),
+            self._as_classifier(student),
             fit.inputs,
             targets,
             early.inputs,
@@ -524,13 +537,23 @@ class Comparison:
         if not distilled.best_step:
             return None, distilled
         module = distilled.module.network if isinstance(distilled.module, TwoClasses) else distilled.module
+        if start.site is not None:
+            module = halfway(student, module)
         if is_anchored and not reads_batches and has_batch_norm(module):  # steps moved gamma and beta
             aligned, order = start.base.aligned_models, self.workshop.order
             module = anchor(module, [aligned[i] for i in order], self.workshop.ordered.weights).module
-        made = [start.made, f"distilled from the sites' ensemble, {distilled.best_step} steps"]
-        name = _distilled_name(start, on_draws)
-        text = "; ".join(filter(None, made))
-        candidate = Candidate(name, Effort.DISTILLED, module, start.base, text, learned_drawn=learns_drawn)
+        before = start.made if start.site is None else f"the network of {self.workshop.ordered.names[start.site]}"
+        way = "distilled" if start.site is None else "distilled half of the way"
+        text = "; ".join(filter(None, [before, f"{way} from the sites' ensemble, {distilled.best_step} steps"]))
+        candidate = Candidate(
+            _distilled_name(start, on_draws),
+            Effort.DISTILLED,
+            module,
+            start.base,
+            text,
+            learned_drawn=learns_drawn,
+            is_halfway=start.site is not None,
+        )
         return candidate, distilled
 
     def _learning_rate(self, start: Candidate, early: Rows, early_targets: torch.Tensor) -> float:

@@ -28,6 +28,7 @@ from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import (
     MARGIN,
     MARGIN_OF_ALIKE,
+    MARGIN_OF_HALFWAY,
     MARGIN_OF_IMAGES,
     MARGIN_OF_STATISTICS,
     MAX_SKEW_OF_ALIKE,
@@ -169,6 +170,8 @@ class ChoiceInputs:
         """Return the margin of a candidate."""
         if candidate.learned_drawn:
             return MARGIN_OF_STATISTICS
+        if candidate.is_halfway and self.source == "matched":
+            return MARGIN_OF_HALFWAY
         return self.fitted_margin if candidate.effort.is_fitted else self.margin
 
 
