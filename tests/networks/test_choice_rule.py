@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import consilience as cs
 from consilience.networks.choice import compare
-from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, Scores
+from consilience.networks.choice.candidate import Candidate, Effort
+from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, MARGIN_OF_HALFWAY, MARGIN_OF_IMAGES, Scores
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredGap
+from consilience.networks.choice.inputs import ChoiceInputs, Rows
 from tests.networks.described_nets import perceptron, rows
 
 
@@ -168,6 +171,21 @@ def test_more_is_asked_of_what_was_fitted_where_sites_have_their_classes_alike(c
     assert scores.is_alike is is_alike
     asked = set(zip(scores.is_fitted, scores.margins, strict=True))
     assert asked == {(True, margin), (False, MARGIN)}
+
+
+@pytest.mark.parametrize(
+    ("source", "is_halfway", "margin"),
+    [
+        ("matched", True, MARGIN_OF_HALFWAY),
+        ("matched", False, MARGIN_OF_IMAGES),
+        ("drawn", True, MARGIN_OF_IMAGES),
+    ],
+)
+def test_half_of_the_way_from_a_site_less_is_asked_on_matched_images(source, is_halfway, margin):
+    rows = Rows(torch.zeros(2, 3))
+    inputs = ChoiceInputs(rows, rows, rows, source=source, fitted_margin=MARGIN_OF_IMAGES)
+    candidate = Candidate("distill(site:lund)", Effort.DISTILLED, None, None, is_halfway=is_halfway)
+    assert inputs.margin_of(candidate) == margin
 
 
 def test_only_what_was_fitted_needs_its_margin_for_harm_to_be_excluded():
