@@ -166,7 +166,30 @@ def described_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+HALFWAY = RESULTS.with_name("halfway.json")
+SHARES = ("0.25", "0.5", "1")
+
+
+def halfway_table() -> str:
+    """Return what a site's network gains on the way to its distilled one, on test images and on made-up inputs."""
+    lines = [
+        "| half | networks; inputs | site | best / mean site | ensemble | a quarter of the way | half | all of it "
+        "| gain of half of the way on such inputs |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    rows = json.loads(HALFWAY.read_text())["rows"]
+    for row in sorted(rows, key=lambda one: one["half"] == "report"):
+        ways = [row[f"{share} of the way"] for share in SHARES]
+        gains = " | ".join(f"{way['accuracy'] - row['site']:+.1f}" for way in ways)
+        lines.append(
+            f"| {row['half']} | {row['name']} | {row['site']:.1f} | {row['best_site']:.1f} / {row['mean_site']:.1f} | "
+            f"{row['ensemble']:.1f} | {gains} | {100 * ways[1]['gain']:.0f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "halfway": halfway_table,
     "convolutions": convolutions_table,
     "many-networks": many_networks_table,
     "undescribed": undescribed_table,

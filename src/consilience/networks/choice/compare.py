@@ -465,13 +465,24 @@ class Comparison:
     def starts(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates to distil: the best fused ones, and of sites that are alike the best one's own network.
 
-        What one of them says of inputs unlike made-up ones is better than what is fused of networks of starts of their
-        own; where sites differ in their classes none is near.
+        On real inputs that is above what is fused of networks of starts of their own.
         """
         fused = [candidate for candidate in candidates if candidate.site is None]
         sites = [candidate for candidate in candidates if candidate.site is not None and candidate.is_eligible]
-        may_start = self.workshop.has_equal_widths and self._are_classes_alike
-        return [*self.best(fused, N_DISTILLED), *self.best(sites if may_start else [], 1)]
+        return [*self.best(fused, N_DISTILLED), *self.best(sites if self._may_start_from_site else [], 1)]
+
+    @property
+    def _may_start_from_site(self) -> bool:
+        """Whether a site's own network is near the ensemble: where sites have their classes alike.
+
+        Where these are neither told nor estimated, the sites' mean answers on the inputs to fit on stand for them.
+        """
+        if not self.classifies or not self.workshop.has_equal_widths:
+            return False
+        if self.sites.class_counts is not None:
+            return self._are_classes_alike
+        answers = np.stack([as_probabilities(of_site).mean(axis=0) for of_site in self.on_fit])  # (J, C)
+        return bool(class_skew(answers) < MAX_ESTIMATED_SKEW_OF_ALIKE)
 
     def best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
         """Return so many candidates of the least loss on the inputs to stop by."""
