@@ -195,10 +195,21 @@ def test_a_constant_in_the_head_of_one_site_changes_no_answer(nets, described):
     assert torch.allclose(ours, theirs, atol=1e-4)
 
 
+def test_a_site_that_saw_other_classes_is_no_start(fusion):
+    assert not any(name.startswith("distill(site:") for name in fusion.candidates)
+    halves = [~HELD & (torch.arange(len(X)) % 2 == site) for site in range(2)]
+    alike = {f"site {n}": cs.describe(train(rows, n), (X[rows], Y[rows])) for n, rows in enumerate(halves)}
+    names = [name for name in cs.fuse(alike, steps=25).verdict.candidates if name.startswith("distill(")]
+    assert len(names) == 3
+    assert sum(name.startswith("distill(site:") for name in names) == 1
+
+
 def test_unlabelled_inputs_are_split_to_fit_and_to_compare(nets):
     fusion = cs.fuse(nets, example=X[:2], inputs=X[HELD][:300])
     assert fusion.verdict.criterion.startswith("disagreement")
     assert fusion.verdict.harmless is None
+    # Nobody says the classes; the answers on these inputs tell that sites differ in them.
+    assert not any(name.startswith("distill(site:") for name in fusion.candidates)
     few = cs.fuse(nets, example=X[:2], inputs=X[:2])
     assert "2 inputs are too few to compare candidates on" in few.verdict.text
 

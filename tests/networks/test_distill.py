@@ -274,19 +274,6 @@ def test_sites_that_are_alike_start_from_the_network_of_one_and_go_half_of_the_w
             assert 0 < float((values - aligned[key]).norm()) < 0.3 * float(values.norm())
 
 
-def test_no_site_that_saw_other_classes_is_a_start():
-    # Of sites that say nothing the answers on given inputs tell.
-    for names in (cs.fuse(described()).candidates, cs.fuse(nets(), inputs=UNLABELLED, example=X[:2]).candidates):
-        assert any(name.startswith("distill(") for name in names)
-        assert not any(name.startswith("distill(site:") for name in names)
-    of_alike = {
-        name: cs.describe(net, (X[rows], Y[rows])) for (name, net), rows in zip(alike().items(), HALVES, strict=True)
-    }
-    names = [name for name in cs.fuse(of_alike).verdict.candidates if name.startswith("distill(")]
-    assert len(names) == 3
-    assert sum(name.startswith("distill(site:") for name in names) == 1
-
-
 def test_a_network_of_another_width_starts_from_no_site():
     wider = dict.fromkeys(cs.symmetry(next(iter(alike().values())), example=X[:2]).groups, 32)
     distilled = cs.fuse(alike(), method="distill", inputs=UNLABELLED, example=X[:2], target_widths=wider)

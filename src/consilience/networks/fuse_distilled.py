@@ -6,10 +6,11 @@
    name.
 2. **Teacher**: the ensemble of all networks, by the counts of their classes where these are described, or estimated on
    matched images (``choice.teacher``).
-3. **Start**: the average for networks of one start, else the matched network, either refitted, or a site's own network:
-   which has the least loss on the inputs to stop by. A narrower network starts from a transport into its widths, one of
-   another architecture from the weights that it came with; both have the statistics of batch normalisation measured on
-   the inputs, since an average has none that fit.
+3. **Start**: the average for networks of one start, else the matched network, either refitted, or, where sites have
+   their classes alike, one of their own: which has the least loss on the inputs to stop by; what was fitted to made-up
+   inputs needs the margin over a site's own network that it needs to be taken (``choice.choose``). A narrower network
+   starts from a transport into its widths, one of another architecture from the weights that it came with; both have
+   the statistics of batch normalisation measured on the inputs, since an average has none that fit.
 4. **Training** (``distillation``): the best network on the inputs to stop by is returned, the start among them; of a
    site's own network the mean before and after. Batch normalisation learns its statistics from given inputs, matched
    images and draws that are like real inputs; on others it is anchored afterwards.
@@ -146,14 +147,13 @@ def fuse_distilled(
     comparison = Comparison(workshop, inputs, candidate_rng, started, options)
     refit_rng, batch_rng = candidate_rng.spawn(2)
     if other is not None:
-        starts = [_other_architecture(models, sites, other, comparison)]
+        start = _other_architecture(models, sites, other, comparison)
     elif is_narrower:
         base = workshop.base_candidate
-        starts = [replace(base, module=_with_own_statistics(base.module, comparison), made="transported")]
+        start = replace(base, module=_with_own_statistics(base.module, comparison), made="transported")
     else:
         fused = [*comparison.averages(), *comparison.refitted(refit_rng)]
-        starts = comparison.starts([*comparison.site_candidates(), *fused])
-    start = comparison.best(starts, 1)[0]
+        start = comparison.start([*comparison.site_candidates(), *fused])
     candidate, distilled = comparison.distil(
         start,
         batch_rng,

@@ -471,6 +471,15 @@ class Comparison:
         sites = [candidate for candidate in candidates if candidate.site is not None and candidate.is_eligible]
         return [*self.best(fused, N_DISTILLED), *self.best(sites if self._may_start_from_site else [], 1)]
 
+    def start(self, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the one candidate to distil: the best of these, and no fitted one that may not be taken for a site."""
+        starts = self.starts(candidates)
+        best = self.best(starts, 1)[0]
+        sites = [candidate for candidate in starts if candidate.site is not None]
+        if sites and best.effort.is_fitted:
+            return self.compare([*sites, best]).taken
+        return best
+
     @property
     def _may_start_from_site(self) -> bool:
         """Whether a site's own network is near the ensemble: where sites have their classes alike.
