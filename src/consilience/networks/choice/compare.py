@@ -20,7 +20,7 @@ from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
 from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE, MAX_SKEW_OF_ALIKE, Scores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
-from consilience.networks.choice.excess_errors import excess_errors
+from consilience.networks.choice.excess_errors import ExcessErrors, excess_errors
 from consilience.networks.choice.inputs import ChoiceInputs, Rows
 from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
 from consilience.networks.choice.sites import Sites
@@ -288,20 +288,25 @@ class Comparison:
 
         By candidate, 0 of those that are no site's own; and the mean over the observations of all sites.
         """
-        descriptions = self.workshop.ordered.descriptions
+        gaps = self._excesses.of_sites
+        of_candidates = [0.0 if candidate.site is None else gaps[candidate.site] for candidate in candidates]
+        return of_candidates, self._excesses.mean
+
+    @cached_property
+    def _excesses(self) -> ExcessErrors:
+        """By how much more often sites' networks err on inputs drawn as their site describes them than on its own."""
         excesses = excess_errors(
-            descriptions,
+            self.workshop.ordered.descriptions,
             lambda site, inputs: self._outputs(self.workshop.modules[site], Rows(inputs)),
             self.workshop.plain_modules[0],
             self.rng,
         )
-        gaps, mean = excesses.of_sites, excesses.mean
-        if mean > MAX_GAP_UNSAID:
+        if excesses.mean > MAX_GAP_UNSAID:
             self.notes.append(
-                f"inputs drawn from descriptions are unlike real ones: on them the sites' networks err {mean:.1%} more "
-                "often than on the sites' own"
+                f"inputs drawn from descriptions are unlike real ones: on them the sites' networks err "
+                f"{excesses.mean:.1%} more often than on the sites' own"
             )
-        return [0.0 if candidate.site is None else gaps[candidate.site] for candidate in candidates], mean
+        return excesses
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
