@@ -91,10 +91,10 @@ def measured(fuse: Callable[[], object], accuracy: Callable[[nn.Module], float])
         start = comparison.starts(sites)[-1]
         with patch.object(compare, "halfway", lambda _, after: after):
             candidate, distilled = comparison.distil(start, np.random.default_rng(0), steps=comparison.options.steps)
-        after = start.module if candidate is None else candidate.module
+        before = start.module
+        after = before if candidate is None else candidate.module
         criterion = comparison._criterion(comparison.inputs.held, comparison.on_held)
         held = comparison.inputs.held
-        before = comparison.workshop.aligned_module(start.site)
         of_site = criterion.losses(comparison._outputs(before, held))
         row.update(
             site=accuracy(before),

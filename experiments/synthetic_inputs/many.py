@@ -9,8 +9,8 @@ images, in evaluation mode.
 
 Needs ``fashion_mnist.npz`` in the folder ``CONSILIENCE_DATA``; trained networks are kept in ``CONSILIENCE_CACHE`` as
 those of ``convolutions.py``. Writes ``many.json`` beside this file after every row, so that the run may be stopped and
-started again. ``--train`` only trains, ``--only`` takes cases, ``--rows`` rows, ``--again`` computes anew what is
-there. ``tables.py`` makes the table of docs/synthetic_inputs.md.
+started again. ``--train`` only trains, ``--only`` takes cases, ``--rows`` and ``--exact`` rows, ``--again`` computes
+anew what is there. ``tables.py`` makes the table of docs/synthetic_inputs.md.
 """
 
 from __future__ import annotations
@@ -180,6 +180,7 @@ def main() -> None:
     parser.add_argument("--train", action="store_true", help="train networks, compute nothing")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--rows", default="", help="rows whose names contain this")
+    parser.add_argument("--exact", default="", help="the one row of this name")
     parser.add_argument("--again", action="store_true", help="compute rows that are there anew")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -208,7 +209,8 @@ def main() -> None:
         for name, make in rows_of(case).items():
             key = {"case": str(case), "row": name}
             is_there = any(key.items() <= row.items() for row in results["rows"])
-            if arguments.rows not in name or (is_there and not arguments.again):
+            is_asked = name == arguments.exact if arguments.exact else arguments.rows in name
+            if not is_asked or (is_there and not arguments.again):
                 continue
             row = key | make()
             sys.stdout.write(f"{row}\n")

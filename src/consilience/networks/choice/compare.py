@@ -547,9 +547,8 @@ class Comparison:
         if options.get("learning_rate") is None:
             rate = LEARNING_RATE if on_draws else self._learning_rate(start, early, early_targets)
             options["learning_rate"] = rate
-        student = start.module if start.site is None else self.workshop.aligned_module(start.site)
         distilled = distill(
-            self._as_classifier(student),
+            self._as_classifier(start.module),
             fit.inputs,
             targets,
             early.inputs,
@@ -563,10 +562,13 @@ class Comparison:
             return None, distilled
         module = distilled.module.network if isinstance(distilled.module, TwoClasses) else distilled.module
         if start.site is not None:
-            module = halfway(student, module)
+            module = halfway(start.module, module)
         if is_anchored and not reads_batches and has_batch_norm(module):  # steps moved gamma and beta
-            aligned, order = start.base.aligned_models, self.workshop.order
-            module = anchor(module, [aligned[i] for i in order], self.workshop.ordered.weights).module
+            models, weights = [start.module], np.ones(1)
+            if start.site is None:
+                aligned = start.base.aligned_models
+                models, weights = [aligned[i] for i in self.workshop.order], self.workshop.ordered.weights
+            module = anchor(module, models, weights).module
         before = start.made if start.site is None else f"the network of {self.workshop.ordered.names[start.site]}"
         way = "distilled" if start.site is None else "distilled half of the way"
         text = "; ".join(filter(None, [before, f"{way} from the sites' ensemble, {distilled.best_step} steps"]))

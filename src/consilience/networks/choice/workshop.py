@@ -103,11 +103,6 @@ class Workshop:
         most = MAX_DISTANCE_OF_COPIES * (1.0 - float(weights @ weights))
         return all(quality.distance <= most for quality in self.base.quality.values())
 
-    def aligned_module(self, number: int) -> nn.Module:
-        """Return the network of a site, by its number in canonical order, with its units in the order of the base."""
-        aligned: nn.Module = self.base.module_of(self.base.aligned[self.order[number]])
-        return aligned
-
     @property
     def base_candidate(self) -> Candidate:
         """The base as a candidate."""
