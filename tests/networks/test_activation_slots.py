@@ -188,11 +188,11 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
     taken, site = (rng.random(2000) < share for share in (0.4, 0.5))
     half, twice = (taken & (rng.random(2000) < share) for share in (0.7, 0.69))
 
-    def choice(*losses):
+    def choice(*losses, is_halfway=False, margin=0.0):
         base = of_four
         candidates = [
             Candidate("site:a", Effort.SITE, None, base, site=0),
-            Candidate("refit", Effort.REFITTED, None, base),
+            Candidate("refit", Effort.REFITTED, None, base, is_halfway=is_halfway),
             *(
                 Candidate(f"{n}", Effort.REFITTED, None, base, is_eligible=False, widths={"0": n})
                 for n, _ in enumerate(losses, 12)
@@ -200,13 +200,18 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
         ]
         stacked = np.stack([site, taken, *losses]).astype(float)
         is_site = [candidate.site is not None for candidate in candidates]
-        scores = Scores(stacked, stacked, [int(c.effort) for c in candidates], is_site)
+        margins = [margin] * len(candidates)
+        scores = Scores(stacked, stacked, [int(c.effort) for c in candidates], is_site, margins)
         return Choice(tuple(candidates), 1, Disagreement(np.eye(2)[np.zeros(2000, dtype=int)]), scores)
 
     assert choice(half, twice).wider.widths == {"0": 12}  # of two that are as good
     assert choice(taken, twice).wider.widths == {"0": 13}
     assert choice(taken, taken).wider is None
     assert choice().wider is None
+    # Over a network that went half of the way from a site's own the margin is needed that is needed over a site's.
+    assert choice(half, twice, margin=0.45).wider.widths == {"0": 12}
+    assert choice(half, twice, is_halfway=True, margin=0.25).wider.widths == {"0": 12}
+    assert choice(half, twice, is_halfway=True, margin=0.45).wider is None
     sites = Sites(("a",), np.ones(1), (None,), False)
     with_wider, without = verdict_of(choice(half, twice), sites), verdict_of(choice(), sites)
     assert "target_widths=fusion.details['wider_widths']" in with_wider.remedy

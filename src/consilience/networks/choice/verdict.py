@@ -89,8 +89,8 @@ class Choice:
     def wider(self) -> Candidate | None:
         """The narrowest network of more units that is better than the one taken; None where there is none.
 
-        By two standard errors, and the margin where it is a site's own network that was taken. Of those that one
-        standard error does not tell from the best of them the narrowest.
+        By two standard errors, and the margin where it is a site's own network that was taken, or half of the way from
+        one. Of those that one standard error does not tell from the best of them the narrowest.
         """
         scores = self.scores
         if scores is None:
@@ -100,7 +100,8 @@ class Choice:
             if candidate.widths is None:
                 continue
             excess, error = scores.excess(self.chosen, number)
-            share = 0.0 if scores.margins is None or self.taken.site is None else scores.margins[number]
+            is_of_site = self.taken.site is not None or self.taken.is_halfway
+            share = scores.margins[number] if is_of_site and scores.margins is not None else 0.0
             if excess > STANDARD_ERRORS_OF_HARM * error + share * scores.means[self.chosen]:
                 better.append(number)
         if not better:
