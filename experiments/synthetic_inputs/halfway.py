@@ -14,7 +14,6 @@ after every row, so that the run may be stopped and started again; ``--rows`` ru
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import sys
 import warnings
@@ -35,6 +34,7 @@ from torch import nn
 import consilience as cs
 from consilience.networks.choice import compare
 from consilience.networks.choice.compare import Comparison
+from consilience.networks.distillation import part_way
 
 RESULTS = Path(__file__).with_suffix(".json")
 SHARES = (0.25, 0.5, 1.0)
@@ -89,7 +89,7 @@ def measured(fuse: Callable[[], object], accuracy: Callable[[nn.Module], float])
     def choose(comparison: Comparison) -> None:
         sites = comparison.site_candidates()
         start = comparison.starts(sites)[-1]
-        with patch.object(compare, "halfway", lambda _, after: after):
+        with patch.object(compare, "part_way", lambda _, after: after):
             candidate, distilled = comparison.distil(start, np.random.default_rng(0), steps=comparison.options.steps)
         before = start.module
         after = before if candidate is None else candidate.module
@@ -104,7 +104,7 @@ def measured(fuse: Callable[[], object], accuracy: Callable[[nn.Module], float])
             best_step=distilled.best_step,
         )
         for share in SHARES:
-            module = mixed(before, after, share)
+            module = part_way(before, after, share)
             gain = of_site - criterion.losses(comparison._outputs(module, held))
             error = gain.std(ddof=1) / len(gain) ** 0.5
             row[f"{share:g} of the way"] = {
@@ -121,14 +121,6 @@ def measured(fuse: Callable[[], object], accuracy: Callable[[nn.Module], float])
         except DoneError:
             return row
     raise RuntimeError("the fusion compared nothing")
-
-
-def mixed(before: nn.Module, after: nn.Module, share: float) -> nn.Module:
-    """Return the network so much of the way from one to another."""
-    module, start, end = copy.deepcopy(after).eval(), before.state_dict(), after.state_dict()
-    state = {key: torch.lerp(start[key], end[key], share) if end[key].is_floating_point() else end[key] for key in end}
-    module.load_state_dict(state)
-    return module
 
 
 def of_pair(number: int, group: str, row: str) -> tuple[str, Callable[[], dict[str, Any]]]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import consilience as cs
-from consilience.networks.distillation import Distilled, distill, halfway, has_batch_norm
+from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
 from tests.networks.test_heads import Recurrent, Transformer
 from tests.tolerances import ROUNDING
 
@@ -289,12 +289,13 @@ def test_half_of_the_way_is_the_mean_of_all_that_training_moved(norm):
     before = make(norm=norm)
     after = distilled(before, batch_statistics=norm).module
     kept = [raw(module) for module in (before, after)]
-    module = halfway(before, after)
+    module = part_way(before, after)
     for key, values in module.state_dict().items():
         one, other = before.state_dict()[key], after.state_dict()[key]
         torch.testing.assert_close(values, (one + other) / 2 if values.is_floating_point() else other)
     assert not module.training
-    assert raw(halfway(before, before)) == raw(before)
+    assert raw(part_way(before, before)) == raw(before)
+    assert raw(part_way(before, after, 1.0)) == raw(after)
     assert [raw(module) for module in (before, after)] == kept
 
 
@@ -305,6 +306,6 @@ def test_weights_that_are_shared_are_halved_once():
         return nn.Sequential(first, last)
 
     before, after = tied(), tied()
-    module = halfway(before, after)
+    module = part_way(before, after)
     torch.testing.assert_close(module[0].weight, (before[0].weight + after[0].weight) / 2)
     assert module[0].weight is module[1].weight

@@ -363,20 +363,21 @@ def _phases(
     return [(head, learning_rate, steps // 2), (*slow, steps - steps // 2)]
 
 
-def halfway(before: _Module, after: _Module) -> _Module:
-    """Return the mean of a network before and after training, its statistics of batch normalisation included.
+def part_way(before: _Module, after: _Module, share: float = 0.5) -> _Module:
+    """Return the network so much of the way from one before training to what it became, by default their mean.
 
-    On inputs unlike those of training it keeps most of what was right before.
+    Statistics of batch normalisation go the same way. On inputs unlike those of training it keeps most of what was
+    right before.
 
     References
     ----------
-    Wortsman et al. (2022), "Robust fine-tuning of zero-shot models", equation (1) with a mixing coefficient of a half.
+    Wortsman et al. (2022), "Robust fine-tuning of zero-shot models", equation (1) with the share as mixing coefficient.
     """
     module, start, end = copy.deepcopy(after).eval(), before.state_dict(), after.state_dict()
     with torch.no_grad():
         for key, values in module.state_dict().items():
             if values.is_floating_point():
-                values.copy_(torch.lerp(start[key], end[key], 0.5))
+                values.copy_(torch.lerp(start[key], end[key], share))
     return module
 
 

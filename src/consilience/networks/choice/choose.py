@@ -74,9 +74,10 @@ normalisation, where sites have their classes alike. Over seven ensembles such g
 points, and it kept a site, rightly, in three more that did not shape it (docs/synthetic_inputs.md). Where classes
 differ no site stands for all, and none may be chosen."""
 MARGIN_OF_HALFWAY = 0.2
-"""As `MARGIN_OF_IMAGES`, of the mean of a site's network and of what it became by distillation. Two networks gained
-0.08 to 0.17 on images and were 0.1 to 0.3 points worse, four gained 0.24 to 0.28 and were 0.6 to 0.8 better (two
-ResNet-8, two VGG11, four ResNet-8; first pairs of experiments/synthetic_inputs)."""
+"""As `MARGIN_OF_IMAGES`, of the mean of a site's network and of what it became by distillation. Pairs gained 0.03 to
+0.14 on images and moved -0.3 to 0.1 points, four ResNet-8 gained 0.28 and 0.8 points. Of ensembles that did not shape
+it: two pairs 0.15 and 0.16 for -0.3 and 0.3 points, eight and four other ResNet-8 0.27 for 0.8 and 0.2, five in the
+battery 0.25 for -0.7, which were not taken (experiments/synthetic_inputs/halfway.py, experiments/network_battery)."""
 MAX_ESTIMATED_SKEW_OF_ALIKE = 0.2
 """The same where counts of classes are estimated on matched images: of one distribution they had 0.04 and 0.06, the
 mildest of those that differed 0.32. Of ensembles that did not shape it: 0.03 and 0.06; 0.22, where the fused network
