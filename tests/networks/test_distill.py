@@ -278,3 +278,15 @@ def test_a_network_of_another_width_starts_from_no_site():
     wider = dict.fromkeys(cs.symmetry(next(iter(alike().values())), example=X[:2]).groups, 32)
     distilled = cs.fuse(alike(), method="distill", inputs=UNLABELLED, example=X[:2], target_widths=wider)
     assert "site:" not in distilled.details["chosen"]
+
+
+def test_of_networks_that_answer_the_same_classes_the_one_nearest_to_the_ensemble_is_the_start():
+    nets = {}
+    for scale in (0.5, 0.7, 1.0):
+        nets[f"times {scale}"] = net = copy.deepcopy(next(iter(alike().values())))
+        with torch.no_grad():
+            net[2].weight *= scale
+            net[2].bias *= scale
+    fusion = cs.fuse(nets, inputs=UNLABELLED, example=X[:2], steps=5)
+    starts = [name for name in fusion.verdict.candidates if name.startswith("distill(site:")]
+    assert starts == ["distill(site:times 0.7)"]

@@ -499,11 +499,12 @@ class Comparison:
         return bool(class_skew(answers) < MAX_ESTIMATED_SKEW_OF_ALIKE)
 
     def best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-        """Return so many candidates of the least loss on the inputs to stop by."""
+        """Return so many candidates of the least loss on the inputs to stop by, ties broken by the criterion's rule."""
         early = self.inputs.early
         criterion = self._criterion(early, self.on_early)
-        losses = [float(criterion.losses(self._outputs(c.module, early)).mean()) for c in candidates]
-        return [candidates[int(number)] for number in np.argsort(losses, kind="stable")[:count]]
+        outputs = [self._outputs(candidate.module, early) for candidate in candidates]
+        losses, ties = ([float(by(of).mean()) for of in outputs] for by in (criterion.losses, criterion.ties))
+        return [candidates[int(number)] for number in np.lexsort((ties, losses))[:count]]
 
     def distil(
         self,
