@@ -191,7 +191,7 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
     def choice(*losses, is_halfway=False, margin=0.0):
         base = of_four
         candidates = [
-            Candidate("site:a", Effort.SITE, None, base, site=0),
+            Candidate("site:a", Effort.SITE, None, base, sites=(0,)),
             Candidate("refit", Effort.REFITTED, None, base, is_halfway=is_halfway),
             *(
                 Candidate(f"{n}", Effort.REFITTED, None, base, is_eligible=False, widths={"0": n})

@@ -66,15 +66,16 @@ class Candidate:
         The fusion by averaging that it was made from; of a site, the one that it was compared with.
     made : str
         How it was made of `base`; empty where it is the average itself.
-    site : int, optional
-        The number of the site whose network it is.
+    sites : tuple of int
+        The numbers of the sites whose own networks it is: one, or several beside each other. Default: of none.
     is_eligible : bool
         Whether it may be returned: a site's own network may not where another width is asked for, and no network of
         another width than is asked for.
     learned_drawn : bool
         Whether its batch normalisation learned its statistics from drawn inputs.
     is_halfway : bool
-        Whether it is the mean of a site's own network and of what that became by distillation.
+        Whether it is the mean of sites' own networks, one or several beside each other, and of what these became by
+        distillation.
     widths : mapping of str to int, optional
         Units of its groups, where these are more than were asked for. Default: None, it has the widths asked for.
     """
@@ -84,8 +85,13 @@ class Candidate:
     module: Any
     base: NetworkFusion
     made: str = ""
-    site: int | None = None
+    sites: tuple[int, ...] = ()
     is_eligible: bool = True
     learned_drawn: bool = False
     is_halfway: bool = False
     widths: Mapping[str, int] | None = None
+
+    @property
+    def site(self) -> int | None:
+        """The number of the site whose network it is, unchanged; None for all others."""
+        return self.sites[0] if len(self.sites) == 1 else None

@@ -2,10 +2,11 @@
 
 Candidates that were fitted to drawn inputs do better on others of their kind than on real ones. So a candidate counts
 only where it is better than the best site's own network by a standard error of the paired difference and by a margin, a
-share of that network's loss; where none is, the site's own network is taken. The margin is waived where the ensemble of
-all sites, which was fitted to nothing, is clearly better than that network as well. Of candidates that count, and whose
-losses on the same n held-out inputs differ by no more than one standard error from the least, the one of least effort
-is taken: an average before a matched one, and so on. Of equal effort, the one that breaks ties best.
+share of that network's loss; where none is, the site's own network is taken. On images matched to batch normalisation
+several of these beside each other, in a network that is as wide, count as one. The margin is waived where the ensemble
+of all sites, which was fitted to nothing, is clearly better than that network as well. Of candidates that count, and
+whose losses on the same n held-out inputs differ by no more than one standard error from the least, the one of least
+effort is taken: an average before a matched one, and so on. Of equal effort, the one that breaks ties best.
 
 Drawn inputs stand for real ones as far as sites' networks err as often on those drawn as their site describes them as
 they do on their own. Half of the excess is a least margin, too, and all of it for candidates that were fitted where
@@ -100,6 +101,8 @@ class Scores:
         Effort of each candidate.
     is_site : sequence of bool
         Whether it is a site's own network.
+    stands_for_sites : sequence of bool, optional
+        Whether what was fitted needs its margin over it, as over a site's own network. Default: `is_site`.
     margins : sequence of float, optional
         By candidate, the share of a site's loss by which it must be better than it. Default: 0.
     gaps : sequence of float, optional
@@ -135,6 +138,7 @@ class Scores:
     ensemble: Array | None = None
     is_waivable: Sequence[bool] | None = None
     is_alike: bool = False
+    stands_for_sites: Sequence[bool] | None = None
 
     @property
     def means(self) -> Array:
@@ -150,8 +154,9 @@ class Scores:
         """Return the number of the candidate to take."""
         means = self.means
         eligible = [k for k in range(len(means)) if self.is_eligible is None or self.is_eligible[k]]
-        sites = [k for k in eligible if self.is_site[k]]
-        pool = [k for k in eligible if not self.is_site[k]]
+        stands_for_sites = self.is_site if self.stands_for_sites is None else self.stands_for_sites
+        sites = [k for k in eligible if stands_for_sites[k]]
+        pool = [k for k in eligible if not stands_for_sites[k]]
         if sites:
             site = self.best_site(sites)
             pool = [k for k in pool if self.counts(k, site)]

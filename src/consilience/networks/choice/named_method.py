@@ -65,7 +65,7 @@ def with_verdict(
         if inputs is None or inputs.held.labels is None:
             return fusion
         candidates = [
-            Candidate(f"site:{name}", Effort.SITE, module, fusion, site=number)
+            Candidate(f"site:{name}", Effort.SITE, module, fusion, sites=(number,))
             for number, (name, module) in enumerate(zip(workshop.ordered.names, workshop.modules, strict=True))
         ]
         candidates.append(Candidate(method.name, Effort.MATCHED, fusion.model, fusion))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from consilience.networks.fusion import NetworkFusion
 from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.baselines import NetworkAverage
+from consilience.networks.methods.side_by_side import SideBySide
 from consilience.networks.repair_fusion import replace_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
@@ -79,10 +80,14 @@ class Workshop:
         return self.modules
 
     @cached_property
+    def units(self) -> Mapping[str, int]:
+        """Units of every group of the fused network."""
+        return target_units(self.models, self.method, self.arguments)
+
+    @cached_property
     def has_equal_widths(self) -> bool:
         """Whether all networks have the widths of the fused one."""
-        units = target_units(self.models, self.method, self.arguments)
-        return all(dict(network.units) == units for network in self.models.networks)
+        return all(dict(network.units) == self.units for network in self.models.networks)
 
     @cached_property
     def is_common_start(self) -> bool:
@@ -154,6 +159,18 @@ class Workshop:
         )
         return fusion
 
+    def beside(self, sites: Sequence[int]) -> NetworkFusion:
+        """Return the networks of some sites, numbers in the canonical order, beside each other in the fused network.
+
+        The weights of all stay those of the call, also of networks that have no place.
+        """
+        weights = np.zeros(len(self.order))
+        chosen = [self.order[site] for site in sites]
+        weights[chosen] = self.sites.weights[chosen] / self.sites.weights[chosen].sum()
+        fusion = replace(self, sites=replace(self.sites, weights=weights)).averaged(SideBySide())
+        pairs = zip(fusion.inputs, self.sites.weights.tolist(), strict=True)
+        return replace(fusion, inputs=tuple(replace(of_site, weight=weight) for of_site, weight in pairs))
+
     def widened(self, factor: float) -> dict[str, int]:
         """Return the units of every group that may have another width, so many times those of the networks."""
         networks, groups = self.models.networks, self.models.symmetry.all_groups
@@ -168,7 +185,7 @@ class Workshop:
         is_eligible = self.arguments.target is None and self.arguments.target_widths is None
         modules = self.modules if self.models.template is not None else [None] * len(self.order)
         return [
-            Candidate(f"site:{name}", Effort.SITE, module, self.base, site=number, is_eligible=is_eligible)
+            Candidate(f"site:{name}", Effort.SITE, module, self.base, sites=(number,), is_eligible=is_eligible)
             for number, (name, module) in enumerate(zip(self.ordered.names, modules, strict=True))
         ]
 

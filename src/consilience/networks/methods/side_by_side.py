@@ -1,0 +1,57 @@
+"""The networks of some sites beside each other in one wider network, which computes the mean of what they answer.
+
+Every unit has a place of its own. Weights between units of different networks are zero, and layers that make what all
+networks answer average over them (``networks.method``), so nothing is fitted and nothing matched: over J networks of
+equal widths a network of J times these is their ensemble, with means of logits. Networks of weight zero have no place.
+Groups that layers mix, such as layer normalisation, can have no other width, and so no room for two networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from consilience.core.progress import Progress
+from consilience.errors import UnsupportedError
+from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
+from consilience.networks.symmetry.transport import Injection, Transport
+
+
+@dataclass(frozen=True)
+class SideBySide(NetworkMethod):
+    """Put the networks that have a weight beside each other in one wider network.
+
+    The default fusion makes candidates by it; it has no name among the methods.
+    """
+
+    name: ClassVar[str] = "side_by_side"
+    summary: ClassVar[str] = "put networks beside each other in a wider one, which answers their mean"
+    needs: ClassVar[str] = "networks of one architecture, and as many units as those of all that have a weight"
+    gives: ClassVar[str] = "one network"
+    paper: ClassVar[str] = "none"
+    widths: ClassVar[bool] = True
+
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        """Return transports to places of their own; those of networks of weight zero share the first ones.
+
+        Raises
+        ------
+        UnsupportedError
+            Where there are fewer places than units.
+        """
+        placed = dict.fromkeys(ensemble.target_units, 0)  # units so far
+        transports: list[Mapping[str, Transport]] = []
+        for network, weight in zip(ensemble.networks, ensemble.weights.tolist(), strict=True):
+            moves: dict[str, Transport] = {}
+            for group, width in ensemble.target_units.items():
+                n_units = network.units[group]
+                first = placed[group] if weight > 0 else 0
+                if first + n_units > width:
+                    raise UnsupportedError(f"group {group} has no room for the units of {network.name} beside others'")
+                moves[group] = Injection(np.arange(first, first + n_units), width)
+                placed[group] += n_units if weight > 0 else 0
+            transports.append(moves)
+        return Alignment(tuple(transports))

@@ -1,0 +1,118 @@
+"""Networks beside each other in one wider network, as method and as candidate of the default."""
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import consilience as cs
+from consilience.networks.choice.candidate import Effort
+from consilience.networks.choice.choose import Scores
+from consilience.networks.methods.side_by_side import SideBySide
+from tests.networks.test_default_fusion import HELD, X, Y, accuracy, train
+from tests.networks.zoo import ZOO
+
+ROUNDING = 1e-4
+PARTS = [~HELD & (torch.arange(len(X)) % 4 == part) for part in range(3)]
+
+
+def widths_of(net, example, factor):
+    return {group: factor * width for group, width in cs.symmetry(net, example=example).groups.items()}
+
+
+def make():
+    layers, before = [nn.Unflatten(1, (1, 8, 8))], 1
+    for width, stride in ((8, 1), (12, 1), (16, 2)):
+        layers += [nn.Conv2d(before, width, 3, stride, 1), nn.BatchNorm2d(width), nn.ReLU()]
+        before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
+
+
+@cache
+def nets():
+    """Return networks with batch normalisation of starts of their own, which saw all classes."""
+    return {f"site {n}": train(rows, n, make) for n, rows in enumerate(PARTS)}
+
+
+def answers(net, x):
+    with torch.no_grad():
+        return net(x)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "vgg11", "resnet18", "depthwise"])
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (0.2, 0.8)])
+def test_the_wide_network_answers_the_mean_of_the_networks(name, weights):
+    entry = ZOO[name]
+    first, second, example = entry.module(0), entry.module(1), entry.inputs()
+    widths = widths_of(first, example, 2)
+    fused = cs.fuse([first, second], SideBySide(), example=example, target_widths=widths, weights=weights).model
+    x = entry.inputs(1)
+    mean = weights[0] * answers(first, x) + weights[1] * answers(second, x)
+    torch.testing.assert_close(answers(fused, x), mean, rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_a_network_of_weight_zero_has_no_place():
+    entry = ZOO["resnet18"]
+    modules, example = [entry.module(seed) for seed in range(3)], entry.inputs()
+    options = {"example": example, "target_widths": widths_of(modules[0], example, 2), "weights": (1, 0, 1)}
+    fused = cs.fuse(modules, SideBySide(), **options).model
+    mean = (answers(modules[0], example) + answers(modules[2], example)) / 2
+    torch.testing.assert_close(answers(fused, example), mean, rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_too_narrow_a_network_is_refused():
+    entry = ZOO["mlp"]
+    modules, example = [entry.module(seed) for seed in range(3)], entry.inputs()
+    with pytest.raises(cs.errors.UnsupportedError, match="no room for the units of model 2"):
+        cs.fuse(modules, SideBySide(), example=example, target_widths=widths_of(modules[0], example, 2))
+
+
+def test_a_wider_network_of_the_default_is_as_good_as_sites_beside_each_other():
+    single = list(nets().values())
+    fusion = cs.fuse(nets(), example=X[:2], target_widths=widths_of(single[0], X[:2], 2), steps=5)
+    beside = fusion.candidates["side_by_side"]
+    pairs = [(a, b) for number, a in enumerate(single) for b in single[number + 1 :]]
+    gaps = [float((answers(beside, X) - (answers(a, X) + answers(b, X)) / 2).abs().max()) for a, b in pairs]
+    assert min(gaps) < 1e-3
+    assert fusion.details["chosen"] in ("side_by_side", "distill(side_by_side)")
+    assert accuracy(fusion.model) > max(map(accuracy, single)) - 0.01
+    # What the sites count stays said, also of the one that has no place.
+    assert [of_site.weight for of_site in fusion.inputs] == pytest.approx([1 / 3] * 3)
+
+
+def test_distillation_starts_from_sites_beside_each_other_and_goes_half_of_the_way():
+    widths = widths_of(next(iter(nets().values())), X[:2], 2)
+    fusion = cs.fuse(nets(), "distill", example=X[:2], target_widths=widths, steps=5)
+    assert fusion.details["chosen"] == "distill(side_by_side)"
+    assert re.match(
+        r"the networks of site \d and site \d beside each other; distilled half of the way", fusion.repaired
+    )
+
+
+def test_at_the_width_of_the_sites_there_is_none():
+    assert "side_by_side" not in cs.fuse(nets(), example=X[:2], steps=0).candidates
+
+
+def test_where_classes_differ_matched_images_judge_no_two_of_three():
+    parts = [~HELD & (low <= Y) & (low + 4 > Y) for low in (0, 3, 6)]
+    skewed = {f"site {n}": train(rows, n, make) for n, rows in enumerate(parts)}
+    for factor, is_there in ((2, False), (3, True)):
+        widths = widths_of(skewed["site 0"], X[:2], factor)
+        fusion = cs.fuse(skewed, example=X[:2], target_widths=widths, steps=0)
+        assert ("side_by_side" in fusion.candidates) is is_there
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.3, 0), (0.6, 1)])
+def test_what_was_fitted_needs_its_margin_over_what_stands_for_sites(gain, chosen):
+    rng = np.random.default_rng(0)
+    beside = rng.random(4000) < 0.4
+    fitted = beside & (rng.random(4000) < 1 - gain)
+    losses = np.stack([beside, fitted]).astype(float)
+    efforts = [Effort.SIDE_BY_SIDE, Effort.REFITTED]
+    for stands, expected in (([True, False], chosen), (None, 1)):
+        scores = Scores(losses, losses, efforts, [False, False], [0.0, 0.45], stands_for_sites=stands)
+        assert scores.choose() == expected
+        assert not scores.is_harmless(1)  # no site's own network was compared
