@@ -188,13 +188,21 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
     taken, site = (rng.random(2000) < share for share in (0.4, 0.5))
     half, twice = (taken & (rng.random(2000) < share) for share in (0.7, 0.69))
 
-    def choice(*losses, is_halfway=False, margin=0.0):
+    def choice(*losses, is_halfway=False, margin=0.0, are_wider_halfway=False):
         base = of_four
         candidates = [
             Candidate("site:a", Effort.SITE, None, base, sites=(0,)),
             Candidate("refit", Effort.REFITTED, None, base, is_halfway=is_halfway),
             *(
-                Candidate(f"{n}", Effort.REFITTED, None, base, is_eligible=False, widths={"0": n})
+                Candidate(
+                    f"{n}",
+                    Effort.DISTILLED,
+                    None,
+                    base,
+                    is_eligible=False,
+                    is_halfway=are_wider_halfway,
+                    widths={"0": n},
+                )
                 for n, _ in enumerate(losses, 12)
             ),
         ]
@@ -212,6 +220,7 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
     assert choice(half, twice, margin=0.45).wider.widths == {"0": 12}
     assert choice(half, twice, is_halfway=True, margin=0.25).wider.widths == {"0": 12}
     assert choice(half, twice, is_halfway=True, margin=0.45).wider is None
+    assert choice(half, twice, is_halfway=True, margin=0.45, are_wider_halfway=True).wider.widths == {"0": 12}
     sites = Sites(("a",), np.ones(1), (None,), False)
     with_wider, without = verdict_of(choice(half, twice), sites), verdict_of(choice(), sites)
     assert "target_widths=fusion.details['wider_widths']" in with_wider.remedy

@@ -90,7 +90,8 @@ class Choice:
         """The narrowest network of more units that is better than the one taken; None where there is none.
 
         By two standard errors, and the margin where it is a site's own network that was taken, or half of the way from
-        one. Of those that one standard error does not tell from the best of them the narrowest.
+        one, unless the wider one went half of the way too. Of those that one standard error does not tell from the best
+        of them the narrowest.
         """
         scores = self.scores
         if scores is None:
@@ -100,8 +101,9 @@ class Choice:
             if candidate.widths is None:
                 continue
             excess, error = scores.excess(self.chosen, number)
-            is_of_site = self.taken.site is not None or self.taken.is_halfway
-            share = scores.margins[number] if is_of_site and scores.margins is not None else 0.0
+            # Of two that went half of the way none looks better than it is beside the other.
+            needs_margin = self.taken.site is not None or (self.taken.is_halfway and not candidate.is_halfway)
+            share = scores.margins[number] if needs_margin and scores.margins is not None else 0.0
             if excess > STANDARD_ERRORS_OF_HARM * error + share * scores.means[self.chosen]:
                 better.append(number)
         if not better:
