@@ -116,3 +116,19 @@ def test_what_was_fitted_needs_its_margin_over_what_stands_for_sites(gain, chose
         scores = Scores(losses, losses, efforts, [False, False], [0.0, 0.45], stands_for_sites=stands)
         assert scores.choose() == expected
         assert not scores.is_harmless(1)  # no site's own network was compared
+
+
+def test_where_nothing_tells_of_inputs_a_wider_network_holds_the_sites_of_the_most_observations():
+    entry = ZOO["mlp"]
+    models = {name: entry.module(seed) for seed, name in enumerate(("few", "many", "more"))}
+    example = entry.inputs()
+    widths = widths_of(models["few"], example, 2)
+    said = {
+        name: cs.describe(net, n_observations=n) for (name, net), n in zip(models.items(), (10, 300, 500), strict=True)
+    }
+    fusion = cs.fuse(said, example=example, target_widths=widths)
+    assert fusion.details["chosen"] == "side_by_side"
+    mean = (300 * answers(models["many"], example) + 500 * answers(models["more"], example)) / 800
+    torch.testing.assert_close(answers(fusion.model, example), mean, rtol=ROUNDING, atol=ROUNDING)
+    assert [of_site.weight for of_site in fusion.inputs] == pytest.approx([10 / 810, 300 / 810, 500 / 810])
+    assert fusion.verdict.code == "no_inputs"

@@ -17,7 +17,7 @@ two classes together, as ``networks.classes.heads`` does, so that it is a candid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -55,10 +55,9 @@ class BayesianWorkshop(Workshop):
         return [self.models.module(self.models.networks[i]) for i in self.order]
 
     @cached_property
-    def has_equal_widths(self) -> bool:
-        """Whether all networks have the widths that the caller asks for, or one width."""
-        units = target_units(self.models, NetworkAverage(), self.arguments)
-        return all(dict(network.units) == units for network in self.models.networks)
+    def units(self) -> Mapping[str, int]:
+        """Units of every group that the caller asks for, else of the widest network."""
+        return target_units(self.models, NetworkAverage(), self.arguments)
 
     @cached_property
     def base(self) -> BayesianFusion:
@@ -79,6 +78,9 @@ class BayesianWorkshop(Workshop):
     def side_by_side(self) -> BayesianFusion:
         """KL-fusion that merges no units."""
         return self.averaged(replace(self.method.matching, regularization=0.0))
+
+    def side_by_side_candidate(self, order: Sequence[int]) -> None:
+        """Return none: KL-fusion says the width of posteriors beside each other itself."""
 
     @cached_property
     def numbered(self) -> BayesianFusion:

@@ -337,28 +337,16 @@ class Comparison:
             with self._or_noted("fisher"):
                 fusion = workshop.averaged(FisherMerging())
                 yield Candidate("fisher", Effort.FISHER, fusion.model, fusion)
-        with self._or_noted("side_by_side"):
-            yield from self._side_by_side(workshop)
+        if not workshop.has_equal_widths:
+            with self._or_noted("side_by_side"):
+                yield from self._side_by_side(workshop)
 
     def _side_by_side(self, workshop: Workshop) -> Iterator[Candidate]:
-        """Yield the best sites' own networks beside each other, as many as a wider network has room for, at least two.
-
-        Where it has room for all they are their ensemble, with means of logits.
-        """
-        if workshop.has_equal_widths:
-            return
-        room, chosen = workshop.units, list[int]()
-        networks = [workshop.models.networks[i] for i in workshop.order]
-        for candidate in self.best(self.workshop.site_candidates(), len(networks)):
-            (site,) = candidate.sites
-            left = {group: n_free - networks[site].units[group] for group, n_free in room.items()}
-            if min(left.values()) >= 0 and workshop.ordered.weights[site] > 0:
-                room, chosen = left, [*chosen, site]
-        stand_for_all = len(chosen) == len(networks) or self._sites_stand_for_all
-        if len(chosen) > 1 and stand_for_all:
-            fusion, sites = workshop.beside(chosen), tuple(sorted(chosen))
-            made = f"the networks of {' and '.join(workshop.ordered.names[site] for site in sites)} beside each other"
-            yield Candidate("side_by_side", Effort.SIDE_BY_SIDE, fusion.model, fusion, made, sites)
+        """Yield the best sites' own networks beside each other, where a wider network has room for at least two."""
+        sites = self.workshop.site_candidates()
+        candidate = workshop.side_by_side_candidate([of.sites[0] for of in self.best(sites, len(sites))])
+        if candidate is not None and (len(candidate.sites) == len(sites) or self._sites_stand_for_all):
+            yield candidate
 
     def _with_class_heads(self, module: nn.Module, shares: Array) -> nn.Module:
         """Return a copy of the base whose head has the rows of the sites' heads, by their shares in each class.

@@ -159,17 +159,34 @@ class Workshop:
         )
         return fusion
 
-    def beside(self, sites: Sequence[int]) -> NetworkFusion:
-        """Return the networks of some sites, numbers in the canonical order, beside each other in the fused network.
+    def side_by_side_candidate(self, order: Sequence[int]) -> Candidate | None:
+        """Return the networks of some sites beside each other; None where there is no room for two.
 
-        The weights of all stay those of the call, also of networks that have no place.
+        Over as many as there is room for the network is their ensemble, with means of logits. The weights of all sites
+        stay those of the call, also of those that have no place.
+
+        Parameters
+        ----------
+        order : sequence of int
+            Sites, by their numbers in the canonical order: who is to have room first.
         """
-        weights = np.zeros(len(self.order))
-        chosen = [self.order[site] for site in sites]
-        weights[chosen] = self.sites.weights[chosen] / self.sites.weights[chosen].sum()
+        if self.has_equal_widths:
+            return None
+        room, chosen = self.units, list[int]()
+        for site in order:
+            units = self.models.networks[self.order[site]].units
+            left = {group: n_free - units[group] for group, n_free in room.items()}
+            if min(left.values()) >= 0 and self.ordered.weights[site] > 0:
+                room, chosen = left, sorted([*chosen, site])
+        if len(chosen) < 2:
+            return None
+        weights, placed = np.zeros(len(self.order)), [self.order[site] for site in chosen]
+        weights[placed] = self.sites.weights[placed] / self.sites.weights[placed].sum()
         fusion = replace(self, sites=replace(self.sites, weights=weights)).averaged(SideBySide())
         pairs = zip(fusion.inputs, self.sites.weights.tolist(), strict=True)
-        return replace(fusion, inputs=tuple(replace(of_site, weight=weight) for of_site, weight in pairs))
+        fusion = replace(fusion, inputs=tuple(replace(of_site, weight=weight) for of_site, weight in pairs))
+        made = f"the networks of {' and '.join(self.ordered.names[site] for site in chosen)} beside each other"
+        return Candidate("side_by_side", Effort.SIDE_BY_SIDE, fusion.model, fusion, made, tuple(chosen))
 
     def widened(self, factor: float) -> dict[str, int]:
         """Return the units of every group that may have another width, so many times those of the networks."""
@@ -213,7 +230,9 @@ class Workshop:
         below the best site in the mean, the base 15. Where nobody says anything, the average of networks of one start;
         of starts of their own the matched one where these are copies but for little, else the network of one site,
         whichever: matched averages of convolutional networks have 23 to 45 % where each network has 79 to 85
-        (docs/synthetic_inputs.md). Where the caller gives weights, the base.
+        (docs/synthetic_inputs.md). In a wider network those of the most beside each other: of four
+        and of eight LeNets in twice the width 70.4 and 70.8 %, the matched average 67.1 and 62.7. Where the caller
+        gives weights, the base.
         """
         notes: tuple[str, ...] = ()
         if self.information is not None:
@@ -225,7 +244,11 @@ class Workshop:
         reach = self.reach
         candidates = [] if reach is None or is_safe else [c for c in self.site_candidates() if c.is_eligible]
         if reach is None or not candidates:
-            return self.finish(Choice((self.base_candidate,), 0, reason=reason, remedy=remedy, notes=notes))
+            beside = None
+            if reach is not None and not is_safe:
+                beside = self.side_by_side_candidate(np.argsort(-reach, kind="stable").tolist())
+            only = (beside or self.base_candidate,)
+            return self.finish(Choice(only, 0, reason=reason, remedy=remedy, notes=notes))
         if counts is None and self.ordered.n_observations is None:
             notes = (*notes, "Of networks of starts of their own any one is likely better than their average")
         return self.finish(Choice(tuple(candidates), int(np.argmax(reach)), reason=reason, remedy=remedy, notes=notes))
