@@ -11,7 +11,7 @@ from torch import nn
 import consilience as cs
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import Scores
-from consilience.networks.choice.criterion import Disagreement
+from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import Choice, verdict_of
 from consilience.networks.methods.activation_slots import ActivationSlots, match_to_slots
@@ -188,7 +188,7 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
     taken, site = (rng.random(2000) < share for share in (0.4, 0.5))
     half, twice = (taken & (rng.random(2000) < share) for share in (0.7, 0.69))
 
-    def choice(*losses, is_halfway=False, margin=0.0, are_wider_halfway=False):
+    def choice(*losses, is_halfway=False, margin=0.0, are_wider_halfway=False, mean_gap=None):
         base = of_four
         candidates = [
             Candidate("site:a", Effort.SITE, None, base, sites=(0,)),
@@ -209,8 +209,15 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
         stacked = np.stack([site, taken, *losses]).astype(float)
         is_site = [candidate.site is not None for candidate in candidates]
         margins = [margin] * len(candidates)
-        scores = Scores(stacked, stacked, [int(c.effort) for c in candidates], is_site, margins)
-        return Choice(tuple(candidates), 1, Disagreement(np.eye(2)[np.zeros(2000, dtype=int)]), scores)
+        efforts = [int(c.effort) for c in candidates]
+        scores = Scores(stacked, stacked, efforts, is_site, margins, mean_gap=mean_gap or 0.0)
+        classes = np.zeros(2000, dtype=int)
+        return Choice(
+            tuple(candidates),
+            1,
+            Disagreement(np.eye(2)[classes]) if mean_gap is None else ErrorOnLabels(classes),
+            scores,
+        )
 
     assert choice(half, twice).wider.widths == {"0": 12}  # of two that are as good
     assert choice(taken, twice).wider.widths == {"0": 13}
@@ -221,6 +228,9 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
     assert choice(half, twice, is_halfway=True, margin=0.25).wider.widths == {"0": 12}
     assert choice(half, twice, is_halfway=True, margin=0.45).wider is None
     assert choice(half, twice, is_halfway=True, margin=0.45, are_wider_halfway=True).wider.widths == {"0": 12}
+    # Where labels judge, what drawn inputs cannot tell takes its place: here 0.05 or 0.2 of a gain of 0.12.
+    assert choice(half, twice, is_halfway=True, margin=0.45, mean_gap=0.05).wider.widths == {"0": 12}
+    assert choice(half, twice, is_halfway=True, margin=0.45, mean_gap=0.2).wider is None
     sites = Sites(("a",), np.ones(1), (None,), False)
     with_wider, without = verdict_of(choice(half, twice), sites), verdict_of(choice(), sites)
     assert "target_widths=fusion.details['wider_widths']" in with_wider.remedy

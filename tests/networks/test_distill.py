@@ -277,7 +277,9 @@ def test_sites_that_are_alike_start_from_the_network_of_one_and_go_half_of_the_w
 def test_a_network_of_another_width_starts_from_no_site():
     wider = dict.fromkeys(cs.symmetry(next(iter(alike().values())), example=X[:2]).groups, 32)
     distilled = cs.fuse(alike(), method="distill", inputs=UNLABELLED, example=X[:2], target_widths=wider)
-    assert "site:" not in distilled.details["chosen"]
+    chosen = distilled.details["chosen"]
+    assert "site:" not in chosen
+    assert "side_by_side" not in chosen
 
 
 def test_of_networks_that_answer_the_same_classes_the_one_nearest_to_the_ensemble_is_the_start():

@@ -31,6 +31,10 @@ def make():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
 
 
+def plain(width=16):
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+
 @cache
 def nets():
     """Return networks with batch normalisation of starts of their own, which saw all classes."""
@@ -115,7 +119,6 @@ def test_what_was_fitted_needs_its_margin_over_what_stands_for_sites(gain, chose
     for stands, expected in (([True, False], chosen), (None, 1)):
         scores = Scores(losses, losses, efforts, [False, False], [0.0, 0.45], stands_for_sites=stands)
         assert scores.choose() == expected
-        assert not scores.is_harmless(1)  # no site's own network was compared
 
 
 def test_where_nothing_tells_of_inputs_a_wider_network_holds_the_sites_of_the_most_observations():
@@ -132,3 +135,66 @@ def test_where_nothing_tells_of_inputs_a_wider_network_holds_the_sites_of_the_mo
     torch.testing.assert_close(answers(fusion.model, example), mean, rtol=ROUNDING, atol=ROUNDING)
     assert [of_site.weight for of_site in fusion.inputs] == pytest.approx([10 / 810, 300 / 810, 500 / 810])
     assert fusion.verdict.code == "no_inputs"
+
+
+def said_of_one_width(make_net):
+    """Return networks with their numbers of observations, an example and twice their widths."""
+    example = torch.rand(4, 5, generator=torch.Generator().manual_seed(0))
+    models = {}
+    for seed, (name, n) in enumerate({"few": 10, "many": 300, "more": 500}.items()):
+        models[name] = cs.describe(make_net(seed).eval(), n_observations=n)
+    return models, {"example": example, "target_widths": widths_of(make_net(0), example, 2)}
+
+
+def seeded(seed):
+    torch.manual_seed(seed)
+    return ZOO["mlp"].make()
+
+
+def nudged(seed):
+    net = seeded(0)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for values in net.parameters():
+            values += 0.01 * torch.randn(values.shape, generator=generator)
+    return net
+
+
+def with_one_slope(seed):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(5, 7), nn.PReLU(), nn.Linear(7, 3))
+    with torch.no_grad():
+        net[1].weight.fill_(0.1 + 0.4 * seed)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("make_net", "chosen"), [(seeded, "side_by_side"), (nudged, "matched"), (with_one_slope, "matched")]
+)
+def test_unseen_networks_of_one_start_and_such_as_do_not_answer_their_mean_are_averaged(make_net, chosen):
+    models, options = said_of_one_width(make_net)
+    with torch.random.fork_rng(devices=[]):
+        assert cs.fuse(models, **options).details["chosen"] == chosen
+
+
+def test_arrays_without_a_module_are_averaged():
+    models, options = said_of_one_width(seeded)
+    symmetry = cs.symmetry(seeded(0), example=options["example"])
+    arrays = {name: dict(seeded(seed).state_dict()) for seed, name in enumerate(models)}
+    fusion = cs.fuse(arrays, symmetry=symmetry, target_widths=options["target_widths"])
+    assert fusion.details["chosen"] == "matched"
+
+
+def test_networks_of_several_widths_have_no_room_in_the_widest_that_nobody_asked_for():
+    models = [train(PARTS[0], 0, lambda: plain(8)), train(PARTS[1], 1, lambda: plain(8)), train(PARTS[2], 2, plain)]
+    assert "side_by_side" not in cs.fuse(models, example=X[:2], inputs=X[:300], steps=0).candidates
+
+
+def test_where_classes_differ_no_distillation_starts_from_sites_beside_each_other():
+    skewed = {
+        f"site {n}": train(~HELD & torch.isin(Y, torch.arange(low, low + 4)), n, plain) for n, low in enumerate((0, 6))
+    }
+    widths = widths_of(skewed["site 0"], X[:2], 2)
+    fusion = cs.fuse(skewed, example=X[:2], inputs=X[:300], target_widths=widths, steps=5)
+    assert "side_by_side" in fusion.candidates
+    assert "distill(side_by_side)" not in fusion.candidates

@@ -7,12 +7,13 @@
 2. **Teacher**: the ensemble of all networks, by the counts of their classes where these are described, or estimated on
    matched images (``choice.teacher``).
 3. **Start**: the average for networks of one start, else the matched network, either refitted, or, where sites have
-   their classes alike, one of their own: which has the least loss on the inputs to stop by; what was fitted to made-up
-   inputs needs the margin over a site's own network that it needs to be taken (``choice.choose``). A narrower network
-   starts from a transport into its widths, one of another architecture from the weights that it came with; both have
-   the statistics of batch normalisation measured on the inputs, since an average has none that fit.
-4. **Training** (``distillation``): the best network on the inputs to stop by is returned, the start among them; of a
-   site's own network the mean before and after. Batch normalisation learns its statistics from given inputs, matched
+   their classes alike, one of their own, and in a wider network several beside each other: which has the least loss on
+   the inputs to stop by; what was fitted to made-up inputs needs the margin over a site's own network that it needs to
+   be taken (``choice.choose``). A narrower network starts from a transport into its widths, one of another architecture
+   from the weights that it came with; both have the statistics of batch normalisation measured on the inputs, since an
+   average has none that fit.
+4. **Training** (``distillation``): the best network on the inputs to stop by is returned, the start among them; of
+   sites' own networks the mean before and after. Batch normalisation learns its statistics from given inputs, matched
    images and draws that are like real inputs; on others it is anchored afterwards.
 """
 

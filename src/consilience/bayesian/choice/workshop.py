@@ -17,7 +17,7 @@ two classes together, as ``networks.classes.heads`` does, so that it is a candid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -79,8 +79,10 @@ class BayesianWorkshop(Workshop):
         """KL-fusion that merges no units."""
         return self.averaged(replace(self.method.matching, regularization=0.0))
 
-    def side_by_side_candidate(self, order: Sequence[int]) -> None:
-        """Return none: KL-fusion says the width of posteriors beside each other itself."""
+    @property
+    def is_wider(self) -> bool:
+        """False: KL-fusion says the width of posteriors beside each other itself."""
+        return False
 
     @cached_property
     def numbered(self) -> BayesianFusion:

@@ -41,8 +41,8 @@ from consilience.networks.methods.optimal_transport import OTFusion
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 
-MAX_AVERAGES = 3
-"""The base, that with rows of its head by class, and that by Fisher information."""
+MAX_AVERAGES = 4
+"""The base, that with rows of its head by class, that by Fisher information, and sites beside each other."""
 MAX_REFITTED = 8
 """The base refitted, and those of units matched by activations, with one width, by slots and joined, each also with its
 head fitted."""
@@ -292,11 +292,10 @@ class Comparison:
     def _gaps(self, candidates: Sequence[Candidate]) -> tuple[list[float], float]:
         """Return by how much more sites' networks err on inputs drawn as their site describes them than on its own.
 
-        By candidate, the mean over the sites whose own networks it is, 0 of others; and the mean over the observations
-        of all sites.
+        By candidate, 0 of those that are no site's own; and the mean over the observations of all sites.
         """
         gaps = self._excesses.of_sites
-        of_candidates = [float(np.mean([gaps[site] for site in c.sites])) if c.sites else 0.0 for c in candidates]
+        of_candidates = [0.0 if candidate.site is None else gaps[candidate.site] for candidate in candidates]
         return of_candidates, self._excesses.mean
 
     @cached_property
@@ -337,16 +336,18 @@ class Comparison:
             with self._or_noted("fisher"):
                 fusion = workshop.averaged(FisherMerging())
                 yield Candidate("fisher", Effort.FISHER, fusion.model, fusion)
-        if not workshop.has_equal_widths:
-            with self._or_noted("side_by_side"):
-                yield from self._side_by_side(workshop)
+        yield from self._side_by_side(workshop)
 
     def _side_by_side(self, workshop: Workshop) -> Iterator[Candidate]:
         """Yield the best sites' own networks beside each other, where a wider network has room for at least two."""
-        sites = self.workshop.site_candidates()
-        candidate = workshop.side_by_side_candidate([of.sites[0] for of in self.best(sites, len(sites))])
-        if candidate is not None and (len(candidate.sites) == len(sites) or self._sites_stand_for_all):
-            yield candidate
+        if not workshop.is_wider or self._is_too_late("side_by_side"):
+            return
+        with self._or_noted("side_by_side"):
+            sites = [of for of in self.workshop.site_candidates() if workshop.ordered.weights[of.sites[0]] > 0]
+            order = [candidate.sites[0] for candidate in self.best(sites, len(sites))]
+            candidate = workshop.side_by_side_candidate(order, self.inputs.early.inputs)
+            if candidate is not None and (len(candidate.sites) == len(sites) or self._sites_stand_for_all):
+                yield candidate
 
     def _with_class_heads(self, module: nn.Module, shares: Array) -> nn.Module:
         """Return a copy of the base whose head has the rows of the sites' heads, by their shares in each class.
@@ -478,7 +479,8 @@ class Comparison:
                 if fusion.repaired is None:
                     continue
                 refitted = Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
-                candidate = self.start([refitted, *self._side_by_side(wider)])
+                beside = [candidate for candidate in self._side_by_side(wider) if self._stands_for_sites(candidate)]
+                candidate = self.start([refitted, *beside])
                 # With frozen statistics it adds nothing at twice the width.
                 if self.options.steps and (self.inputs.have_statistics or not has_batch_norm(fusion.model)):
                     distilled, _ = self.distil(candidate, rng, steps=self.options.steps)
@@ -492,9 +494,15 @@ class Comparison:
         above what is fused of networks of starts of their own.
         """
         fused = [candidate for candidate in candidates if not candidate.sites]
+        if not self._are_sites_near:
+            return self.best(fused, N_DISTILLED)
         beside = [candidate for candidate in candidates if len(candidate.sites) > 1]
         sites = [candidate for candidate in candidates if candidate.site is not None and candidate.is_eligible]
-        return [*self.best(fused, N_DISTILLED), *beside, *self.best(sites if self._may_start_from_site else [], 1)]
+        return [
+            *self.best(fused, N_DISTILLED),
+            *beside,
+            *self.best(sites if self.workshop.has_equal_widths else [], 1),
+        ]
 
     def start(self, candidates: Sequence[Candidate]) -> Candidate:
         """Return the one candidate to distil: the best of these, and no fitted one that may not be taken for a site."""
@@ -514,12 +522,12 @@ class Comparison:
         return candidate.site is not None or (len(candidate.sites) > 1 and self.inputs.source == "matched")
 
     @property
-    def _may_start_from_site(self) -> bool:
-        """Whether a site's own network is near the ensemble: where sites have their classes alike.
+    def _are_sites_near(self) -> bool:
+        """Whether sites' own networks are near the ensemble: where sites have their classes alike.
 
         Where these are neither told nor estimated, the sites' mean answers on the inputs to fit on stand for them.
         """
-        if not self.classifies or not self.workshop.has_equal_widths:
+        if not self.classifies:
             return False
         if self.sites.class_counts is not None:
             return self._are_classes_alike
@@ -530,8 +538,12 @@ class Comparison:
         """Return so many candidates of the least loss on the inputs to stop by, ties broken by the criterion's rule."""
         early = self.inputs.early
         criterion = self._criterion(early, self.on_early)
-        outputs = [self._outputs(candidate.module, early) for candidate in candidates]
-        losses, ties = ([float(by(of).mean()) for of in outputs] for by in (criterion.losses, criterion.ties))
+        losses, ties = [], []
+        for candidate in candidates:  # one at a time: outputs may be many
+            of_site = candidate.site
+            outputs = self._outputs(candidate.module, early) if of_site is None else self.on_early[of_site]
+            losses.append(float(criterion.losses(outputs).mean()))
+            ties.append(float(criterion.ties(outputs).mean()))
         return [candidates[int(number)] for number in np.lexsort((ties, losses))[:count]]
 
     def distil(

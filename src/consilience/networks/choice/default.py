@@ -9,8 +9,9 @@
    network; that with the rows of its head by class; that by Fisher information, where it came along, and by Kronecker
    factors of layers at several dampings, where sites say them (``kronecker``); the same refitted layer by layer; that
    of networks matched by their activations on the inputs to fit on, refitted; of four and more networks, that of units
-   joined within models too; all of these with the head in closed form; the best of them distilled from the teacher, and
-   a site's own network half of the way there where sites have their classes alike.
+   joined within models too; all of these with the head in closed form; in a wider network that the caller asks for
+   sites' own networks beside each other; the best of them distilled from the teacher, and sites' own networks half of
+   the way there where sites have their classes alike.
 5. **Choice** by ``choose``, verdict by ``verdict``.
 """
 

@@ -89,22 +89,25 @@ class Choice:
     def wider(self) -> Candidate | None:
         """The narrowest network of more units that is better than the one taken; None where there is none.
 
-        By two standard errors, and the margin where it is a site's own network that was taken, or half of the way from
-        one, unless the wider one went half of the way too. Of those that one standard error does not tell from the best
-        of them the narrowest.
+        By two standard errors and, where labels judge, the mean of what drawn inputs cannot tell. Where they do not, by
+        the margin too if it is a site's own network that was taken, or half of the way from one, unless the wider one
+        went half of the way as well. Of those that one standard error does not tell from the best of them the
+        narrowest.
         """
         scores = self.scores
         if scores is None:
             return None
+        is_labelled = self.criterion is not None and self.criterion.is_labelled
         better = []
         for number, candidate in enumerate(self.candidates):
             if candidate.widths is None:
                 continue
             excess, error = scores.excess(self.chosen, number)
             # Of two that went half of the way none looks better than it is beside the other.
-            needs_margin = self.taken.site is not None or (self.taken.is_halfway and not candidate.is_halfway)
-            share = scores.margins[number] if needs_margin and scores.margins is not None else 0.0
-            if excess > STANDARD_ERRORS_OF_HARM * error + share * scores.means[self.chosen]:
+            is_of_site = self.taken.site is not None or (self.taken.is_halfway and not candidate.is_halfway)
+            share = scores.margins[number] if is_of_site and not is_labelled and scores.margins is not None else 0.0
+            margin = max(share * scores.means[self.chosen], scores.mean_gap)
+            if excess > STANDARD_ERRORS_OF_HARM * error + margin:
                 better.append(number)
         if not better:
             return None

@@ -13,6 +13,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import MAX_SKEW_OF_ALIKE
 from consilience.networks.choice.common_start import have_common_start
@@ -30,12 +31,16 @@ from consilience.networks.repair_fusion import replace_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 MAX_DISTANCE_OF_COPIES = 0.1
 """Squared distance of matched networks from their average, as a share of that of networks with nothing in common, up to
 which they are copies but for little. Copies have 0; pairs of perceptrons, LeNets and plain VGGs of starts of their own
 0.44 to 0.75, their averages 4 to 13 points below either. Nothing between was measured: chosen by hand."""
+MAX_GAP_OF_MEAN = 1e-3
+"""Distance from the mean of networks that are beside each other, as a share of the largest between any two of them, up
+to which it is rounding. Chosen by hand: over the architectures of the tests it is below 1e-4, and 0.06 where something
+that is no unit's differs, such as one slope for all units."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +97,13 @@ class Workshop:
     @cached_property
     def is_common_start(self) -> bool:
         """Whether the networks have one start, so that no unit needs to be matched."""
-        return self.has_equal_widths and have_common_start(
-            [self.models.networks[i] for i in self.order if self.sites.weights[i] > 0], np.random.default_rng(0)
-        )
+        return self.has_equal_widths and self._seem_of_one_start
+
+    @property
+    def _seem_of_one_start(self) -> bool:
+        """Whether networks of one width, those that have a weight, look as if they had one start."""
+        networks = [self.models.networks[i] for i in self.order if self.sites.weights[i] > 0]
+        return have_common_start(networks, np.random.default_rng(0))
 
     @cached_property
     def base(self) -> NetworkFusion:
@@ -159,18 +168,33 @@ class Workshop:
         )
         return fusion
 
-    def side_by_side_candidate(self, order: Sequence[int]) -> Candidate | None:
+    @property
+    def is_wider(self) -> bool:
+        """Whether the caller asks for a width that two of the networks have room in, each with units of its own."""
+        is_asked = self.arguments.target is not None or self.arguments.target_widths is not None
+        if not is_asked or self.has_equal_widths or self.models.template is None:
+            return False
+        by_group = {group: sorted(network.units[group] for network in self.models.networks) for group in self.units}
+        return len(self.order) > 1 and all(sum(by_group[group][:2]) <= width for group, width in self.units.items())
+
+    def side_by_side_candidate(self, order: Sequence[int], inputs: Tensor) -> Candidate | None:
         """Return the networks of some sites beside each other; None where there is no room for two.
 
-        Over as many as there is room for the network is their ensemble, with means of logits. The weights of all sites
-        stay those of the call, also of those that have no place.
+        The weights of all sites stay those of the call, also of those that have no place.
 
         Parameters
         ----------
         order : sequence of int
             Sites, by their numbers in the canonical order: who is to have room first.
+        inputs : Tensor
+            Inputs, on which the network has to answer the mean of the sites'.
+
+        Raises
+        ------
+        UnsupportedError
+            Where it does not: something in the networks is no unit's and yet differs, or mixes units of a fixed place.
         """
-        if self.has_equal_widths:
+        if not self.is_wider:
             return None
         room, chosen = self.units, list[int]()
         for site in order:
@@ -183,10 +207,27 @@ class Workshop:
         weights, placed = np.zeros(len(self.order)), [self.order[site] for site in chosen]
         weights[placed] = self.sites.weights[placed] / self.sites.weights[placed].sum()
         fusion = replace(self, sites=replace(self.sites, weights=weights)).averaged(SideBySide())
+        names = " and ".join(self.ordered.names[site] for site in chosen)
+        self._check_mean(fusion, chosen, weights[placed], inputs)
         pairs = zip(fusion.inputs, self.sites.weights.tolist(), strict=True)
-        fusion = replace(fusion, inputs=tuple(replace(of_site, weight=weight) for of_site, weight in pairs))
-        made = f"the networks of {' and '.join(self.ordered.names[site] for site in chosen)} beside each other"
-        return Candidate("side_by_side", Effort.SIDE_BY_SIDE, fusion.model, fusion, made, tuple(chosen))
+        fusion = replace(
+            fusion,
+            inputs=tuple(replace(of_site, weight=weight) for of_site, weight in pairs),
+            repaired=f"the networks of {names} beside each other",
+        )
+        return Candidate("side_by_side", Effort.AVERAGE, fusion.model, fusion, sites=tuple(chosen))
+
+    def _check_mean(self, fusion: NetworkFusion, sites: Sequence[int], weights: Array, inputs: Tensor) -> None:
+        """Raise where a network does not answer the weighted mean of those of some sites."""
+        from consilience.networks.choice.answers import outputs_of  # here, since it needs torch
+
+        answers = np.stack([outputs_of(self.modules[site], inputs) for site in sites])  # (J, n, k)
+        answered = outputs_of(fusion.model, inputs)
+        if self.centred is not self.models:  # only differences between classes are kept
+            answers, answered = (of - of.mean(axis=-1, keepdims=True) for of in (answers, answered))
+        gap = np.abs(answered - np.tensordot(weights, answers, 1)).max()
+        if not gap <= MAX_GAP_OF_MEAN * np.ptp(answers, axis=0).max():
+            raise UnsupportedError("beside each other the networks do not answer their mean")
 
     def widened(self, factor: float) -> dict[str, int]:
         """Return the units of every group that may have another width, so many times those of the networks."""
@@ -244,14 +285,26 @@ class Workshop:
         reach = self.reach
         candidates = [] if reach is None or is_safe else [c for c in self.site_candidates() if c.is_eligible]
         if reach is None or not candidates:
-            beside = None
-            if reach is not None and not is_safe:
-                beside = self.side_by_side_candidate(np.argsort(-reach, kind="stable").tolist())
+            beside = None if reach is None else self._side_by_side_unseen(reach)
             only = (beside or self.base_candidate,)
             return self.finish(Choice(only, 0, reason=reason, remedy=remedy, notes=notes))
         if counts is None and self.ordered.n_observations is None:
             notes = (*notes, "Of networks of starts of their own any one is likely better than their average")
         return self.finish(Choice(tuple(candidates), int(np.argmax(reach)), reason=reason, remedy=remedy, notes=notes))
+
+    def _side_by_side_unseen(self, reach: Array) -> Candidate | None:
+        """Return the networks of starts of their own of the sites of the most beside each other; None without room.
+
+        Networks of one start have an average that is good.
+        """
+        example = self.arguments.example
+        have_one_width = all(network.units == self.models.networks[0].units for network in self.models.networks)
+        if not self.is_wider or not hasattr(example, "shape") or (have_one_width and self._seem_of_one_start):
+            return None
+        try:
+            return self.side_by_side_candidate(np.argsort(-reach, kind="stable").tolist(), example)
+        except UnsupportedError:
+            return None
 
     def finish(self, choice: Choice) -> NetworkFusion:
         """Return the fusion with the network that was taken."""

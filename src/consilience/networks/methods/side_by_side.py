@@ -1,9 +1,12 @@
 """The networks of some sites beside each other in one wider network, which computes the mean of what they answer.
 
 Every unit has a place of its own. Weights between units of different networks are zero, and layers that make what all
-networks answer average over them (``networks.method``), so nothing is fitted and nothing matched: over J networks of
-equal widths a network of J times these is their ensemble, with means of logits. Networks of weight zero have no place.
-Groups that layers mix, such as layer normalisation, can have no other width, and so no room for two networks.
+networks answer average over them (``networks.method``), so nothing is fitted and nothing matched: J networks of equal
+widths in one of J times these are their ensemble by means of logits. Networks of weight zero have no place.
+
+Groups that layers mix, such as layer normalisation, can have no other width, and so no room for two networks. Arrays
+that are no unit's, such as one slope of all units or a normalisation of the answers, are averaged, and then the answer
+is not the mean: who uses it has to compare.
 """
 
 from __future__ import annotations
