@@ -33,12 +33,12 @@ class Distill(Consensus):
 
     The start is the average, for networks of one start, else the matched network, either refitted, or a site's own
     network where sites have their classes alike, in a wider network those of several beside each other, by which
-    answers most like the teacher; the teacher is the ensemble of all networks, by the counts of their classes where these are described, or estimated. Inputs are those given
-    (``inputs=``), else drawn from what the sites describe (of images, for networks with batch normalisation, then
-    matched to it, unless the sites differ in their classes and drawn inputs are like their own), else matched to batch
-    normalisation; without any of these it refuses. The network of the least divergence on inputs that it was not
-    trained on is returned, the start among them; of sites' own networks the mean of weights before and after.
-    ``target=`` may be any network with the same inputs and outputs: of other widths, also smaller ones, or of another
+    answers most like the teacher; the teacher is the ensemble of all networks, by the counts of their classes where
+    these are described, or estimated. Inputs are those given (``inputs=``), else drawn from what the sites describe (of
+    images, for networks with batch normalisation, then matched to it, unless the sites differ in their classes and
+    drawn inputs are like their own), else matched to batch normalisation; without any of these it refuses. The network
+    of the least divergence on inputs that it was not trained on is returned, the start among them; of sites' own
+    networks the mean of weights before and after. ``target=`` may be any network with the same inputs and outputs: of other widths, also smaller ones, or of another
     architecture, which starts from its own weights.
 
     The options of `Consensus` say how units are matched.
