@@ -38,8 +38,8 @@ class Distill(Consensus):
     images, for networks with batch normalisation, then matched to it, unless the sites differ in their classes and
     drawn inputs are like their own), else matched to batch normalisation; without any of these it refuses. The network
     of the least divergence on inputs that it was not trained on is returned, the start among them; of sites' own
-    networks the mean of weights before and after. ``target=`` may be any network with the same inputs and outputs: of other widths, also smaller ones, or of another
-    architecture, which starts from its own weights.
+    networks the mean of weights before and after. ``target=`` may be any network with the same inputs and outputs: of
+    other widths, also smaller ones, or of another architecture, which starts from its own weights.
 
     The options of `Consensus` say how units are matched.
 
