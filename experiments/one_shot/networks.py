@@ -68,6 +68,8 @@ SENT = {
     "kfac": "described and kronecker",
 }
 """What a site sends for each method."""
+NEEDS = {"fisher": "diagonal"} | dict.fromkeys(("kfac", "fedfisher", "fedlpa"), "kronecker")
+"""Kind of information that a method needs."""
 
 
 def settings() -> list[Setting]:
@@ -118,29 +120,34 @@ def results(cell: training.Cell) -> dict[str, Any]:
         described = timed("at the sites: description", lambda: [
             cs.describe(model, site, classes=cell.data.n_classes) for model, site in zip(models, sites, strict=True)
         ])  # fmt: skip
-        information = {
-            kind: timed(f"at the sites: {kind}", lambda kind=kind: [
-                cs.fisher(model, torch.from_numpy(x), kind, minimum=MINIMUM_OF_INFORMATION)
-                for model, (x, _) in zip(models, sites, strict=True)
-            ])
-            for kind in ("diagonal", "kronecker")
-        }  # fmt: skip
-    kronecker = {"fishers": information["kronecker"], "aligned": False}
+        information: dict[str, Sequence[Any]] = {}
+        refused: dict[str, str] = {}
+        for kind in ("diagonal", "kronecker"):
+            try:
+                information[kind] = timed(f"at the sites: {kind}", lambda kind=kind: [
+                    cs.fisher(model, torch.from_numpy(x), kind, minimum=MINIMUM_OF_INFORMATION)
+                    for model, (x, _) in zip(models, sites, strict=True)
+                ])  # fmt: skip
+            except cs.ConsilienceError as error:  # of a network of one class that answers it with certainty
+                refused[kind] = " ".join(str(error).split())
+    kronecker = {"fishers": information.get("kronecker"), "aligned": False}
     calls: Mapping[str, tuple[Sequence[Any], dict[str, Any]]] = {
         "average": (models, {"weights": n}),
         "rebasin": (models, {"weights": n, "example": cell.example}),
         "ot": (models, {"weights": n, "example": cell.example}),
         "wb": (models, {"weights": n, "example": cell.example}),
         "fedma": (models, {"weights": n, "example": cell.example}),
-        "fisher": (models, {"fishers": information["diagonal"], "aligned": False}),
+        "fisher": (models, {"fishers": information.get("diagonal"), "aligned": False}),
         "kfac": (described, kronecker),
         "fedfisher": (models, kronecker),
         "fedlpa": (models, kronecker),
         "distill": (described, {}),
         "default": (described, {}),
     }
-    notes: dict[str, str] = {}
+    notes = {name: refused[NEEDS[name]] for name in NEEDS if NEEDS[name] in refused}
     for name, (inputs, options) in calls.items():
+        if name in notes:
+            continue
         method = None if name == "default" else name
         try:
             fusion = timed(name, lambda i=inputs, m=method, o=options: cs.fuse(i, m, rng=0, **o))
@@ -158,11 +165,12 @@ def results(cell: training.Cell) -> dict[str, Any]:
     sizes = {"network": network, "described": bytes_of(described)}
     for kind, of_sites in information.items():
         sizes[kind] = network + bytes_of(of_sites)
-    sizes["described and kronecker"] = sizes["described"] + sizes["kronecker"] - network
+    if "kronecker" in sizes:
+        sizes["described and kronecker"] = sizes["described"] + sizes["kronecker"] - network
     return {
         "accuracy": scores,
         "seconds": seconds,
-        "bytes": {name: round(sizes[sent]) for name, sent in SENT.items()},
+        "bytes": {name: round(sizes[sent]) for name, sent in SENT.items() if sent in sizes},
         "n": n,
         "training_seconds": cell.seconds,
         "verdict": {"text": verdict.text, "harmless": verdict.harmless, "chosen": fusion.details.get("chosen")},
