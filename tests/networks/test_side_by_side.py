@@ -87,6 +87,7 @@ def test_a_wider_network_of_the_default_is_as_good_as_sites_beside_each_other():
     assert [of_site.weight for of_site in fusion.inputs] == pytest.approx([1 / 3] * 3)
 
 
+@pytest.mark.slow
 def test_distillation_starts_from_sites_beside_each_other_and_goes_half_of_the_way():
     widths = widths_of(next(iter(nets().values())), X[:2], 2)
     fusion = cs.fuse(nets(), "distill", example=X[:2], target_widths=widths, steps=5)
@@ -97,9 +98,10 @@ def test_distillation_starts_from_sites_beside_each_other_and_goes_half_of_the_w
 
 
 def test_at_the_width_of_the_sites_there_is_none():
-    assert "side_by_side" not in cs.fuse(nets(), example=X[:2], steps=0).candidates
+    assert "side_by_side" not in cs.fuse(nets(), example=X[:2], inputs=X[:300], steps=0).candidates
 
 
+@pytest.mark.slow
 def test_where_classes_differ_matched_images_judge_no_two_of_three():
     parts = [~HELD & (low <= Y) & (low + 4 > Y) for low in (0, 3, 6)]
     skewed = {f"site {n}": train(rows, n, make) for n, rows in enumerate(parts)}
