@@ -1,10 +1,11 @@
 """Fusing convolutional networks without data: ``experiments/synthetic_inputs/convolutions.py``.
 
 Two networks of one architecture are trained on 10,000 images each, from starts of their own. Each row is one way to
-fuse them, from nothing but the networks up to real images: the matched average, the default and distillation without
-any data, the same where sites describe themselves, and with 200, 1,000 and 2,000 unlabelled images. Accuracies on 5,000
-test images are taken in evaluation mode; where there is batch normalisation, also in training mode at batches of 128
-and, in evaluation mode, after the statistics were measured anew on 2,000 real images.
+fuse them, from nothing but the networks up to real images: the methods of the literature that match units by weights,
+the default and distillation without any data, the same where sites describe themselves, and with 200, 1,000 and 2,000
+unlabelled images. Accuracies on 5,000 test images are taken in evaluation mode; where there is
+batch normalisation, also in training mode at batches of 128 and, in evaluation mode, after the statistics were measured
+anew on 2,000 real images.
 
 Needs ``fashion_mnist.npz`` and ``cifar10.npz`` in the folder ``CONSILIENCE_DATA`` (default ``../shared/data`` beside
 the repository); trained networks are kept in ``CONSILIENCE_CACHE`` (default: the system's temporary folder). Writes
@@ -59,9 +60,9 @@ class ResNet14(ResNet8):
         self.blocks = nn.ModuleList(Block(*width) for width in widths)
 
 
-def group_normed(channels: int = 1) -> nn.Module:
-    """Return a ResNet-8 whose batch normalisation is group normalisation."""
-    net = ResNet8(channels)
+def group_normed(residual: type[ResNet8], channels: int = 1) -> nn.Module:
+    """Return a residual network whose batch normalisation is group normalisation."""
+    net = residual(channels)
     for path, part in list(net.named_modules()):
         if isinstance(part, nn.BatchNorm2d):
             parent, _, name = path.rpartition(".")
@@ -102,7 +103,8 @@ ARCHITECTURES: dict[str, Callable[[int], nn.Module]] = {
     "ResNet-14 BN": ResNet14,
     "VGG11 BN": vgg11,
     "VGG11": partial(vgg11, norm=False),
-    "ResNet-8 GN": group_normed,
+    "ResNet-8 GN": partial(group_normed, ResNet8),
+    "ResNet-14 GN": partial(group_normed, ResNet14),
     "MobileNet BN": mobile,
 }
 
@@ -139,6 +141,7 @@ CASES = [
         ("VGG11 BN", "fashion_mnist", 28),
         ("VGG11", "fashion_mnist", 28),
         ("ResNet-8 GN", "fashion_mnist", 14),
+        ("ResNet-14 GN", "fashion_mnist", 14),
         ("MobileNet BN", "fashion_mnist", 14),
         ("ResNet-8 BN", "cifar10", 16),
     )
@@ -219,6 +222,8 @@ def accuracy(net: nn.Module, case: Case, training: bool = False) -> float:
     return round(100 * float((answers == arrays["y_test"]).double().mean()), 2)
 
 
+MATCHING = ("ot", "wb", "fedma", "rebasin")
+"""Methods that match units by weights, as they stand in the literature: nothing is fitted afterwards."""
 Fusions = Mapping[str, Callable[[], cs.NetworkFusion]]
 
 
@@ -237,6 +242,7 @@ def fusions_of(case: Case) -> Fusions:
         return real_images(case, count)
 
     return {
+        **{method: lambda method=method: cs.fuse(nets, method=method, example=example) for method in MATCHING},
         "matched, no refit": lambda: cs.fuse(nets, method="consensus", refit=False, example=example),
         "default": lambda: cs.fuse(nets, example=example),
         "distill": lambda: cs.fuse(nets, method="distill", example=example),
@@ -287,7 +293,7 @@ def main() -> None:
     parser.add_argument("--train", action="store_true", help="train networks, compute nothing")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--rows", default="", help="rows whose names contain this")
-    parser.add_argument("--exact", default="", help="the one row of this name")
+    parser.add_argument("--exact", nargs="*", default=[], help="rows of these names")
     parser.add_argument("--again", action="store_true", help="compute rows that are there anew")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -310,7 +316,7 @@ def main() -> None:
         for name, make in makers.items():
             key = {"case": str(case), "group": case.group, "seed": case.seed, "row": name}
             is_there = any(key.items() <= row.items() for row in results["rows"])
-            is_asked = name == arguments.exact if arguments.exact else arguments.rows in name
+            is_asked = name in arguments.exact if arguments.exact else arguments.rows in name
             if not is_asked or (is_there and not arguments.again):
                 continue
             row = key | make()

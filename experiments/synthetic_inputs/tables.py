@@ -10,6 +10,10 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "convolutions.json"
 ROWS = {
+    "ot": "`ot`",
+    "wb": "`wb`",
+    "fedma": "`fedma`",
+    "rebasin": "`rebasin`",
     "matched, no refit": "matched, no refit",
     "default": "default, nothing described",
     "default, described": "default, described",
@@ -24,7 +28,7 @@ NOT_RUN = "not run"
 GROUPS = (
     *(f"{name}, fashion-mnist 14x14" for name in ("ResNet-8 BN", "ResNet-14 BN")),
     *(f"{name}, fashion-mnist 28x28" for name in ("VGG11 BN", "VGG11")),
-    *(f"{name}, fashion-mnist 14x14" for name in ("ResNet-8 GN", "MobileNet BN")),
+    *(f"{name}, fashion-mnist 14x14" for name in ("ResNet-8 GN", "ResNet-14 GN", "MobileNet BN")),
     "ResNet-8 BN, cifar10 16x16",
 )
 """Those of ``convolutions.CASES``."""
@@ -62,13 +66,9 @@ def convolutions_table() -> str:
         for name in ("sites", *ROWS)
     }
     lines = [f"| | {' | '.join(GROUPS)} |", f"| --- |{' ---: |' * len(GROUPS)}"]
-    of_sites = [
-        f"{mean(value for row in by_row[group, 'sites'] for value in row['sites']):.1f}"
-        if by_row[group, "sites"]
-        else NOT_RUN
-        for group in GROUPS
-    ]
-    lines.append(f"| mean site | {' | '.join(of_sites)} |")
+    for shown, of_pair in (("best site", max), ("mean site", mean)):
+        of_sites = [_cell([{"eval": of_pair(row["sites"])} for row in by_row[group, "sites"]]) for group in GROUPS]
+        lines.append(f"| {shown} | {' | '.join(of_sites)} |")
     ensembles = [_cell([{"eval": row["eval"]} for row in by_row[group, "sites"]]) for group in GROUPS]
     lines.append(f"| ensemble | {' | '.join(ensembles)} |")
     for name, shown in ROWS.items():
