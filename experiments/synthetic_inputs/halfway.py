@@ -32,8 +32,8 @@ from synthetic_inputs import convolutions, many
 from torch import nn
 
 import consilience as cs
-from consilience.networks.choice import compare
-from consilience.networks.choice.compare import Comparison
+from consilience.networks.choice import make_candidates
+from consilience.networks.choice.make_candidates import NetworkComparison
 from consilience.networks.distillation import part_way
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -86,10 +86,10 @@ def measured(fuse: Callable[[], object], accuracy: Callable[[nn.Module], float])
     """Return what a distillation from a site's own network gains in a fusion."""
     row: dict[str, Any] = {}
 
-    def choose(comparison: Comparison) -> None:
+    def choose(comparison: NetworkComparison) -> None:
         sites = comparison.site_candidates()
         start = comparison.starts(sites)[-1]
-        with patch.object(compare, "part_way", lambda _, after: after):
+        with patch.object(make_candidates, "part_way", lambda _, after: after):
             candidate, distilled = comparison.distil(start, np.random.default_rng(0), steps=comparison.options.steps)
         before = start.module
         after = before if candidate is None else candidate.module
@@ -114,7 +114,7 @@ def measured(fuse: Callable[[], object], accuracy: Callable[[nn.Module], float])
             }
         raise DoneError
 
-    with patch.object(Comparison, "choose", choose), warnings.catch_warnings():
+    with patch.object(NetworkComparison, "choose", choose), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             fuse()

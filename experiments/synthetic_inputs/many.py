@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import consilience as cs
-from consilience.networks.choice import compare
+from consilience.networks.choice import make_candidates
 
 RESULTS = Path(__file__).with_suffix(".json")
 EPOCHS, RATE = 8, 2e-3
@@ -158,7 +158,7 @@ def rows_of(case: Case) -> Mapping[str, Callable[[], dict[str, Any]]]:
         }
 
     def without_joins() -> dict[str, Any]:
-        with patch.multiple(compare, MIN_MODELS_OF_JOINS=case.count + 1, WIDER_FACTORS=()):
+        with patch.multiple(make_candidates, MIN_MODELS_OF_JOINS=case.count + 1, WIDER_FACTORS=()):
             return fused(None, None)
 
     def ensemble() -> dict[str, Any]:

@@ -53,7 +53,7 @@ from consilience.networks.torch_modules import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from consilience.networks.choice.compare import Comparison
+    from consilience.networks.choice.make_candidates import NetworkComparison
     from consilience.networks.distillation import Distilled
 
 _NO_INPUTS = (
@@ -112,8 +112,8 @@ def fuse_distilled(
     started = time.monotonic()
     if problems := distillation_problems(models, sites, arguments):
         raise InputError(problems)
-    from consilience.networks.choice.compare import Comparison  # here, since it needs torch
     from consilience.networks.choice.inputs import choice_inputs
+    from consilience.networks.choice.make_candidates import NetworkComparison  # here, since it needs torch
 
     matching_rng, input_rng, candidate_rng = rng.spawn(3)
     target = arguments.target
@@ -145,7 +145,7 @@ def fuse_distilled(
         raise InputError([_no_inputs(sites)])
     steps = inputs.steps_for(workshop.modules[0]) if method.steps is None else method.steps
     options = CandidateOptions(refit=method.refit, max_seconds=method.max_seconds)
-    comparison = Comparison(workshop, inputs, candidate_rng, started, options)
+    comparison = NetworkComparison(workshop, inputs, candidate_rng, started, options)
     refit_rng, batch_rng = candidate_rng.spawn(2)
     if other is not None:
         start = _other_architecture(models, sites, other, comparison)
@@ -225,7 +225,7 @@ def _record(distilled: Distilled[nn.Module]) -> dict[str, object]:
     }
 
 
-def _judged(comparison: Comparison, start: Candidate, taken: Candidate) -> Choice:
+def _judged(comparison: NetworkComparison, start: Candidate, taken: Candidate) -> Choice:
     """Return the network that was taken, scored beside the start and the sites' own on inputs that no step saw."""
     candidates = comparison.workshop.site_candidates()
     candidates += [candidate for candidate in (start, taken) if candidate.site is None and candidate not in candidates]
@@ -234,7 +234,7 @@ def _judged(comparison: Comparison, start: Candidate, taken: Candidate) -> Choic
 
 
 def _other_architecture(
-    models: NetworksWithSymmetry, sites: Sites, target: nn.Module, comparison: Comparison
+    models: NetworksWithSymmetry, sites: Sites, target: nn.Module, comparison: NetworkComparison
 ) -> Candidate:
     """Return a network of another architecture as a start.
 
@@ -299,7 +299,7 @@ def _answer_shape(module: nn.Module, rows: object) -> tuple[int, ...]:
     return tuple(shape[1:]) if len(shape) > 1 else (1,)
 
 
-def _with_own_statistics(module: nn.Module, comparison: Comparison) -> nn.Module:
+def _with_own_statistics(module: nn.Module, comparison: NetworkComparison) -> nn.Module:
     """Return a network with statistics of batch normalisation that it has itself on the inputs to train on."""
     from consilience.networks.repair.channel_statistics import reestimate_batch_norm
 

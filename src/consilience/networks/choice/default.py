@@ -5,14 +5,14 @@
    drawn from what sites describe, or matched to batch normalisation (``inputs``). Without either nothing is made up.
 3. **Teacher**: the ensemble of all sites, by the counts of their classes where they are said, or estimated on matched
    images (``teacher``).
-4. **Candidates** (``compare``): every site's own network; the average, for networks of one start, or the matched
-   network; that with the rows of its head by class; that by Fisher information, where it came along, and by Kronecker
-   factors of layers at several dampings, where sites say them (``kronecker``); the same refitted layer by layer; that
-   of networks matched by their activations on the inputs to fit on, refitted; of four and more networks, that of units
-   joined within models too; all of these with the head in closed form; in a wider network that the caller asks for
-   sites' own networks beside each other; the best of them distilled from the teacher, and sites' own networks half of
-   the way there where sites have their classes alike.
-5. **Choice** by ``choose``, verdict by ``verdict``.
+4. **Candidates** (``make_candidates``): every site's own network; the average, for networks of one start, or the
+   matched network; that with the rows of its head by class; that by Fisher information, where it came along, and by
+   Kronecker factors of layers at several dampings, where sites say them (``kronecker``); the same refitted layer by
+   layer; that of networks matched by their activations on the inputs to fit on, refitted; of four and more networks,
+   that of units joined within models too; all of these with the head in closed form; in a wider network that the caller
+   asks for sites' own networks beside each other; the best of them distilled from the teacher, and sites' own networks
+   half of the way there where sites have their classes alike.
+5. **Choice**: all are scored on the same inputs (``compare``) and one is taken (``choose``); verdict by ``verdict``.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def fuse_by_default(
     workshop = Workshop(models, sites, arguments, information, method, matching_rng, progress)
 
     def compare(inputs: ChoiceInputs) -> Choice:
-        from consilience.networks.choice.compare import Comparison  # here, since it needs torch
+        from consilience.networks.choice.make_candidates import NetworkComparison  # here, since it needs torch
 
         steps = inputs.steps_for(workshop.modules[0]) if method.steps is None else method.steps
         options = CandidateOptions(method.refit, steps, method.max_seconds)
-        return Comparison(workshop, inputs, candidate_rng, started, options).choose()
+        return NetworkComparison(workshop, inputs, candidate_rng, started, options).choose()
 
     return fuse_by_choice(
         workshop, method.matching, method.n_inputs, compare, input_rng, method.max_seconds, distils=method.steps != 0

@@ -1,0 +1,390 @@
+"""Candidates of the default fusion that are made of networks: averaged, refitted, distilled, wider; see ``default``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from consilience.checks import Array
+from consilience.errors import UnsupportedError
+from consilience.networks.choice.candidate import Candidate, Effort
+from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE
+from consilience.networks.choice.compare import Comparison
+from consilience.networks.choice.inputs import Rows
+from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
+from consilience.networks.choice.workshop import Workshop
+from consilience.networks.classes.heads import class_heads, refit_head
+from consilience.networks.classes.logits import TwoClasses
+from consilience.networks.classes.probabilities import as_probabilities
+from consilience.networks.classes.shares import class_shares, class_skew
+from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
+from consilience.networks.method import NetworkMethod
+from consilience.networks.methods.activation_joins import ActivationJoins
+from consilience.networks.methods.activation_slots import ActivationSlots
+from consilience.networks.methods.distill import LEARNING_RATE
+from consilience.networks.methods.fisher.merging import FisherMerging
+from consilience.networks.methods.optimal_transport import OTFusion
+from consilience.networks.repair.anchor import anchor
+from consilience.networks.repair_fusion import refit_fusion
+
+MAX_AVERAGES = 4
+"""The base, that with rows of its head by class, that by Fisher information, and sites beside each other."""
+MAX_REFITTED = 8
+"""The base refitted, and those of units matched by activations, with one width, by slots and joined, each also with its
+head fitted."""
+MIN_MODELS_OF_JOINS = 4
+"""Networks from which on units are joined within models too: the fewest that were tried."""
+MIN_MODELS_OF_WIDER = 4
+"""Networks from which on wider ones are compared: of two the network of twice the width is their ensemble."""
+WIDER_FACTORS = (1.5, 2.0)
+"""How many times as many units wider networks have. Refitted on matched images, four ResNet-8 of 84.7 % in the mean had
+74 % at their width, 81 at one and a half and 84 at twice of it."""
+N_DISTILLED = 2
+"""Fused candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
+FAR_START, LEARNING_RATE_NEAR = 1 / 3, 3e-4
+"""On matched images: the share on which a start disagrees with the ensemble beyond which it is far from it, and the
+rate of others. VGG11 of 84 to 86 % (disagreement 0.2) fell by 1 to 5 points at 1e-3 (three pairs; a fourth had 85.2,
+85.5 and 85.5 from 84.2 at 1e-3, 3e-4 and 1e-4), ResNet-8 (0.26) gained 1.1 by either; where a start is far, 1e-3
+gained 4 to 14 (MobileNet 0.45, sites that differ in their classes 0.35 to 0.7). 3e-4 was not tried there. Of pairs that
+did not shape it none was run."""
+LABEL_WEIGHT = 0.5
+"""Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
+values."""
+MATCHING_INPUTS = 512
+"""Inputs at most by whose activations units are matched. Chosen by hand, for memory."""
+_BY_ACTIVATIONS, _IN_SLOTS, _JOINED = OTFusion(cost="activations"), ActivationSlots(), ActivationJoins()
+
+
+@dataclass(eq=False)
+class NetworkComparison(Comparison):
+    """Sites' own networks and what is made of them on the same inputs, one of which is chosen; see ``Comparison``."""
+
+    @cached_property
+    def _on_images(self) -> tuple[Array, Array]:
+        """What the sites' networks answer on images to distil on and to stop by (J, n, k)."""
+        fit, early = self.inputs.to_distil
+        return self._site_outputs(fit), self._site_outputs(early)
+
+    @property
+    def max_made(self) -> int:
+        """Candidates that are made beside the sites', at most: averages, by factors, refitted, distilled, and wider."""
+        n_wider = len(WIDER_FACTORS) if self.compares_wider else 0
+        n_distilled = 2 * N_DISTILLED if self.inputs.draws_teach == "too" else N_DISTILLED + 1
+        return MAX_AVERAGES + MAX_KRONECKER + MAX_REFITTED + n_distilled + n_wider
+
+    def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
+        rng, distill_rng = self.rng.spawn(2)
+        yield from self.averages()
+        yield from kronecker_candidates(self.workshop, self.classifies, self._is_too_late, self._or_noted)
+        yield from self.refitted(rng)
+        yield from self._distilled(candidates, distill_rng)
+        yield from self._wider(rng)
+
+    def averages(self) -> Iterator[Candidate]:
+        """Yield the base, the base with the rows of its head by class, and that by Fisher information."""
+        workshop, base = self.workshop, self.workshop.base_candidate
+        yield base
+        counts = self.sites.class_counts
+        if counts is not None and self.classifies:
+            with self._or_noted("class_heads"):
+                module = self._with_class_heads(base.module, class_shares(counts, self.sites.weights))
+                yield Candidate("class_heads", Effort.CLASS_HEADS, module, base.base, "rows of the head by class")
+        if workshop.information is not None and not self._is_too_late("fisher"):
+            with self._or_noted("fisher"):
+                fusion = workshop.averaged(FisherMerging())
+                yield Candidate("fisher", Effort.FISHER, fusion.model, fusion)
+        yield from self._side_by_side(workshop)
+
+    def _side_by_side(self, workshop: Workshop) -> Iterator[Candidate]:
+        """Yield the best sites' own networks beside each other, where a wider network has room for at least two."""
+        if not workshop.is_wider or self._is_too_late("side_by_side"):
+            return
+        with self._or_noted("side_by_side"):
+            sites = [of for of in self.workshop.site_candidates() if workshop.ordered.weights[of.sites[0]] > 0]
+            order = [candidate.sites[0] for candidate in self.best(sites, len(sites))]
+            candidate = workshop.side_by_side_candidate(order, self.inputs.early.inputs)
+            if candidate is not None and (len(candidate.sites) == len(sites) or self._sites_stand_for_all):
+                yield candidate
+
+    def _with_class_heads(self, module: nn.Module, shares: Array) -> nn.Module:
+        """Return a copy of the base whose head has the rows of the sites' heads, by their shares in each class.
+
+        Raises
+        ------
+        UnsupportedError
+            For networks that do not end in a linear layer.
+        """
+        head = self.workshop.head
+        if head is None:
+            raise UnsupportedError("the networks do not end in a linear layer")
+        order = self.workshop.order
+        rows = class_heads([self.workshop.base.aligned[i].arrays for i in order], head, shares)
+        copied = copy.deepcopy(module)
+        state = copied.state_dict()
+        copied.load_state_dict({**state, **{key: torch.as_tensor(rows[key]).to(state[key]) for key in rows}})
+        return copied
+
+    def refitted(self, rng: np.random.Generator) -> Iterator[Candidate]:
+        """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
+        if not self.options.refit or self._is_too_late("refit"):
+            return
+        workshop, inputs = self.workshop, self.inputs.fit.inputs
+        bases = {"refit": workshop.base}
+        # Among inputs drawn by class it gained nothing (four cells of experiments/network_battery and another one), and
+        # the best of more candidates that were fitted to drawn inputs is more often worse than a site on real ones.
+        if not workshop.is_common_start and self.inputs.fit.labels is None:
+            by_activations: dict[str, NetworkMethod] = {}
+            if workshop.has_equal_widths:
+                by_activations["refit_activations"] = _BY_ACTIVATIONS
+            # In one width it gained nothing on four ResNet-8 (73.1 where `refit_activations` had 76.0), its score did.
+            if self._has_slots and (self._is_depthwise or not workshop.has_equal_widths):
+                by_activations["refit_partial"] = _IN_SLOTS
+            # A depthwise layer cannot undo a mean of unlike units, and reads no other.
+            is_several = len(workshop.order) >= MIN_MODELS_OF_JOINS and workshop.has_equal_widths
+            if is_several and self._has_slots and not self._is_depthwise:
+                by_activations["refit_joined"] = _JOINED
+            for name, method in by_activations.items():
+                with self._or_noted(name):
+                    bases[name] = workshop.averaged(method, inputs[:MATCHING_INPUTS])
+        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit, inputs))
+        if self.one_output is not None:
+            targets = targets[:, 1:] - targets[:, :1]  # log odds
+        is_softmax = self.classifies and self.one_output is None
+        for name, base in bases.items():
+            if self._is_too_late(name):
+                continue
+            keeps_apart = name == "refit_partial" and self._is_depthwise
+            partner_inputs = inputs[:MATCHING_INPUTS] if keeps_apart else None
+            is_joined = name == "refit_joined"
+            fusion = refit_fusion(base, workshop.order, None, inputs, rng, partner_inputs, is_joined)
+            if fusion.repaired is None:
+                self.notes.append(f"{name} was left out: {fusion.details['refit']}")
+                continue
+            yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
+            with self._or_noted(f"{name}_head"):
+                module = refit_head(fusion.model, inputs, targets, is_softmax=is_softmax)
+                made = f"{fusion.repaired}; head fitted to the sites' ensemble"
+                yield Candidate(f"{name}_head", Effort.REFITTED_HEAD, module, base, made)
+
+    @property
+    def _has_slots(self) -> bool:
+        """Whether units can be matched into slots by activations: not those of attention heads."""
+        return all(group.parent is None for group in self.workshop.models.symmetry.all_groups)
+
+    @property
+    def _is_depthwise(self) -> bool:
+        """Whether a layer reads one channel for each that it makes, so that it cannot undo a mean of unlike units."""
+        return any(
+            getattr(part, "groups", 1) == getattr(part, "in_channels", None)
+            for part in self.workshop.modules[0].modules()
+            if getattr(part, "groups", 1) != 1
+        )
+
+    def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
+        """Yield the best candidates so far, distilled from the ensemble."""
+        if not self.options.steps or self._is_too_late("distill"):
+            return
+        starts = self.starts(candidates)
+        streams = rng.spawn(len(starts))
+        # Further ones that learn from draws look better on these than they are: only sites keep them out.
+        has_sites = any(candidate.site is not None and candidate.is_eligible for candidate in candidates)
+        learns_too = self.inputs.draws_teach == "too" and has_sites
+        for on_draws in (False, True) if learns_too else (False,):
+            for start, stream in zip(starts, streams, strict=True):
+                name = _distilled_name(start, on_draws)
+                if self._is_too_late(name) or (on_draws and not has_batch_norm(start.module)):
+                    continue
+                with self._or_noted(name):
+                    candidate, _ = self.distil(start, stream, on_draws=on_draws, steps=self.options.steps)
+                    if candidate is not None:
+                        yield candidate
+
+    def starts(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates to distil: the best fused ones, and the sites' own networks.
+
+        Of sites that are alike the best one's, in a wider network several beside each other. On real inputs these are
+        above what is fused of networks of starts of their own.
+        """
+        fused = [candidate for candidate in candidates if not candidate.sites]
+        if not self._are_sites_near:
+            return self.best(fused, N_DISTILLED)
+        beside = [candidate for candidate in candidates if len(candidate.sites) > 1]
+        sites = [candidate for candidate in candidates if candidate.site is not None and candidate.is_eligible]
+        return [
+            *self.best(fused, N_DISTILLED),
+            *beside,
+            *self.best(sites if self.workshop.has_equal_widths else [], 1),
+        ]
+
+    def start(self, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the one candidate to distil: the best of these, and no fitted one that may not be taken for a site."""
+        starts = self.starts(candidates)
+        best = self.best(starts, 1)[0]
+        sites = [candidate for candidate in starts if self._stands_for_sites(candidate)]
+        if sites and best.effort.is_fitted:
+            return self.compare([*sites, best]).taken
+        return best
+
+    @property
+    def _are_sites_near(self) -> bool:
+        """Whether sites' own networks are near the ensemble: where sites have their classes alike.
+
+        Where these are neither told nor estimated, the sites' mean answers on the inputs to fit on stand for them.
+        """
+        if not self.classifies:
+            return False
+        if self.sites.class_counts is not None:
+            return self._are_classes_alike
+        answers = np.stack([as_probabilities(of_site).mean(axis=0) for of_site in self.on_fit])  # (J, C)
+        return bool(class_skew(answers) < MAX_ESTIMATED_SKEW_OF_ALIKE)
+
+    def distil(
+        self,
+        start: Candidate,
+        rng: np.random.Generator,
+        *,
+        is_anchored: bool = True,
+        on_draws: bool = False,
+        **options: Any,
+    ) -> tuple[Candidate | None, Distilled[nn.Module]]:
+        """Return a candidate trained to answer as the ensemble, None where nothing was gained, and how training went.
+
+        Half of a target is the drawn class where there is one. Batch normalisation that kept its statistics is anchored
+        afterwards. A site's own network goes half of the way: over 24 ensembles of alike sites that moved accuracy by
+        -1.0 to 0.9 points, the whole way by -1.3 to 2.0 (experiments/synthetic_inputs/halfway.py).
+
+        Parameters
+        ----------
+        start : Candidate
+            The network at the start.
+        rng : numpy.random.Generator
+            Draws batches.
+        is_anchored : bool, optional
+            Whether the base has the models' layers, so that batch normalisation can have theirs. Default: True.
+        on_draws : bool, optional
+            Whether batch normalisation learns its statistics from drawn inputs, beside which there are better ones.
+            Default: not.
+        **options
+            Of `consilience.networks.distillation.distill`.
+        """
+        is_normed = has_batch_norm(start.module)
+        fit, early, of_sites = self.inputs.fit, self.inputs.early, (self.on_fit, self.on_early)
+        if is_normed and self.inputs.images is not None and not on_draws:
+            (fit, early), of_sites = self.inputs.images, self._on_images
+        learns_drawn = is_normed and (on_draws or self.inputs.draws_teach == "alone")
+        reads_batches = learns_drawn or (is_normed and self.inputs.have_statistics)
+        targets, early_targets = (
+            torch.as_tensor(_with_labels(self.teacher.answers(outputs, rows.inputs), rows))
+            for outputs, rows in zip(of_sites, (fit, early), strict=True)
+        )
+        if options.get("learning_rate") is None:
+            rate = LEARNING_RATE if on_draws else self._learning_rate(start, early, early_targets)
+            options["learning_rate"] = rate
+        distilled = distill(
+            self._as_classifier(start.module),
+            fit.inputs,
+            targets,
+            early.inputs,
+            early_targets,
+            loss="kl" if self.classifies else "squared",
+            batch_statistics=reads_batches,
+            rng=rng,
+            **options,
+        )
+        if not distilled.best_step:
+            return None, distilled
+        module = distilled.module.network if isinstance(distilled.module, TwoClasses) else distilled.module
+        if start.sites:
+            module = part_way(start.module, module)
+        if is_anchored and not reads_batches and has_batch_norm(module):  # steps moved gamma and beta
+            models, weights = [start.module], np.ones(1)
+            if not start.sites:
+                aligned = start.base.aligned_models
+                models, weights = [aligned[i] for i in self.workshop.order], self.workshop.ordered.weights
+            module = anchor(module, models, weights).module
+        before = start.made if start.site is None else f"the network of {self.workshop.ordered.names[start.site]}"
+        way = "distilled half of the way" if start.sites else "distilled"
+        text = "; ".join(filter(None, [before, f"{way} from the sites' ensemble, {distilled.best_step} steps"]))
+        candidate = Candidate(
+            _distilled_name(start, on_draws),
+            Effort.DISTILLED,
+            module,
+            start.base,
+            text,
+            learned_drawn=learns_drawn,
+            is_halfway=bool(start.sites),
+        )
+        return candidate, distilled
+
+    def _learning_rate(self, start: Candidate, early: Rows, early_targets: torch.Tensor) -> float:
+        """Return the rate at the start of a distillation: on matched images less, for a start that is near already."""
+        if not self.classifies or not self.inputs.has_matched:
+            return LEARNING_RATE
+        answers = self._outputs(start.module, early).argmax(axis=1)
+        disagreement = float(np.mean(answers != early_targets.numpy().argmax(axis=1)))
+        return LEARNING_RATE if disagreement > FAR_START else LEARNING_RATE_NEAR
+
+    def _wider(self, rng: np.random.Generator) -> Iterator[Candidate]:
+        """Yield refitted networks of more units, distilled where that is safe, which are compared only."""
+        if not self.compares_wider:
+            return
+        inputs = self.inputs.fit.inputs
+        is_by_activations = self.inputs.fit.labels is None and self._has_slots
+        for factor in WIDER_FACTORS:
+            name = f"{factor:g} times as wide"
+            widths = self.workshop.widened(factor)
+            if not widths or self._is_too_late(name):
+                continue
+            with self._or_noted(name):
+                wider = replace(self.workshop, arguments=replace(self.workshop.arguments, target_widths=widths))
+                method = _IN_SLOTS if is_by_activations else self.workshop.method
+                base = wider.averaged(method, inputs[:MATCHING_INPUTS] if is_by_activations else None)
+                keeps_apart = is_by_activations and self._is_depthwise
+                partner_inputs = inputs[:MATCHING_INPUTS] if keeps_apart else None
+                fusion = refit_fusion(base, wider.order, None, inputs, rng, partner_inputs)
+                if fusion.repaired is None:
+                    continue
+                refitted = Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
+                beside = [candidate for candidate in self._side_by_side(wider) if self._stands_for_sites(candidate)]
+                candidate = self.start([refitted, *beside])
+                # With frozen statistics it adds nothing at twice the width.
+                if self.options.steps and (self.inputs.have_statistics or not has_batch_norm(fusion.model)):
+                    distilled, _ = self.distil(candidate, rng, steps=self.options.steps)
+                    candidate = candidate if distilled is None else distilled
+                yield replace(candidate, name=name, is_eligible=False, widths=widths)
+
+    @property
+    def compares_wider(self) -> bool:
+        """Whether wider networks are compared, so that the verdict can name a width that does better.
+
+        Of networks of one start all units have partners, and a caller who states widths has chosen.
+        """
+        workshop = self.workshop
+        return (
+            len(workshop.order) >= MIN_MODELS_OF_WIDER
+            and self.options.refit
+            and workshop.arguments.target is None
+            and workshop.arguments.target_widths is None
+            and workshop.has_equal_widths
+            and not workshop.is_common_start
+        )
+
+
+def _distilled_name(start: Candidate, on_draws: bool) -> str:
+    return f"distill({start.name}, drawn)" if on_draws else f"distill({start.name})"
+
+
+def _with_labels(answers: Array, rows: Rows) -> Array:
+    """Return targets (n, C): answers, or their mean with the drawn classes."""
+    if rows.labels is None:
+        return answers
+    targets: Array = LABEL_WEIGHT * np.eye(answers.shape[1])[rows.labels] + (1 - LABEL_WEIGHT) * answers
+    return targets
