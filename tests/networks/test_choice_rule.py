@@ -233,3 +233,20 @@ def test_a_fitted_candidate_needs_no_margin_where_the_ensemble_is_better_too():
     assert chosen(site) == 0  # an ensemble no better than the site
     assert chosen(ensemble) == 1
     assert chosen(ensemble, is_fitted=False) == 0
+
+
+@pytest.mark.parametrize(("is_alike", "refitted", "taken"), [(False, 1.1, 2), (True, 1.1, 0), (True, 1.0, 2)])
+def test_of_alike_sites_the_ensemble_waives_nothing_where_all_that_is_fused_was_behind_before_distillation(
+    is_alike, refitted, taken
+):
+    n = 4000
+    site, fused, distilled, ensemble = (
+        (np.arange(n) < share * 0.2 * n).astype(float) for share in (1.0, refitted, 0.85, 0.8)
+    )
+    losses = np.stack([site, fused, distilled])
+    efforts = [Effort.SITE, Effort.REFITTED, Effort.DISTILLED]
+    scores = Scores(losses, losses, efforts, [True, False, False], [0.0, 0.25, 0.25], is_alike=is_alike)
+    of_all = replace(scores, is_fitted=[False, True, True], ensemble=ensemble)
+    assert of_all.choose() == taken
+    assert replace(of_all, is_eligible=[True, False, True], is_alike=True).choose() == 0  # what may not be taken
+    assert replace(of_all, ensemble=None).choose() == 0
