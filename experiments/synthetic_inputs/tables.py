@@ -44,16 +44,20 @@ def _cell(rows: list[dict[str, Any]], missing: str = NOT_RUN) -> str:
     return shown + (f" ({len(rows)})" if len(rows) > 1 else "")
 
 
+def _is_of_a_site(name: str) -> bool:
+    """Return whether a candidate is a site's own network, or what that became by distillation."""
+    return name.startswith(("site:", "distill(site:"))
+
+
 def _has_fused(row: dict[str, Any]) -> bool:
-    """Return whether a site's own network was taken of candidates with fused ones among them."""
-    is_site = row.get("chosen", "").startswith("site:")
-    return is_site and not all(name.startswith("site:") for name in row["scores"])
+    """Return whether the network of a site was taken of candidates with some that were fused of both among them."""
+    return _is_of_a_site(row.get("chosen", "")) and not all(_is_of_a_site(name) for name in row["scores"])
 
 
 def _best_fused(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the accuracy of the fused candidate of the least score."""
+    """Return the accuracy of the candidate of the least score that was fused of both."""
     scores = row["scores"].items()
-    fused = {name: score for name, score in scores if name in row["candidates"] and not name.startswith("site:")}
+    fused = {name: score for name, score in scores if name in row["candidates"] and not _is_of_a_site(name)}
     return {"eval": row["candidates"][min(fused, key=fused.__getitem__)]}
 
 
@@ -76,7 +80,7 @@ def convolutions_table() -> str:
         fused = [[_best_fused(row) for row in by_row[group, name] if _has_fused(row)] for group in GROUPS]
         if any(fused):
             cells = " | ".join(_cell(rows, missing="") for rows in fused)
-            lines.append(f"| where that is a site's own network, the fused one of the best score | {cells} |")
+            lines.append(f"| where that is of one site, what was fused of both of the best score | {cells} |")
     return "\n".join(lines) + "\n"
 
 
