@@ -3,9 +3,9 @@
 Two networks of one architecture are trained on 10,000 images each, from starts of their own. Each row is one way to
 fuse them, from nothing but the networks up to real images: the methods of the literature that match units by weights,
 the default and distillation without any data, the same where sites describe themselves, and with 200, 1,000 and 2,000
-unlabelled images. Accuracies on 5,000 test images are taken in evaluation mode; where there is
-batch normalisation, also in training mode at batches of 128 and, in evaluation mode, after the statistics were measured
-anew on 2,000 real images.
+unlabelled images. Accuracies on 5,000 test images are taken in evaluation mode; where there is batch normalisation,
+also in training mode at batches of 128 and, in evaluation mode, after the statistics were measured anew on 2,000 real
+images.
 
 Needs ``fashion_mnist.npz`` and ``cifar10.npz`` in the folder ``CONSILIENCE_DATA`` (default ``../shared/data`` beside
 the repository); trained networks are kept in ``CONSILIENCE_CACHE`` (default: the system's temporary folder). Writes
