@@ -30,6 +30,8 @@ from network_battery.summary import (
 HERE = Path(__file__).parent
 SAID = {"with": "all that `describe` gives", "counts": "counts alone", "none": "nothing"}
 
+DESCRIBED = {"with": "classes and inputs (`describe`)", "counts": "counts of classes alone", "none": "nothing"}
+
 
 def _rows(half: str) -> list[dict[str, Any]]:
     return json.loads((HERE / f"{half}.json").read_text())["cells"]
@@ -57,6 +59,22 @@ def methods_table(half: str) -> str:
                 f"| {name} | {found['cells']} | {100 * found['accuracy']:.1f} | {100 * found['over_best_site']:+.1f} "
                 f"| {100 * found['worst']:+.1f} | {found['harms']} | {found['gains']} | {found['seconds']:.1f} |"
             )
+    return "\n".join(lines) + "\n"
+
+
+def default_table(half: str) -> str:
+    """Return how far the default is from the best site at every level of description, the first table of the README."""
+    rows = _rows(half)
+    lines = [
+        "| sites describe | over the best site, points | at worst | clearly worse than it (95 %) | clearly better |",
+        f"| --- |{' ---: |' * 4}",
+    ]
+    for level, name in DESCRIBED.items():
+        found = summary(rows, f"default, {level}")
+        lines.append(
+            f"| {name} | {100 * found['over_best_site']:+.1f} | {100 * found['worst']:+.1f} "
+            f"| {found['harms']} of {found['cells']} | {found['gains']} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -172,6 +190,7 @@ def sizes_table(half: str) -> str:
 
 
 MAKERS: dict[str, Callable[[str], str]] = {
+    "network-default": default_table,
     "network-battery": methods_table,
     "network-battery-cells": cells_table,
     "network-battery-choice": choice_table,

@@ -1,4 +1,4 @@
-"""Consilience: models trained apart, fused into one. No data travels, only parameters."""
+"""Consilience: models trained apart, fused into one. No row of data travels, only parameters and sums."""
 
 from __future__ import annotations
 

@@ -65,11 +65,11 @@ def test_it_says_what_it_does_then_the_verdict_then_the_table_with_the_default_f
     assert lines[0].startswith("5 sites train on handwritten digits")
     count = "1 seed" if seeds == 1 else f"{seeds} seeds"
     assert re.fullmatch(rf"{count}: about \d+ s of processor time, estimated from a matrix product here\.", lines[1])
-    assert lines[3] == f"verdict: {record['verdicts'][0]}"
+    assert lines[3] == f"verdict, from the files alone: {record['verdicts'][0]}"
     names, _ = rows_said(said)
     assert names[0] == "fused"
     assert names == [name for name in record["results"] if not name.startswith("site ")]
-    assert said.index("verdict:") < said.index("log density")
+    assert said.index("verdict,") < said.index("log density")
     assert len(record["verdicts"]) == seeds
 
 

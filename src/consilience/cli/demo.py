@@ -126,12 +126,13 @@ def run_demo(folder: Path, seeds: int, print_line: PrintLine) -> None:
     for seed in range(seeds):
         repetition = _repeat(folder / f"seed-{seed}", values, classes, names, seed)
         if seed == 0:
-            print_line(f"\nverdict: {repetition.fusion.verdict}")
+            print_line(f"\nverdict, from the files alone: {repetition.fusion.verdict}")
         else:
             print_line(f"seed {seed}: {repetition.fusion.verdict}")
         repetitions.append(repetition)
     table, differences = _score_table(repetitions), _differences(repetitions)
-    print_line("\n" + "\n".join([*_format_table(table, differences), "", *_sentences(differences)]))
+    print_line(f"\non {HELD_OUT} held-out digits, of which the sites' models are less sure than of their own draws:")
+    print_line("\n".join([*_format_table(table, differences), "", *_sentences(differences)]))
     record = {
         "settings": _settings(seeds),
         "versions": library_versions(),

@@ -364,7 +364,7 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
         components = "1 component" if fused.n_components == 1 else f"{fused.n_components} components"
         return (
             f"one model of {components} describes {all_of(ensemble.n_sites, 'sites')} together better than any"
-            f" site's own does, by at least {_nats(least)} nats per observation, and {lost}"
+            f" site's own does, by at least {_nats(least)} nats per observation drawn from their models, and {lost}"
         )
     if losses.harmless is False:
         return (
