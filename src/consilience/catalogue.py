@@ -47,7 +47,6 @@ CATALOGUE: Mapping[str, str] = {
     "E-VALUE": "an option whose value is not taken, or that does not belong there",
     "W-APPROXIMATE": "sums of a site that are approximate",
     "W-CONVERGED": "an iteration that stopped early",
-    "W-DEPRECATED": "a name that goes in the next version",
     "W-DIFFER": "sites that used different hyper-parameters",
     "W-HARM": "a fused model that is worse than a site's own",
     "W-ROBUST": "an option that undoes part of robust fusion",

@@ -241,23 +241,6 @@ def test_outcomes_drawn_from_the_model_give_the_same_on_average(likelihood):
     assert raw(again.residual) == raw(runs[0].residual)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [({"samples": 3}, {"n_draws": 3}), ({"observations": 400.0}, {"n_observations": 400.0})]
-)
-def test_former_names_of_options_give_the_same_with_a_warning(old, new):
-    module, x = perceptron(), observations(0)
-    (old_name,), (new_name,) = old, new
-    warning = f"{old_name} is deprecated since 0.2 and goes in 0.3; use {new_name}"
-    with pytest.warns(DeprecationWarning, match=warning) as warned:
-        former = cs.fisher(module, x, **old, minimum=1)
-    assert warned[0].filename == __file__
-    present = cs.fisher(module, x, **new, minimum=1)
-    assert raw(former.residual) == raw(present.residual)
-    assert (former.samples, former.observations) == (present.samples, present.observations)
-    with pytest.raises(cs.OptionError, match=f"give {new_name} alone"):
-        cs.fisher(module, x, **old, **new, minimum=1)
-
-
 def test_positions_of_a_sequence_add_up():
     module, x = nn.Conv1d(2, 3, 2).double(), observations(6, 30).reshape(10, 1, 9).expand(10, 2, 9)
     rows = one_by_one(module, x)

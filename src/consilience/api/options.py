@@ -50,7 +50,6 @@ class MethodOptions(TypedDict, total=False):
     mass: float
     max_components: int | None
     max_iterations: int
-    max_passes: int
     max_seconds: float | None
     max_units: int | Mapping[str, int] | None
     mean: Literal["probabilities", "logits", "stationary"] | None

@@ -27,7 +27,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Labels, is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.errors import Problem
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
@@ -40,7 +40,6 @@ from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.transport import Injection, Transport, move
 
 
-@renamed_options(sweeps="max_iterations")
 @dataclass(frozen=True)
 class FedMA(LayerwiseMethod):
     """Match neurons as copies of global ones under a Beta-Bernoulli process, layer by layer, and average.

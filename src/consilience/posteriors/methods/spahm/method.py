@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
@@ -48,7 +48,6 @@ MAX_DIAGNOSED_ROWS = 2000
 """Components up to which the confidence of matches is computed. Chosen by hand for its cost."""
 
 
-@renamed_options(min_count="min_matching_count")
 @dataclass(frozen=True)
 class SPAHM(Method):
     """Match points under a Beta-Bernoulli process: equations (8) to (10), algorithm 1.
