@@ -96,7 +96,6 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
     arrays = {f"residual/{name}": values for name, values in information.residual.items()}
     arrays |= {f"factors/{name}": values for name, values in information.factors.items()}
     arrays |= factor_arrays(information.layers)
-    # Files without Kronecker factors are those that earlier versions wrote and read.
     layers = {"layers": stated_sizes(information.layers)} if information.layers else {}
     header = {
         "format": _FORMAT,
