@@ -34,7 +34,6 @@ def fisher(
     minimum: int = 100,
     rng: int | np.random.Generator = 0,
     progress: bool | Progress = False,
-    compat: bool = False,
 ) -> FisherInformation:
     """Return the Fisher information of a network's trained parameters on the data of a site.
 
@@ -80,9 +79,6 @@ def fisher(
         Random generator, or its seed, for the outcomes. Default: 0.
     progress : bool or callable, optional
         True shows a bar on a terminal; a callable is given (observations done, observations in all). Default: False.
-    compat : bool, optional
-        Compute the sums that the published code of self-supervised Fisher merging keeps instead: the mean gradient of
-        one sampled logit (not log probability) as the only factor, and the sum of its squares. Default: False.
 
     Returns
     -------
@@ -134,8 +130,6 @@ def fisher(
         ("noise", is_number(noise) and noise > 0, "a positive number"),
         ("n_observations", is_scale, "a positive number"),
         ("minimum", is_count(minimum), "a positive integer"),
-        ("compat", not compat or kind == "factors", "False, or True with kind 'factors'"),
-        ("compat", not compat or likelihood == "categorical", "False for such a likelihood"),
     ):
         if not is_valid:
             raise OptionError(option, f"expected {expected}, found {locals()[option]!r}")
@@ -148,5 +142,5 @@ def fisher(
     with shown(progress, "Fisher information", "observation") as report:
         return fisher_information(
             model, batches, kind, likelihood, noise, n_draws, rank, n_observations, prior_precision,
-            minimum, generator, report, compat,
+            minimum, generator, report,
         )  # fmt: skip

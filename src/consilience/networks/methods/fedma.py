@@ -69,7 +69,7 @@ class FedMA(LayerwiseMethod):
     ----------
     Yurochkin et al. (2019), PFNM, ICML; Wang et al. (2020), FedMA, ICLR. Beside squared terms the logarithm of the
     prior counts twice, as in the log joint; the published code counts it once. Orders of new neurons are not counted,
-    as in SPAHM without `factorial`. An input that a model lacks counts as 0 in the rows of matched neurons.
+    as in SPAHM. An input that a model lacks counts as 0 in the rows of matched neurons.
     """
 
     name: ClassVar[str] = "fedma"

@@ -318,8 +318,9 @@ class Spread(Transport):
     coupling : ndarray of shape (k_new, k_old)
         Coupling with marginals 1 / k_new and 1 / k_old.
     scale : float, optional
-        Sum of each column of the input side. 1 splits what units send; k_new / k_old is formula (9) of Akash et al.
-        (2022) as printed. Default: 1.
+        Sum of each column of the input side: 1, which splits what units send, or k_old / k_new for squares of weights.
+        Formula (9) of Akash et al. (2022) has k_new / k_old in print, which scales networks with biases wrongly.
+        Default: 1.
     signs : ndarray of shape (k_new, k_old), optional
         Sign of the mass between each new and old unit: 1 or -1, or a value between them where a part of the mass
         changes sign; None where nothing does.
