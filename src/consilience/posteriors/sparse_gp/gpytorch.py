@@ -33,8 +33,8 @@ class ApproximateGPAdapter(InducingPointAdapter):
     """Variational Gaussian processes of GPyTorch with one function, a stationary kernel and a constant mean.
 
     The noise is that of ``model.likelihood`` where the model has one; without, it is not known and counts as 0, in
-    predictions and in scores. GPyTorch records no number of observations: give ``n_observations``. A rebuilt model is an
-    ApproximateGP in float64 and in eval mode, with a whitened VariationalStrategy.
+    predictions and in scores. GPyTorch records no number of observations: give ``n_observations``. A rebuilt model is
+    an ApproximateGP in float64 and in eval mode, with a whitened VariationalStrategy.
     """
 
     kind: ClassVar[str] = "gpytorch.ApproximateGP"
