@@ -79,7 +79,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("reg", "reg_covar", "lam"), ("regularization", "ridge")),
     **dict.fromkeys(("lr", "learning_rate_init"), ("learning_rate",)),
     **dict.fromkeys(("verbose", "progress_bar", "disp"), ("progress",)),
-    **dict.fromkeys(("n_samples", "n_obs", "sizes", "counts", "n"), ("n_observations",)),
+    **dict.fromkeys(("n_samples", "samples", "n_obs", "sizes", "counts", "n"), ("n_observations",)),
     **dict.fromkeys(("torch_dtype", "out_dtype"), ("dtype",)),
     **dict.fromkeys(("n_jobs", "num_workers"), ("threads", "engine")),
     **dict.fromkeys(("dummy_input", "example_input", "example_inputs", "sample_input"), ("example",)),
