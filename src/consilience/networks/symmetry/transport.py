@@ -13,7 +13,7 @@ network of twice its width leaves its function unchanged.
 
 Departure from the source: formula (9) of the Wasserstein paper (Akash et al. 2022), as printed, averages on both sides,
 k_l k_{l-1} Pi_l W Pi_{l-1}^T. Its input side sums to k_new / k_old instead of 1, which multiplies every sum over units
-by the change of width but not the biases. `Spread.scale`, set by the methods' option ``paper_scaling``, reproduces it.
+by the change of width but not the biases.
 """
 
 from __future__ import annotations
