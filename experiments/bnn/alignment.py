@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
@@ -25,7 +26,7 @@ from training import say
 
 import consilience as cs
 from consilience.bayesian.gaussian_arrays import Metric, divergences
-from consilience.bayesian.posterior_paths import GAUSSIAN_PATHS, POSTERIOR_PATHS, posterior_between
+from consilience.bayesian.posterior_paths import GAUSSIAN_PATHS, POSTERIOR_PATHS
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE = versions()["library_source"]
@@ -126,6 +127,21 @@ def units(name: str, pair: int) -> dict[str, Any]:
             for key, ratio in ratios.items()
         }
     return found
+
+
+def posterior_between(first: cs.BayesianNetwork, second: cs.BayesianNetwork, t: float, path: str) -> cs.BayesianNetwork:
+    """Return the posterior at t on a path of Gaussians, computed in float64; at the ends the posteriors themselves."""
+    if t in (0.0, 1.0):
+        end = second if t else first
+        return replace(first, means=end.means, variances=end.variances)
+    means, variances = {}, {}
+    for key in first.means:
+        values = (first.means[key], first.variances[key], second.means[key], second.variances[key])
+        m0, v0, m1, v1 = (torch.as_tensor(one).double() for one in values)
+        mean, deviation = GAUSSIAN_PATHS[path](m0, v0.sqrt(), m1, v1.sqrt(), t)
+        dtype = torch.as_tensor(first.means[key]).dtype
+        means[key], variances[key] = mean.to(dtype), (deviation**2).to(dtype)
+    return replace(first, means=means, variances=variances)
 
 
 def sharpened(name: str, pair: int, path: str) -> dict[str, dict[str, float]]:

@@ -20,6 +20,7 @@ import torch
 from comparing import FISHER, WITH_PRIOR, choices, key_of, rows, sources, versions, write
 from kl_fusion.record import remembered
 from pinwheel_networks import PRIOR_PRECISION, Points, loss_and_accuracy
+from published import PublishedDescent, published_sums
 from torch import nn
 from train_convnets import CACHE
 
@@ -50,7 +51,7 @@ CHOSEN = {
 }
 
 
-def variants() -> dict[str, dict[str, tuple[str, str, dict[str, Any]]]]:
+def variants() -> dict[str, dict[str, tuple[str, str | cs.SelfSupervisedFisher, dict[str, Any]]]]:
     """Return methods, and by variant: whose information they take, the library's method, and its options."""
     priors = ("removed", "kept")
     shrunk = {
@@ -58,7 +59,7 @@ def variants() -> dict[str, dict[str, tuple[str, str, dict[str, Any]]]]:
         for shrinkage in SHRINKAGES
         for prior in priors
     }
-    found: dict[str, dict[str, tuple[str, str, dict[str, Any]]]] = {
+    found: dict[str, dict[str, tuple[str, str | cs.SelfSupervisedFisher, dict[str, Any]]]] = {
         "isotropic": {"": ("none", "fisher", {"structure": "isotropic"})},
         FISHER: {"": ("leading", "fisher", {"structure": "diagonal"})},
         WITH_PRIOR: {
@@ -75,8 +76,8 @@ def variants() -> dict[str, dict[str, tuple[str, str, dict[str, Any]]]]:
             if told["shrinkage"] >= LEAST_SHRINKAGE
         }
     found["SSF 20%, not shrunk"] = {"": ("leading", "ssf", {"mask_rate": 0.2, "shrinkage": 0.0, "prior": "kept"})}
-    found["SSF 20%, published sums"] = {"": ("published", "ssf", {"mask_rate": 0.2})}
-    found[SLOW] = {"": ("published", "ssf", {"mask_rate": 0.2, "compat": True, "prior": "kept", "steps": STEPS})}
+    found["SSF 20%, published sums"] = {"": ("published", "ssf", {"mask_rate": 0.2, "shrinkage": 0.0})}
+    found[SLOW] = {"": ("published", PublishedDescent(mask_rate=0.2, prior="kept", steps=STEPS), {})}
     return found
 
 
@@ -90,11 +91,14 @@ def prepared(seed: int) -> tuple[list[nn.Module], dict[str, list[Any] | None], P
         told = {"kind": "factors", "prior_precision": PRIOR_PRECISION, **told}
         return [cs.fisher(network, train.x, rng=seed, **told) for network in networks]
 
-    infos = {"none": None, "leading": each(rank=RANK), "all": each(rank=None), "published": each(compat=True)}
+    published = [published_sums(network, train.x, PRIOR_PRECISION, seed) for network in networks]
+    infos = {"none": None, "leading": each(rank=RANK), "all": each(rank=None), "published": published}
     return networks, infos, validation, test
 
 
-def scored(seed: int, count: int, whose: str, method: str, told: dict[str, Any]) -> dict[str, Any]:
+def scored(
+    seed: int, count: int, whose: str, method: str | cs.SelfSupervisedFisher, told: dict[str, Any]
+) -> dict[str, Any]:
     """Return validation and test scores of one merge; infinite losses where the objective has no minimum."""
     networks, infos, validation, test = prepared(seed)
     own = infos[whose]

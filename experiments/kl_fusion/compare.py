@@ -20,6 +20,7 @@ import consilience as cs
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 import baselines
+from published_spahm import PublishedSPAHM
 
 PAPER = {"regularization": 0.1, "max_components": 10}  # lambda as the paper has it; twice the true number at most
 PUBLISHED_SPAHM = {
@@ -135,7 +136,7 @@ METHODS: dict[str, Callable[[Simulation, int], Found | None]] = {
     "paper": lambda simulation, seed: fused(simulation, assignment="relaxed", **PAPER),
     "paper, integral": lambda simulation, seed: fused(simulation, **PAPER),
     "SPAHM": lambda simulation, seed: fused(simulation, method="spahm"),
-    "SPAHM, published": lambda simulation, seed: fused(simulation, method="spahm", **PUBLISHED_SPAHM),
+    "SPAHM, published": lambda simulation, seed: fused(simulation, method=PublishedSPAHM(**PUBLISHED_SPAHM)),
     "pooled": lambda simulation, seed: pooled(simulation),
     "Dirichlet process": dirichlet_process,
     "k-means": kmeans,

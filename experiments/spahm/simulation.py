@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from baselines import kmeans
 from compare import hausdorff
+from published_spahm import PublishedSPAHM
 from record import as_text, remembered, versions
 
 import consilience as cs
@@ -130,12 +131,14 @@ def scored(simulation: Simulation, points: np.ndarray, labels: np.ndarray | None
     return result
 
 
-def spahm(simulation: Simulation, setting: Setting, *, centres: bool, **options: Any) -> dict[str, Any]:
+def spahm(
+    simulation: Simulation, setting: Setting, *, centres: bool, method: str | cs.SPAHM = "spahm"
+) -> dict[str, Any]:
     """Fuse true local centroids, or k-means centres, by SPAHM."""
     points, truth = (simulation.centres, simulation.centre_labels) if centres else (simulation.moved, simulation.labels)
     posteriors = [cs.Posterior(cs.families.Point(DIM), own) for own in points]
     start = time.perf_counter()
-    fusion = cs.fuse(posteriors, "spahm", min_count=0, **options)
+    fusion = cs.fuse(posteriors, method, min_count=0)
     taken = time.perf_counter() - start
     law = {name: attached.values for name, attached in fusion.atoms.attached.items()}
     within = setting.noise**2
@@ -173,7 +176,9 @@ def pooled(simulation: Simulation) -> dict[str, Any]:
 
 METHODS = {
     "SPAHM": lambda one, setting, seed: spahm(one, setting, centres=False),
-    "SPAHM, published settings": lambda one, setting, seed: spahm(one, setting, centres=False, **PUBLISHED),
+    "SPAHM, published settings": lambda one, setting, seed: spahm(
+        one, setting, centres=False, method=PublishedSPAHM(**PUBLISHED)
+    ),
     "SPAHM of k-means": lambda one, setting, seed: spahm(one, setting, centres=True),
     "k-means matching": lambda one, setting, seed: matched_by_kmeans(one, seed),
     "pooled k-means": lambda one, setting, seed: pooled(one),

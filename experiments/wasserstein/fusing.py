@@ -26,6 +26,7 @@ import image_data
 import numpy as np
 import torch
 from image_data import ImageData, Images
+from published import PublishedFusion
 from recipes import RECIPES
 from torch import nn
 from training import CACHE, load_trained, place_of, scores
@@ -57,7 +58,9 @@ CHOSEN = {
 }
 
 
-def fused(models: Sequence[nn.Module], images: Images, method: str | None, **told: Any) -> cs.NetworkFusion:
+def fused(
+    models: Sequence[nn.Module], images: Images, method: str | cs.WassersteinFusion | None, **told: Any
+) -> cs.NetworkFusion:
     """Return the fusion of models; `told` are options of the method and of ``fuse``."""
     found = cs.fuse(models, method, example=images.x[:2], **told)
     assert isinstance(found, cs.NetworkFusion)  # noqa: S101  (narrows the type)
@@ -119,21 +122,19 @@ def random_start(kind: str, seed: int) -> tuple[list[nn.Module], dict[str, Calla
     """Return two, four or six MLPNets and how they are fused into MLPLarge from random weights, several draws each."""
     data = image_data.load_mnist() if kind == "mlp_net" else image_data.load_fashion_mnist()
     models = [load_trained(kind, seed, which) for which in range(6)]
-    started = {"target": architectures.mlp_large(), "start": "random"}
+    target = {"target": architectures.mlp_large()}
     runs = {}
     for count in (2, 4, 6):
         for draw in range(DRAWS):
-            for name, told in (
-                ("WB", {}),
-                ("WB without annealing", {"annealing": False}),
-                ("WB as published", {"compat": True, "epsilon": 0.0005}),
+            for name, method in (
+                ("WB", cs.WassersteinFusion(start="random")),
+                ("WB without annealing", cs.WassersteinFusion(start="random", annealing=False)),
+                ("WB as published", PublishedFusion(start="random", epsilon=0.0005)),
             ):
                 runs[f"{name}, n = {count}, draw {draw}"] = _run(
-                    models[:count], data.train, "wb", {**started, **told, "rng": draw}
+                    models[:count], data.train, method, {**target, "rng": draw}
                 )
-        runs[f"WB from the models' units, n = {count}"] = _run(
-            models[:count], data.train, "wb", {"target": started["target"]}
-        )
+        runs[f"WB from the models' units, n = {count}"] = _run(models[:count], data.train, "wb", target)
     return models, runs, data
 
 
@@ -195,7 +196,7 @@ def convolutional(kind: str, seed: int) -> tuple[list[nn.Module], dict[str, Call
 
 
 def _run(
-    models: Sequence[nn.Module], images: Images, method: str | None, told: Mapping[str, Any]
+    models: Sequence[nn.Module], images: Images, method: str | cs.WassersteinFusion | None, told: Mapping[str, Any]
 ) -> Callable[[], cs.NetworkFusion]:
     return lambda: fused(models, images, method, **told)
 

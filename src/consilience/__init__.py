@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from consilience import engines, families, features, learners, renamed_modules
+from consilience import engines, families, features, learners
 from consilience.api.describe import describe
 from consilience.api.evaluate import evaluate
 from consilience.api.files import load, save
@@ -94,12 +94,10 @@ if TYPE_CHECKING:
 
 __version__ = version("consilience")
 
-renamed_modules.install()
-
 
 def __getattr__(name: str) -> Any:
-    """Import ``federated`` and ``testing`` where they are used, and modules of old names, as ``learners.horseshoe``."""
-    if name in ("federated", "testing") or f"{__name__}.{name}" in renamed_modules.RENAMED:
+    """Import ``federated`` and ``testing`` where they are used."""
+    if name in ("federated", "testing"):
         return import_module(f"{__name__}.{name}")
     raise no_attribute(f"module {__name__!r}", name, known=__all__)
 

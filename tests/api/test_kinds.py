@@ -14,9 +14,8 @@ from consilience.api.kinds import (
     inspect_file,
     kind_of,
     kind_of_file,
-    kind_of_input,
 )
-from consilience.core.inputs import NamedInput, name_inputs
+from consilience.core.inputs import name_inputs
 from consilience.errors import FileFormatError
 from tests.api.kinds_zoo import FILES, FORMAT_NAMES, KIND_NAMES, OBJECTS, OF_SHARDS, packed
 from tests.cli.running import command
@@ -113,7 +112,3 @@ def test_a_shard_is_told_from_what_is_loaded(name, tmp_path):
         cs.load(path)
     assert inspect_file(path).rows
     assert SHARDS.recognises([cs.shards(path.parent)]) == [True]
-
-
-def test_an_object_that_nobody_knows_is_of_no_kind():
-    assert kind_of_input(NamedInput("it", "it", object())) is None

@@ -15,7 +15,7 @@ import click
 import pytest
 
 import consilience as cs
-from consilience.cli.commands import EXAMPLES, RENAMED, cli
+from consilience.cli.commands import EXAMPLES, cli
 from consilience.cli.doctor import EXTRAS
 from consilience.cli.json_output import FIELDS
 from consilience.cli.methods import TABLES, option_meanings
@@ -80,13 +80,6 @@ def test_the_page_lists_the_options_that_several_commands_share():
         for option in re.findall("`(--.*?)`", options)
     }
     assert listed == {option: names for option, names in commands_of.items() if len(names) >= 3}
-
-
-def test_old_names_of_options_are_no_options_any_more_and_new_ones_are():
-    for (name, old), new in RENAMED.items():
-        options = [word for option in cli.commands[name].params for word in option.opts]
-        assert new in options
-        assert old not in options
 
 
 def test_help_says_the_exit_codes(command):

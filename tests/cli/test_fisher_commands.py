@@ -71,14 +71,10 @@ def test_what_is_known_of_a_network_is_inspected_from_the_header(informed, comma
     assert (document["kind"], document["rank"], document["header"]["prior_precision"]) == ("fisher", 20, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("n_draws", "n_observations"), [("--n-draws", "--n-observations"), ("--samples", "--observations")]
-)
-def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, command, n_draws, n_observations):
-    options = (n_draws, "3", n_observations, "1200", "--seed", "4", "--quiet")
+def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, command):
+    options = ("--n-draws", "3", "--n-observations", "1200", "--seed", "4", "--quiet")
     done = command("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "known", *options)
-    assert (done.code, done.out) == (0, "")
-    assert done.err.count("[W-DEPRECATED]") == 2 * (n_draws == "--samples")
+    assert (done.code, done.out, done.err) == (0, "", "")
     information = cs.load(folder / "known")
     assert (information.kind, information.samples) == ("diagonal", 3)
     assert (information.observations, information.seen) == (1200.0, 120)

@@ -155,12 +155,11 @@ METHODS = {
     "consensus, median": {"method": "consensus", "robust": "median", "reference": 1},
     "ot": {"method": "ot"},
     "ot, soft": {"method": "ot", "epsilon": 0.1, "metric": "euclidean", "normalize": True},
-    "ot, paper": {"method": "ot", "paper_scaling": True, "writers": "first"},
+    "ot, first writers": {"method": "ot", "writers": "first"},
     "ot, trim": {"method": "ot", "robust": "trim", "trim": 0.4},
     "wb": {"method": "wb"},
     "wb, soft": {"method": "wb", "epsilon": 0.1, "restarts": 2},
     "wb, random": {"method": "wb", "start": "random"},
-    "wb, published code": {"method": "wb", "start": "random", "compat": True, "epsilon": 0.01},
     "wb, weights": {"method": "wb", "weights": [1.0, 2.0, 3.0], "reference": 2},
     "gwb": {"method": "gwb"},
     "rebasin": {"method": "rebasin"},
@@ -359,7 +358,6 @@ INFORMATION = {
     "sampled": {"kind": "diagonal", "n_draws": 2, "rng": 5},
     "gaussian": {"kind": "factors", "likelihood": "gaussian", "noise": 0.5},
     "bernoulli": {"kind": "diagonal", "likelihood": "bernoulli", "n_observations": 400.0},
-    "compat": {"kind": "factors", "compat": True},
 }
 
 

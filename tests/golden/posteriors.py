@@ -148,7 +148,7 @@ METHODS = {
     "spahm, scalar variances": {"method": "spahm", "variances": "scalar", "mass": 5.0, "concentration": 2.0},
     "spahm, variances given": {"method": "spahm", "within_variance": 0.5, "between_variance": 20.0},
     "spahm, product": {"method": "spahm", "combine": "product", "weights": [2.0, 1.0, 1.0]},
-    "spahm, factorial": {"method": "spahm", "factorial": True, "clip": 3},
+    "spahm, clip": {"method": "spahm", "clip": 3},
     "kmeans, default": {"method": "kmeans", "n_components": 4},
     "kmeans, reverse": {"method": "kmeans", "n_components": 3, "direction": "reverse", "weights": [1.0, 2.0, 4.0]},
     "dp, default": {"method": "dp"},

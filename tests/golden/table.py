@@ -42,8 +42,8 @@ def saved(fusion, folder, name="fused"):
 
 
 def landscape(name):
-    """Return a public name of barriers and moments, which is no attribute of ``consilience``: its module moved once."""
-    for place in ("consilience.networks.landscape", "consilience.networks.repair", "consilience.landscape"):
+    """Return a public name of barriers and moments, which is no attribute of ``consilience``."""
+    for place in ("consilience.networks.landscape", "consilience.networks.repair"):
         if find_spec(place) is not None and hasattr(module := import_module(place), name):
             return getattr(module, name)
     raise ImportError(f"no module of barriers and moments has {name}; say here where they are")

@@ -6,7 +6,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from consilience.networks.descriptions.measure import measure_network
+
 CLASSES = ("ash", "birch", "cedar")
+
+
+def describe_network(module, data=None, **options):
+    """Return the description of a network, which is neither traced nor bound to its symmetry as by `cs.describe`."""
+    defaults = dict.fromkeys(("n_observations", "classes", "example", "layers"))
+    defaults |= {"min_count": 5.0, "class_prior": "own", "name": "description"}
+    return measure_network(module, data, **{**defaults, **options})[0]
 
 
 def rows(seed=0, counts=(150, 120, 90), d=6, scale=1.0, shift=0.0):

@@ -65,7 +65,7 @@ def couplings_to_reference(models, reference):
     return couplings
 
 
-def spread_average(models, couplings, shares, paper=False):
+def spread_average(models, couplings, shares):
     """Return the layers that the couplings give: what units receive averages, what they send splits, by loops."""
     fused = []
     depth = len(models[0])
@@ -76,11 +76,10 @@ def spread_average(models, couplings, shares, paper=False):
             out = model_couplings[number] if number < depth - 1 else np.eye(len(weight)) / len(weight)
             into = model_couplings[number - 1] if number else np.eye(weight.shape[1]) / weight.shape[1]
             new, old = len(into), into.shape[1]
-            split = new if paper else old
             moved = np.zeros((len(out), new))
             for j, q in np.ndindex(*moved.shape):
                 for g, s in np.ndindex(*weight.shape):
-                    moved[j, q] += len(out) * out[j, g] * weight[g, s] * split * into[q, s]
+                    moved[j, q] += len(out) * out[j, g] * weight[g, s] * old * into[q, s]
             total_w = total_w + share * moved
             if bias is not None:
                 total_b = total_b + share * len(out) * out @ bias
@@ -88,7 +87,7 @@ def spread_average(models, couplings, shares, paper=False):
     return fused
 
 
-def four_way_costs(target, layer, before, paper=False):
+def four_way_costs(target, layer, before):
     """Return the costs (7) (k_new, k_old) by the tensor (j, q, g, s), times the number of inputs.
 
     Weights are compared as densities over inputs, k w, so that layers of different widths can be the same function;
@@ -96,17 +95,14 @@ def four_way_costs(target, layer, before, paper=False):
     """
     (new, new_bias), (old, old_bias) = target, layer
     width, width_old = new.shape[1], old.shape[1]
-    if paper:
-        tensor = width * (new[:, :, None, None] - old[None, None, :, :]) ** 2
-    else:
-        tensor = (width * new[:, :, None, None] - width_old * old[None, None, :, :]) ** 2 / width
+    tensor = (width * new[:, :, None, None] - width_old * old[None, None, :, :]) ** 2 / width
     costs = np.einsum("jqgs,qs->jg", tensor, before)
     if new_bias is not None:
         costs = costs + (new_bias[:, None] - old_bias[None, :]) ** 2
     return costs
 
 
-def barycenter(models, shares, reference, paper=False, iterations=200):
+def barycenter(models, shares, reference, iterations=200):
     """Return layers, couplings by model, and the objective of every hidden layer by iteration: algorithm 1."""
     depth = len(models[0])
     couplings = [[] for _ in models]
@@ -120,27 +116,25 @@ def barycenter(models, shares, reference, paper=False, iterations=200):
         history, last = [], None
         for _ in range(iterations):
             costs = [
-                four_way_costs(target, layers[number], before, paper)
-                for layers, before in zip(models, befores, strict=True)
+                four_way_costs(target, layers[number], before) for layers, before in zip(models, befores, strict=True)
             ]
             plans = [plan(model_costs) for model_costs in costs]
             history.append(sum(a * (c * p).sum() for a, c, p in zip(shares, costs, plans, strict=True)))
             if last is not None and all(np.allclose(p, q, atol=1e-12) for p, q in zip(plans, last, strict=True)):
                 break
             last = plans
-            target = barycentric_rows([layers[number] for layers in models], plans, befores, shares, paper)
+            target = barycentric_rows([layers[number] for layers in models], plans, befores, shares)
         for model_couplings, coupling in zip(couplings, plans, strict=True):
             model_couplings.append(coupling)
         histories.append(history)
-    return spread_average(models, couplings, shares, paper), couplings, histories
+    return spread_average(models, couplings, shares), couplings, histories
 
 
-def barycentric_rows(layers, plans, befores, shares, paper=False):
+def barycentric_rows(layers, plans, befores, shares):
     """Return the pair (W, b) of formula (9)."""
     weight, bias = 0.0, 0.0
     for (old, old_bias), out, into, share in zip(layers, plans, befores, shares, strict=True):
-        split = len(into) if paper else into.shape[1]
-        weight = weight + share * len(out) * split * out @ old @ into.T
+        weight = weight + share * len(out) * into.shape[1] * out @ old @ into.T
         if old_bias is not None:
             bias = bias + share * len(out) * out @ old_bias
     return weight, None if layers[0][1] is None else bias

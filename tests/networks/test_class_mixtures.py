@@ -11,9 +11,9 @@ import consilience as cs
 from consilience.networks.descriptions.description import Description, Moments
 from consilience.networks.descriptions.files import read_description, write_description
 from consilience.networks.descriptions.inspect import inspect_description
-from consilience.networks.descriptions.measure import describe_network
 from consilience.networks.descriptions.mixtures import MAX_ENTRIES, densest_number, mixture_moments, split_class
 from consilience.networks.synthetic.draws import draw_inputs
+from tests.networks.described_nets import describe_network
 
 
 class Rings(nn.Module):

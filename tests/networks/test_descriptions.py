@@ -16,11 +16,10 @@ from consilience.errors import InputError, OptionError
 from consilience.networks.descriptions import measure, token_statistics
 from consilience.networks.descriptions.description import Moments
 from consilience.networks.descriptions.files import description_path, write_description
-from consilience.networks.descriptions.measure import describe_network
 from consilience.networks.descriptions.moments import MomentAccumulator, pooled_moments
 from consilience.networks.descriptions.ranges import RangeAccumulator
 from consilience.networks.descriptions.token_statistics import TokenAccumulator
-from tests.networks.described_nets import CLASSES, Reader, Undecided, convolutional, perceptron, rows
+from tests.networks.described_nets import CLASSES, Reader, Undecided, convolutional, describe_network, perceptron, rows
 
 FLOAT32 = 3e-7
 """Two roundings of float32, relative: what is said is stored in it."""

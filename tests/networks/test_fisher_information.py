@@ -241,23 +241,6 @@ def test_outcomes_drawn_from_the_model_give_the_same_on_average(likelihood):
     assert raw(again.residual) == raw(runs[0].residual)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [({"samples": 3}, {"n_draws": 3}), ({"observations": 400.0}, {"n_observations": 400.0})]
-)
-def test_former_names_of_options_give_the_same_with_a_warning(old, new):
-    module, x = perceptron(), observations(0)
-    (old_name,), (new_name,) = old, new
-    warning = f"{old_name} is deprecated since 0.2 and goes in 0.3; use {new_name}"
-    with pytest.warns(DeprecationWarning, match=warning) as warned:
-        former = cs.fisher(module, x, **old, minimum=1)
-    assert warned[0].filename == __file__
-    present = cs.fisher(module, x, **new, minimum=1)
-    assert raw(former.residual) == raw(present.residual)
-    assert (former.samples, former.observations) == (present.samples, present.observations)
-    with pytest.raises(cs.OptionError, match=f"give {new_name} alone"):
-        cs.fisher(module, x, **old, **new, minimum=1)
-
-
 def test_positions_of_a_sequence_add_up():
     module, x = nn.Conv1d(2, 3, 2).double(), observations(6, 30).reshape(10, 1, 9).expand(10, 2, 9)
     rows = one_by_one(module, x)
@@ -317,16 +300,7 @@ def test_a_file_gives_back_what_was_saved(tmp_path, kind, dtype):
     read = cs.load(tmp_path / "one")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert isinstance(read, cs.FisherInformation)
-    fields = ("observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "compat", "digest")
+    fields = ("observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "digest")
     assert [getattr(read, field) for field in fields] == [getattr(information, field) for field in fields]
     for key, values in information.diagonal.items():
         assert np.array_equal(torch.as_tensor(read.diagonal[key]).float().numpy(), values.float().numpy())
-
-
-def test_the_published_sums_are_of_a_sampled_logit():
-    module, x = nn.Linear(3, 2, bias=False).double(), observations(7, 50)
-    published = cs.fisher(module, x, "factors", compat=True, minimum=1)
-    # A logit's gradient is the input, in the row of the class that was drawn.
-    assert torch.allclose(published.diagonal["weight"].sum(dim=0), (x**2).sum(dim=0))
-    assert torch.allclose(published.factors["weight"][0].sum(dim=0), x.mean(dim=0))
-    assert published.rank == 1

@@ -414,17 +414,6 @@ def test_stochastic_descent_ends_near_the_exact_solution():
     assert torch.equal(vector(again.model), vector(descended.model))
 
 
-def test_the_published_version_runs_on_the_published_sums():
-    models, _ = informed()
-    infos = [
-        cs.fisher(model, observations(seed), "factors", prior_precision=0.1, compat=True, minimum=1)
-        for seed, model in enumerate(models)
-    ]
-    fusion = cs.fuse(models, "ssf", fishers=infos, compat=True, steps=200)
-    assert (fusion.details["learning_rate"], fusion.details["shrinkage"]) == (0.01, 0.0)
-    assert fusion.history[-1] < fusion.history[0]
-
-
 # -- Networks of all kinds.
 
 

@@ -47,8 +47,6 @@ def diagonals(change=None, number=0):
         ({"noise": 0.0}, "noise: expected"),
         ({"noise": "a"}, "noise: expected"),
         ({"minimum": 0}, "minimum: expected"),
-        ({"compat": True}, "kind 'factors'"),
-        ({"kind": "factors", "compat": True, "likelihood": "gaussian"}, "compat"),
         ({"rng": -1}, "rng"),
     ],
 )
@@ -156,9 +154,6 @@ def test_scales_that_differ_are_refused():
     refused(cs.InputError, "counted on another scale", fishers=[diagonals()[0], *infos[1:]], structure="diagonal")
     other = replace(infos[0], likelihood="gaussian")
     refused(cs.InputError, "counted on another scale", "likelihood", fishers=[other, *infos[1:]])
-    models = informed()[0]
-    published = cs.fisher(models[0], observations(0), "factors", compat=True, minimum=1)
-    refused(cs.InputError, "the published code's sums", fishers=[published, *infos[1:]])
 
 
 def test_priors_must_be_known_where_they_count():
@@ -172,13 +167,6 @@ def test_priors_must_be_known_where_they_count():
     refused(cs.InputError, "different priors (precisions 0.7, 0.7, 3)", "=", fishers=mixed, prior="removed")
     cs.fuse(informed()[0], "fisher", fishers=mixed, prior_precision=1.0)
     cs.fuse(informed()[0], "fisher", fishers=mixed, prior="kept")
-
-
-def test_the_published_sums_are_for_the_published_method():
-    models, infos = informed()
-    published = [cs.fisher(model, observations(0), "factors", compat=True, minimum=1) for model in models]
-    refused(cs.InputError, "only method 'ssf' reads", fishers=published)
-    refused(cs.InputError, "compat=True needs the sums of the published code", method="ssf", compat=True, fishers=infos)
 
 
 def test_a_matrix_that_is_too_large_is_refused():

@@ -45,14 +45,6 @@ def test_turned_copies_into_twice_the_width_are_the_same_function_with_restarts(
         assert difference(fusion.model, module, kind) < EXACT
 
 
-@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
-def test_averaging_what_units_send_as_the_paper_prints_it_is_another_function(kind):
-    module = net(kind)
-    fusion = fused([module] * 2, kind, target=net(kind, hidden=10), paper_scaling=True)
-    assert difference(fusion.model, module, kind) > 0.05
-    assert {transport.scale for moves in fusion.transports for transport in moves.values()} == {2.0}
-
-
 @every_mode
 @pytest.mark.parametrize("name", ["rnn", "relu rnn", "lstm", "gru", "lstm, stacked", "lstm, both ways"])
 def test_widths_may_differ_in_and_out(name, mode):

@@ -125,18 +125,13 @@ def test_the_bound_of_a_network_and_its_permuted_copy_is_zero():
         assert (bound.epsilon, bound.eta, bound.linear, bound.relu) == (0.0, 0.0, 0.0, 0.0)
 
 
-def test_the_bound_vanishes_at_the_ends_and_is_greatest_in_the_middle():
-    bound = interpolation_bound(OneHiddenLayer([[1.0]], [2.0]), OneHiddenLayer([[3.0]], [5.0]), radius=2.0)
-    assert_array_equal(bound.relu_at([0.0, 1.0]), 0.0)
-    assert_allclose(bound.linear_at([0.0, 0.25, 0.5]), [0.0, 3.0 / 16.0 * bound.linear, bound.linear / 4.0])
-    # epsilon = 1, eta = 3/2, |v_2| = 5, r = 2: the constants of the theorem by hand.
-    assert (bound.linear, bound.relu) == (12.0, 32.0)
-
-
 def test_a_bias_is_the_weight_of_one_more_input_that_is_one():
     up, down = (OneHiddenLayer([[0.0]], [1.0], [sign]) for sign in (1.0, -1.0))
+    # epsilon = 1, eta = 3/2, |v_2| = 5, r = 2: the constants of the theorem by hand.
+    bound = interpolation_bound(OneHiddenLayer([[1.0]], [2.0]), OneHiddenLayer([[3.0]], [5.0]), radius=2.0)
+    assert (bound.linear, bound.relu) == (12.0, 32.0)
     # At x = 0 all that differs are the biases: half of s(1) is lost in the middle, and the bound is reached.
-    assert interpolation_bound(up, down, radius=0.0).relu_at(0.5) == 0.5
+    assert interpolation_bound(up, down, radius=0.0).relu / 4.0 == 0.5
     assert_allclose(interpolation_bound(up, down, radius=3.0).radius, np.sqrt(10.0), rtol=ROUNDING)
 
 

@@ -6,9 +6,8 @@ import torch
 
 import consilience as cs
 from consilience.networks.methods.wasserstein import ANNEALING_TEMPERATURES
-from consilience.networks.methods.wasserstein_compat import unconverged_plan
-from tests.networks.fusable_nets import dense_net, deviation, layers_of, random_layers, shuffled
-from tests.tolerances import DESCENT, ROUNDING
+from tests.networks.fusable_nets import dense_net, deviation, random_layers, shuffled
+from tests.tolerances import DESCENT
 
 INPUTS = torch.randn(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 TWICE = {"0": 24, "2": 16}
@@ -63,45 +62,3 @@ def test_annealed_starts_end_lower_than_others():
 def test_annealed_copies_are_the_same_function():
     models, symmetry = noisy_copies(3, 0.0)
     assert deviation(from_random_rows(models, symmetry).model, models[0], INPUTS) < 1e-9
-
-
-# -- The published code.
-
-
-def test_the_fused_layers_are_those_of_formula_9_as_printed():
-    models, symmetry = noisy_copies(3, 0.5)
-    fusion = from_random_rows(models, symmetry, compat=True, epsilon=0.001)
-    plans = [[np.eye(6) / 6, *(transports[name].plan for name in TWICE)] for transports in fusion.transports]
-    fused = layers_of(fusion.model)
-    for layer in (0, 1):
-        expected = sum(
-            len(own[layer + 1]) * len(own[layer]) * own[layer + 1] @ layers_of(model)[layer][0] @ own[layer].T
-            for own, model in zip(plans, models, strict=True)
-        ) / len(models)  # fmt: skip
-        np.testing.assert_allclose(fused[layer][0], expected, rtol=1e-9, atol=ROUNDING)
-
-
-def test_plans_of_the_published_code_miss_mass_where_entropy_is_small_and_none_where_it_is_large():
-    costs = np.random.default_rng(0).uniform(0.5, 1.0, size=(20, 10))
-    assert unconverged_plan(costs, 0.0002).sum() < 0.9
-    converged = unconverged_plan(costs, 0.1)
-    np.testing.assert_allclose(converged.sum(axis=1), 1 / 20, rtol=1e-3)
-    np.testing.assert_allclose(converged.sum(axis=0), 1 / 10, rtol=1e-3)
-
-
-def test_a_step_of_the_published_code_is_bounded_where_the_kernel_underflows():
-    """Each potential grows by eps log(1e6 / 2) in a step, so that 100 steps of both reach the cost 1 or do not."""
-    costs = np.ones((2, 2))
-    for epsilon in (1e-4, 1e-3):
-        has_reached = 2 * 100 * epsilon * np.log(1e6 / 2) > 1
-        np.testing.assert_allclose(unconverged_plan(costs, epsilon), 0.25 if has_reached else 0.0, rtol=1e-3)
-
-
-def test_the_published_code_needs_entropy():
-    with pytest.raises(cs.OptionError, match="epsilon must be positive with compat=True"):
-        cs.WassersteinFusion(compat=True)
-
-
-def test_gromov_fusion_has_a_published_iteration_of_its_own():
-    with pytest.raises(cs.OptionError, match="compat must be false"):
-        cs.GromovFusion(compat=True, mode="paper", epsilon=0.01)

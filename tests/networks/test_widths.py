@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import consilience as cs
-from consilience.networks.symmetry.transport import Spread
 from tests.networks.fusable_nets import dense_net, deviation, outputs, proved, random_layers, shuffled
 from tests.networks.references import concatenated
 from tests.networks.resizable_nets import (
@@ -54,34 +53,6 @@ def test_copies_into_any_greater_width_keep_every_unit(kind_of_method, kind, fac
         assert deviation(fusion.model, module, inputs_of(kind)) < 1e-9
     assert fusion.groups == times(kind, factor)
     assert np.isfinite(outputs(fusion.model, inputs_of(kind))).all()
-
-
-@pytest.mark.parametrize("method", ["ot", "wb"])
-@pytest.mark.parametrize("kind", ["mlp", "tanh", "lenet"])
-def test_averaging_what_units_send_as_the_paper_prints_it_is_another_function(method, kind):
-    module = random_net(kind, 0)
-    fusion = fused_kind([module] * 2, method, kind, target_widths=times(kind, 2), paper_scaling=True)
-    assert deviation(fusion.model, module, inputs_of(kind)) > 0.05
-    scales = {t.scale for transports in fusion.transports for t in transports.values() if isinstance(t, Spread)}
-    assert scales == {2.0}
-
-
-def test_relu_networks_without_biases_hide_the_papers_scaling_up_to_a_factor():
-    rng = np.random.default_rng(0)
-    module = dense_net(random_layers((4, 5, 6, 3), rng, bias=False))
-    inputs = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    symmetry = cs.symmetry(module, inputs)
-    widths = {name: 2 * size for name, size in symmetry.groups.items()}
-    for method in ("ot", "wb"):
-        fusion = cs.fuse([module] * 2, method=method, symmetry=symmetry, target_widths=widths, paper_scaling=True)
-        np.testing.assert_allclose(outputs(fusion.model, inputs), 4 * outputs(module, inputs), rtol=1e-9)
-
-
-@pytest.mark.parametrize("method", ["ot", "wb"])
-def test_the_paper_scaling_changes_nothing_where_widths_are_equal(method):
-    models = [random_net("lenet", seed) for seed in range(2)]
-    plain, printed = (fused_kind(models, method, "lenet", paper_scaling=paper) for paper in (False, True))
-    assert deviation(plain.model, printed.model, inputs_of("lenet")) < ROUNDING
 
 
 # -- Room for all units: the ensemble.

@@ -38,8 +38,8 @@ class GaussianClassesAdapter(Adapter):
     components: ClassVar[Any] = "labelled"
     recommended_options: ClassVar[Any] = {"combine": "product"}
 
-    def describe(self, model: Any, samples: float | None) -> Posterior:
-        del samples
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
+        del n_observations
         self.require_fitted(model, "means")
         family, n = NormalGamma(dim=model.means.shape[1]), model.counts.astype(np.float64)
         natural = family.to_natural(

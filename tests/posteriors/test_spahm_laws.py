@@ -146,9 +146,7 @@ def test_a_larger_mass_gives_more_atoms_on_average(likelihood):
 
 
 @every_law
-@pytest.mark.parametrize(
-    "options", [{}, {"factorial": True}, {"clip": 1}, {"mass": 50.0}, {"max_components": 5}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"clip": 1}, {"mass": 50.0}, {"max_components": 5}], ids=str)
 def test_every_component_is_one_of_an_atom_that_its_site_has_once(law, options):
     for seed in range(2):
         sites = sites_of(seed)

@@ -186,13 +186,6 @@ def test_a_model_without_any_usable_state_is_refused():
         cs.describe(model, n_observations=600)
 
 
-@pytest.mark.parametrize("method", [cs.KLFusion, cs.SPAHM, cs.KMeans, cs.DirichletProcess])
-def test_the_matching_has_an_option_of_another_name(method):
-    with pytest.warns(DeprecationWarning, match="use min_matching_count="):
-        old = method(min_count=7.0)
-    assert old == method(min_matching_count=7.0)
-
-
 def kmeans_with_outlier(seed):
     """Return a fitted KMeans whose third cluster is one row, far away."""
     rng = np.random.default_rng(seed)

@@ -24,13 +24,13 @@ class _OfNobody(GaussianClassesAdapter):
 
 
 class _Nameless(GaussianClassesAdapter):
-    def describe(self, model: Any, samples: float | None) -> Posterior:
-        return replace(super().describe(model, samples), features=Features())
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
+        return replace(super().describe(model, n_observations), features=Features())
 
 
 class _OfAnotherKind(GaussianClassesAdapter):
-    def describe(self, model: Any, samples: float | None) -> Posterior:
-        return replace(super().describe(model, samples), source={"kind": "tests.Other"})
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
+        return replace(super().describe(model, n_observations), source={"kind": "tests.Other"})
 
 
 class _Lossy(GaussianClassesAdapter):

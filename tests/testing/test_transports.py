@@ -26,7 +26,7 @@ TRANSPORTS = {
     "injection": Injection(np.array([4, 1]), 5),
     "signed injection": Injection(np.array([4, 1]), 5, np.array([1.0, -1.0])),
     "spread": Spread(COUPLING),
-    "paper's scaling": Spread(COUPLING, 5 / 3),
+    "scaled spread": Spread(COUPLING, 5 / 3),
     "signed spread": Spread(COUPLING, 1.0, np.where(RNG.random((5, 3)) < 0.5, -1.0, 1.0)),
     "scaling": Scaling(np.array([0.5, 2.0, 3.0])),
     "matrices": MatrixTransport(RNG.standard_normal((4, 3)), RNG.standard_normal((4, 3))),

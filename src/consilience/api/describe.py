@@ -8,7 +8,6 @@ from typing import Any, Literal
 from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS
 from consilience.bayesian.network import BayesianNetwork
-from consilience.core.deprecated import renamed_keyword
 from consilience.draws.draws import Draws
 from consilience.estimators.statistics import Statistics
 from consilience.networks.network import Network
@@ -27,7 +26,6 @@ def describe(
     min_count: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
-    samples: float | None = None,
 ) -> Any:
     """Return what a site says of a model: the posterior over its components, or a network with its description.
 
@@ -79,8 +77,6 @@ def describe(
         as the network has: second moments of what each layer reads, and of the gradients at what it answers. Default:
         where they take 4 MiB at most. Of more than 2,000 observations they are of a sample, drawn by the place of
         an observation in `data`: another order of the rows gives slightly other factors.
-    samples : float, optional
-        Old name of `n_observations`, deprecated since 0.2.
 
     Returns
     -------
@@ -112,7 +108,6 @@ def describe(
     >>> described.description.class_counts, described.symmetry.groups
     (array([100., 100.]), {'0': 6})
     """
-    n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
         "features": features_of(features, model, data), "min_count": min_count, "class_prior": class_prior,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, overload
 from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS, load_file
 from consilience.bayesian.network import BayesianNetwork
-from consilience.core.deprecated import renamed_keyword
 from consilience.draws.draws import Draws
 from consilience.estimators.statistics import Statistics
 from consilience.networks.descriptions.description import Description
@@ -35,7 +34,6 @@ def save(
     symmetry: Symmetry | None = None,
     min_count: float | None = None,
     layers: bool | None = None,
-    samples: float | None = None,
 ) -> None:
     """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
 
@@ -79,8 +77,6 @@ def save(
     layers : bool, optional
         Of a network that is described: whether the description has the Kronecker factors of its layers too, as
         ``describe`` says. Default: where they take 4 MiB at most.
-    samples : float, optional
-        Old name of `n_observations`, deprecated since 0.2.
 
     Raises
     ------
@@ -91,7 +87,6 @@ def save(
     UnsupportedError
         When no adapter knows the model's class.
     """
-    n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     keywords = {
         "data": data, "n_observations": n_observations, "sample_weight": sample_weight, "classes": classes,
         "example": example, "min_count": min_count, "layers": layers,

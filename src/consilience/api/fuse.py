@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 
 from consilience.api.kinds import SHARDS, are_shards, kind_of, list_models
 from consilience.api.options import MethodOptions
-from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Prepared, Request, open_request
 from consilience.core.progress import Progress
@@ -55,7 +54,6 @@ def fuse(
     reference: int | str | None = None,
     pilot_sites: int | None = None,
     shard_bytes: int | None = None,
-    samples: Sequence[float] | None = None,
     **options: Unpack[MethodOptions],
 ) -> Fusion:
     """Fuse models that were trained apart into one.
@@ -126,8 +124,6 @@ def fuse(
         Of shards: sites in the sample that a fusion starts from. Default: 256.
     shard_bytes : int, optional
         Of shards: bytes of a shard, about. Default: 256 MiB.
-    samples : sequence of float, optional
-        Old name of `n_observations`, deprecated since 0.2.
     **options
         The method's own options; of estimators, hyper-parameters of the fused one.
 
@@ -164,7 +160,6 @@ def fuse(
         "pilot_sites": pilot_sites,
         "shard_bytes": shard_bytes,
     }  # fmt: skip
-    n_observations = _observations(n_observations, samples)
     models = list_models(models, engine)
     with open_request(
         models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), rng, progress
@@ -200,7 +195,6 @@ def check(
     reference: int | str | None = None,
     pilot_sites: int | None = None,
     shard_bytes: int | None = None,
-    samples: Sequence[float] | None = None,
     **options: Unpack[MethodOptions],
 ) -> list[Problem]:
     """Return everything that would go wrong in ``fuse`` with these arguments; empty when nothing would.
@@ -222,7 +216,6 @@ def check(
         "pilot_sites": pilot_sites,
         "shard_bytes": shard_bytes,
     }  # fmt: skip
-    n_observations = _observations(n_observations, samples)
     models = list_models(models, engine)
     with open_request(
         models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), only_check=True
@@ -233,13 +226,6 @@ def check(
             return list(error.problems)
     problems = [Problem.of(one).coded(InputError.code) for one in prepared.problems]
     return [*problems, *(() if prepared.error is None else prepared.error.problems)]
-
-
-def _observations(n_observations: Any, samples: Any) -> Any:
-    """Return the numbers of observations, under their new or their old name."""
-    if samples is None:
-        return n_observations
-    return renamed_keyword("samples", samples, "n_observations", n_observations, stacklevel=4)
 
 
 def _prepare(request: Request) -> Prepared:

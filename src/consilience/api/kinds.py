@@ -117,13 +117,11 @@ def _is_many(path: str | Path) -> bool:
     return os.path.isdir(path) or text.endswith(SUFFIXES["parquet"])
 
 
-def kind_of_input(model: NamedInput) -> Kind | None:
-    """Return the kind of an input; None for an object that nobody knows, a broken file, and a plain checkpoint."""
-    return _kinds_of_inputs([model])[0]
-
-
 def _kinds_of_inputs(inputs: Sequence[NamedInput]) -> list[Kind | None]:
-    """Return the kind of each input, as ``kind_of_input``; a kind is asked once for all that none before it knew."""
+    """Return the kind of each input; None for an object that nobody knows, a broken file, and a plain checkpoint.
+
+    A kind is asked once for all that none before it knew.
+    """
     kinds = [None if one.file is None else _KIND_OF_FORMAT.get(str(one.format)) for one in inputs]
     waiting = [position for position, one in enumerate(inputs) if one.file is None]
     for kind in KINDS:

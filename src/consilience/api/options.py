@@ -23,7 +23,6 @@ class MethodOptions(TypedDict, total=False):
     between_variance: float | tuple[float, ...] | None
     class_counts: Sequence[Sequence[float]] | None
     clip: int | None
-    compat: bool
     concentration: float | None
     constraints: Mapping[str, Any] | None
     cost: str
@@ -35,7 +34,6 @@ class MethodOptions(TypedDict, total=False):
     epsilon: float
     exchangeable: Sequence[str] | None
     exclusive: bool
-    factorial: bool
     favor_target: int | None
     floor: float
     gamma: float
@@ -50,7 +48,6 @@ class MethodOptions(TypedDict, total=False):
     mass: float
     max_components: int | None
     max_iterations: int
-    max_passes: int
     max_seconds: float | None
     max_units: int | Mapping[str, int] | None
     mean: Literal["probabilities", "logits", "stationary"] | None
@@ -67,7 +64,6 @@ class MethodOptions(TypedDict, total=False):
     optimize: bool
     order: float
     outgoing: str
-    paper_scaling: bool
     parametric: bool
     penalty: float | None
     prior: float | str | Mapping[str, Any] | None

@@ -152,7 +152,6 @@ def _header_text(where: str, network: BayesianFile) -> str:
     Its keys are sorted, but for those of the symmetry's arrays: their order is the order in which methods sum.
     """
     prior, classes, provenance = network.prior_variances, network.classes, network.provenance
-    # Written only where it is known, so that other files are as those of earlier versions.
     size = {} if network.n_observations is None else {"n_observations": float(network.n_observations)}
     try:
         return json.dumps(

@@ -15,15 +15,13 @@ the ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from consilience.bayesian.network import BayesianNetwork
-from consilience.checks import AnyArray, is_number
 from consilience.errors import InputError, OptionError
 
 PosteriorPath = Literal["wasserstein", "natural", "mixture"]
@@ -118,78 +116,3 @@ def _differing_buffers(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> list[s
         or key not in buffers_b
         or not torch.equal(torch.as_tensor(buffers_a[key]), torch.as_tensor(buffers_b[key]))
     ]
-
-
-def posterior_between(
-    bnn_a: BayesianNetwork, bnn_b: BayesianNetwork, t: float, path: PosteriorPath = "wasserstein"
-) -> BayesianNetwork:
-    """Return the Bayesian network at a position on a path between two.
-
-    Parameters
-    ----------
-    bnn_a, bnn_b : BayesianNetwork
-        Posteriors of one architecture and width, the second in the first's order of units.
-    t : float
-        Position on the path, from 0 (the first network) to 1 (the second).
-    path : {"wasserstein", "natural"}
-        Path whose posteriors are Gaussians. Default: "wasserstein".
-
-    Returns
-    -------
-    BayesianNetwork
-        With the module of the first; at the ends exactly its or the second's means and variances.
-
-    Raises
-    ------
-    InputError
-        For networks that differ in a parameter's name or shape, in classes or in buffers.
-    OptionError
-        For a `t` outside of [0, 1], or a path that does not exist or has no Gaussians.
-
-    Examples
-    --------
-    >>> net = torch.nn.Linear(1, 2, bias=False)
-    >>> a = BayesianNetwork(net, {"weight": torch.zeros(2, 1)}, {"weight": torch.full((2, 1), 1.0)})
-    >>> b = BayesianNetwork(net, {"weight": torch.ones(2, 1)}, {"weight": torch.full((2, 1), 9.0)})
-    >>> middle = posterior_between(a, b, 0.5)
-    >>> middle.means["weight"].flatten().tolist(), middle.variances["weight"].flatten().tolist()
-    ([0.5, 0.5], [4.0, 4.0])
-    """
-    require_path(path)
-    if path not in GAUSSIAN_PATHS:
-        raise OptionError(
-            "path",
-            f"the posteriors on the {path!r} path are no Gaussians",
-            "take one of "
-            f"{', '.join(map(repr, GAUSSIAN_PATHS))}, or fuse(..., method='ensemble') for the mixture itself",
-        )
-    if not is_number(t) or not 0.0 <= t <= 1.0:
-        raise OptionError("t", f"expected a number from 0 to 1, found {t!r}")
-    require_same_architecture(bnn_a, bnn_b)
-    means, variances = _moments_at(bnn_a, bnn_b, float(t), path)
-    return replace(
-        bnn_a,
-        means=means,
-        variances=variances,
-        prior_variances=bnn_a.prior_variances if bnn_a.prior == bnn_b.prior else None,
-        name=f"{path} path at {t:g}",
-        sha256=None,
-    )
-
-
-def _moments_at(
-    bnn_a: BayesianNetwork, bnn_b: BayesianNetwork, t: float, path: str
-) -> tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]:
-    """Return means and variances at t, those of an end unchanged, in the precision of the first."""
-    if t in (0.0, 1.0):
-        end = bnn_b if t else bnn_a
-        return end.means, end.variances
-    means, variances = {}, {}
-    for key, values in bnn_a.means.items():
-        device, dtype = torch.as_tensor(values).device, torch.as_tensor(values).dtype
-        moments = (values, bnn_a.variances[key], bnn_b.means[key], bnn_b.variances[key])
-        # In float64, so that only the result is rounded to the precision of the weights.
-        m0, v0, m1, v1 = (torch.as_tensor(moment).to(device, torch.float64) for moment in moments)
-        mean, deviation = GAUSSIAN_PATHS[path](m0, v0.sqrt(), m1, v1.sqrt(), t)
-        means[key], variances[key] = mean.to(dtype), (deviation**2).to(dtype)
-    return means, variances

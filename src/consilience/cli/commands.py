@@ -18,7 +18,6 @@ from consilience.cli.fuse import check, fuse
 from consilience.cli.head import head
 from consilience.cli.inspect import inspect
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.marks import echo_marked
 from consilience.cli.merge import merge
 from consilience.cli.methods import methods
 from consilience.cli.networks import barrier, symmetry
@@ -38,28 +37,7 @@ class _SuggestingGroup(click.Group):
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             meant = suggestion(args[0], self.list_commands(ctx))
             raise click.UsageError(f"No such command {args[0]!r}{meant or '.'} [E-COMMAND]", ctx)
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command, [_of_today(name, word) for word in rest]
-
-
-RENAMED = {
-    ("fisher", "--minimum"): "--min-count",
-    ("fisher", "--observations"): "--n-observations",
-    ("fisher", "--samples"): "--n-draws",
-    ("serve", "--limit"): "--max-file-size",
-}
-"""Old names of options by command, which work until 0.3; no --help has them."""
-
-
-def _of_today(command: str | None, word: str) -> str:
-    """Return a word of a command line with the name that an option has now, and warn where it is an old one."""
-    option, equals, value = word.partition("=")
-    name = RENAMED.get((str(command), option))
-    if name is None:
-        return word
-    text = f"{option} is deprecated since 0.2 and goes in 0.3; give {name} [W-DEPRECATED]"
-    echo_marked("consilience: warning:", text, "yellow")
-    return f"{name}{equals}{value}"
+        return super().resolve_command(ctx, args)
 
 
 _EXIT_CODES = """\b

@@ -225,8 +225,6 @@ class SiteFacts:
     ----------
     facets
         What must agree with the others.
-    smallest
-        Fewest observations behind a component, where the file says.
     components
         Components of a posterior; 0 for networks.
     scales
@@ -238,7 +236,6 @@ class SiteFacts:
     """
 
     facets: Facets
-    smallest: float | None = None
     components: int = 0
     scales: Mapping[str, float] = field(default_factory=dict)
     bounded_scales: frozenset[str] = frozenset()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
-from functools import wraps
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from consilience.catalogue import suggestion, with_suggestions
-from consilience.core.deprecated import renamed_keyword
 from consilience.drawing.words import shorten
 from consilience.errors import OptionError
 
@@ -93,30 +91,6 @@ class Options:
         return OptionError(self.name, f"option {option} must be {expected}, found {getattr(self, option)!r}")
 
 
-_Method = TypeVar("_Method", bound=type[Any])
-
-
-def renamed_options(**renamed: str) -> Callable[[_Method], _Method]:
-    """Let a method's class take options under old names too, deprecated since 0.2, as ``old="new"``."""
-
-    def decorate(method: _Method) -> _Method:
-        original = method.__init__
-
-        @wraps(original)
-        def initialise(self: Any, *args: Any, **options: Any) -> None:
-            for old, new in renamed.items():
-                if old in options:
-                    value = renamed_keyword(old, options.pop(old), new, options.get(new))
-                    options[new] = value
-            original(self, *args, **options)
-
-        method.__init__ = initialise
-        method.renamed_options = renamed
-        return method
-
-    return decorate
-
-
 _Kind = TypeVar("_Kind", bound=Options)
 
 
@@ -164,8 +138,7 @@ def make_named_method(
         raise OptionError("", text, "", "E-METHOD")
     method: Any = by_name[str(name)]
     known = [option.name for option in fields(method)]
-    old_names = getattr(method, "renamed_options", {})
-    if unknown := sorted(set(options) - {*known, *old_names}):
+    if unknown := sorted(set(options) - set(known)):
         hints = with_suggestions(unknown, [*known, *keywords])
         text = f"method {name!r} has no option {hints}; it has {', '.join(sorted(known))}"
         raise OptionError("", text, "", "E-OPTION")

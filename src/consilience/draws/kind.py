@@ -90,7 +90,7 @@ class PosteriorDraws(Kind):
             "exchangeable variables": facet(list(draws.exchangeable)),
             "Fisher information": "none",
         }
-        return SiteFacts(facets, draws.n_observations, draws.n_components)
+        return SiteFacts(facets, draws.n_components)
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Raise for draws about too few observations; see `Kind.withhold`."""

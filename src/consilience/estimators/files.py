@@ -22,7 +22,7 @@ from consilience.errors import FileFormatError, InputError
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.column_transformer import KIND as COLUMN_TRANSFORMER
-from consilience.estimators.statistics import CATEGORIES, FEATURE_COUNTS, ROWS, Statistics, Step
+from consilience.estimators.statistics import ROWS, Statistics, Step
 from consilience.estimators.validation import statistics_problems
 from consilience.families.centred_moments import CentredMoments
 from consilience.files.arrays import write_arrays
@@ -151,7 +151,6 @@ def _make(
     """
     tensors = {name: np.asarray(values, dtype=np.float64) for name, values in arrays.items()}
     names = sorted({name.split(".")[1] for name in tensors if name.startswith("moments.")})
-    _flatten_categories(tensors)
     try:
         statistics = Statistics(
             header.estimator,
@@ -175,14 +174,6 @@ def _make(
     if problems:
         raise InputError(problem.about(file.label) for problem in problems)
     return statistics, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
-
-
-def _flatten_categories(tensors: dict[str, Array]) -> None:
-    """Make counts of categories flat in files of earlier versions, which padded columns to the most categories."""
-    counted, categories = (tensors.get(f"counts.{FEATURE_COUNTS}"), tensors.get(f"maxima.{CATEGORIES}"))
-    if counted is None or categories is None or counted.ndim != 3 or categories.shape != counted.shape[1:2]:
-        return
-    tensors[f"counts.{FEATURE_COUNTS}"] = counted[:, np.arange(counted.shape[2]) < categories[:, None]]
 
 
 def _moments(tensors: Mapping[str, Array], name: str) -> CentredMoments:

@@ -100,10 +100,8 @@ class Estimators(Kind):
             "names of columns": facet(statistics.features.names),
             **{name: facet(getattr(statistics.features, name)) for name in ("units", "scaling")},
         }
-        counts = statistics.row_counts
-        smallest = float(counts.min()) if classes is not None else statistics.n_observations
         scales = {name: root_mean_square(values) for name, values in statistics.tensors()}
-        return SiteFacts(facets, smallest, statistics.n_components, scales)
+        return SiteFacts(facets, statistics.n_components, scales)
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Write statistics without classes of too few rows; see `Kind.withhold`."""

@@ -55,8 +55,6 @@ class CheckedContribution:
         Everything that is wrong with it. Default: nothing.
     facets : mapping of str to str or None, optional
         What must agree with the other contributions. Default: None, where there are problems.
-    smallest_count : float, optional
-        Fewest observations behind a component. Default: None, where the file does not state them.
     components : int
         Components of a posterior, or units of a network.
     bytes : int
@@ -69,7 +67,6 @@ class CheckedContribution:
 
     problems: tuple[Problem, ...] = ()
     facets: Facets | None = None
-    smallest_count: float | None = None
     components: int = 0
     bytes: int = 0
     facts: SiteFacts | None = None
@@ -126,7 +123,7 @@ def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) ->
         return CheckedContribution.rejected("takes more memory than there is")
     except (ArithmeticError, ValueError) as error:  # of values at the extremes of what a format can hold
         return CheckedContribution.rejected(f"has values with which nothing can be calculated ({error})")
-    return CheckedContribution((), facts.facets, facts.smallest, facts.components, size, facts, file, fisher)
+    return CheckedContribution((), facts.facets, facts.components, size, facts, file, fisher)
 
 
 def oversized(contributions: Mapping[str, CheckedContribution]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The assignment step of one site, with new groups: max over distinct choices of the sum of gains.
 
-Row l takes one of G groups, which gains B_lg, or opens a new one, which is worth o_l; with `factorial` the k-th new one
-is worth log k less. One rectangular assignment of (k, G + new) gains.
+Row l takes one of G groups, which gains B_lg, or opens a new one, which is worth o_l: one rectangular assignment of
+(k, G + new) gains.
 """
 
 from __future__ import annotations
@@ -10,27 +10,22 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from scipy.special import gammaln
 
 from consilience.checks import Array, Labels
 
 
 @dataclass(frozen=True)
 class Openings:
-    """Which new groups a site may open, and at what price.
+    """Which new groups a site may open.
 
     Parameters
     ----------
     max_groups : int, optional
         Number of groups at most, 0 for none but those that are there. There must be room for the components of a site.
         Default: no limit.
-    factorial : bool, optional
-        Whether the k-th group that a site opens is worth log k less, as in Yurochkin et al. (2019). That counts the
-        orders of new groups once more: the steps of different sites then belong to no common objective (docs/adr/0009).
     """
 
     max_groups: int | None = None
-    factorial: bool = False
 
     def assign(self, gains: Array, opening: Array) -> Labels:
         """Return for each row its group 0 ... G - 1, all different, or G + its own number where it opens a new one.
@@ -48,12 +43,9 @@ class Openings:
         else:
             is_new, chosen = np.ones(n_rows, dtype=np.bool_), n_groups + row_range
         n_new = np.count_nonzero(is_new)
-        # With the factorial price two new groups compete for the cheaper column, so only one is safe to take as it is.
-        if len(set(chosen.tolist())) == n_rows and n_new <= (min(max_new, 1) if self.factorial else max_new):
+        if len(set(chosen.tolist())) == n_rows and n_new <= max_new:
             return chosen
         new_gains = np.repeat(opening[:, None], max_new, axis=1)
-        if self.factorial:
-            new_gains -= np.log(np.arange(1, max_new + 1))
         columns: Labels = linear_sum_assignment(np.concatenate([gains, new_gains], axis=1), maximize=True)[1]
         return np.where(columns < n_groups, columns, n_groups + row_range)
 
@@ -62,8 +54,7 @@ class Openings:
         n_groups = gains.shape[1]
         is_new = chosen >= n_groups
         matched_rows = np.flatnonzero(~is_new)
-        total = float(gains[matched_rows, chosen[matched_rows]].sum() + opening[is_new].sum())
-        return total - float(gammaln(np.count_nonzero(is_new) + 1.0)) if self.factorial else total
+        return float(gains[matched_rows, chosen[matched_rows]].sum() + opening[is_new].sum())
 
 
 UNLIMITED = Openings()

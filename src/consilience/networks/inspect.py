@@ -125,12 +125,11 @@ def _fisher_rows(file: SafetensorsFile, summary: FisherSummary) -> list[Row]:
     kind = f"diagonal and {format_count(summary.rank, 'factor')}" if summary.rank else "diagonal"
     if header.layers:
         kind = f"Kronecker factors of {format_count(len(header.layers), 'layer')}, diagonal of the rest"
-    likelihood = "the published code's sums" if header.compat else f"{header.likelihood} likelihood"
     outcomes = "exact" if header.samples is None else f"{format_count(header.samples, 'outcome')} drawn for each"
     return [
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
-        ("information", f"{kind}; {likelihood}, {outcomes}"),
+        ("information", f"{kind}; {header.likelihood} likelihood, {outcomes}"),
         ("observations", f"{_format_known(header.observations)}, {header.seen} of them looked at"),
         ("prior", f"precision {_format_known(header.prior_precision)}"),
         ("parameters", listed(shown)),

@@ -14,7 +14,6 @@ from scipy import sparse
 
 from consilience.checks import is_number
 from consilience.core.caller import warn_caller
-from consilience.core.deprecated import renamed_keyword
 from consilience.core.fusion import Fusion
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.posteriors.adapters.base import Adapter
@@ -46,7 +45,6 @@ def describe(
     sample_weight: Any = None,
     features: Features | None = None,
     min_count: float = MIN_COUNT,
-    samples: float | None = None,
 ) -> Posterior:
     """Return the posterior over the components of a fitted model: what a site sends.
 
@@ -71,8 +69,6 @@ def describe(
     min_count : float, default 5
         Components with fewer effective observations are withheld, and a `WithheldWarning` names them; 0 withholds
         nothing.
-    samples : float, optional
-        Old name of `n_observations`, deprecated since 0.2.
 
     Returns
     -------
@@ -96,8 +92,6 @@ def describe(
     >>> describe(KMeans(n_clusters=2, n_init=1, random_state=0).fit(rows)).counts
     array([5., 5.])
     """
-    if samples is not None:
-        n_observations = renamed_keyword("samples", samples, "n_observations", n_observations)
     for name, value in (("classes", classes), ("example", example)):
         if value is not None:
             raise OptionError(name, "is for networks, and this model is none; leave it out")

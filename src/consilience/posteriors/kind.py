@@ -110,11 +110,7 @@ class Posteriors(Kind):
         }
         if problems := inadmissible(posterior, is_fused=bool(provenance)):
             raise InputError(problem.about(file) for problem in problems)
-        counts = posterior.counts
-        smallest = None if counts is None else float(counts.min())
-        return SiteFacts(
-            facets, smallest, posterior.n_components, parameter_scales(posterior), extent=extent_of(posterior)
-        )
+        return SiteFacts(facets, posterior.n_components, parameter_scales(posterior), extent=extent_of(posterior))
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Write a posterior without its components of too few observations; see `Kind.withhold`."""

@@ -344,22 +344,6 @@ def test_training_mode_and_statistics_are_left_alone(name):
     assert all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
 
 
-def test_published_sums_are_the_mean_gradient_of_the_logit_and_the_sum_of_squares():
-    net, x = made("mlp")
-    with torch.no_grad():
-        net[2].weight.mul_(1e-3)
-        net[2].bias.copy_(torch.tensor([0.0, 900.0, 0.0]))  # so that every sampled class is the second
-    names = list(trained(net))
-    rows = []
-    for one in x:
-        found = torch.autograd.grad(net(one[None])[0, 1], list(trained(net).values()))
-        rows.append(np.concatenate([gradient.numpy().ravel() for gradient in found]))
-    factors, _, diagonal = measured(cs.fisher(net, x, "factors", compat=True, minimum=1), names)
-    near(np.abs(factors), np.abs(np.mean(rows, 0))[None])
-    near(factors.T @ factors, np.outer(np.mean(rows, 0), np.mean(rows, 0)))
-    near(diagonal, np.square(rows).sum(0))
-
-
 # -- Merges against dense systems.
 
 
@@ -689,15 +673,6 @@ def test_self_supervised_merge_of_networks_minimises_the_log_densities_of_all_ma
     masks = even(sites.size, sites.size - 1)
     options = {"shrinkage": 0.1, "aligned": False, "mask_rate": (sites.size - 1) / sites.size, "masks": len(masks)}
     near(sites.merge("ssf", **options), minimiser(sites, masks, 0.1), SOLVED)
-
-
-def test_published_version_is_that_of_rank_one_precision():
-    sites = Sites(4, rank=1, alpha=0.01)
-    sites.infos = [dataclasses.replace(info, compat=True) for info in sites.infos]
-    found = sites.merge("ssf", compat=True, mask_rate=1.0, masks=2)
-    near(found, solved(sites.shrunk(1.0), sites.thetas, "removed", 0.01), STOPPED)
-    found = sites.merge("ssf", compat=True, mask_rate=0.5, masks=6)
-    assert level(sites, found, 2, 6, tolerance=STOPPED) == 1
 
 
 @pytest.mark.parametrize("mask_rate", [0.2, 0.6, 1.0])

@@ -68,12 +68,11 @@ def test_both_directions_of_ot_fusion_are_the_same_network_up_to_numbering_with_
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("paper", [False, True])
 @pytest.mark.parametrize("widths", [*WIDTHS.values(), UNEQUAL], ids=[*WIDTHS, "unequal"])
-def test_wasserstein_fusion_follows_algorithm_1(widths, bias, paper):
+def test_wasserstein_fusion_follows_algorithm_1(widths, bias):
     models = drawn_layers(widths, 3, bias=bias, seed=1)
-    layers, couplings, histories = barycenter(models, SHARES, 0, paper)
-    fusion = fused_layers(models, "wb", weights=SHARES, reference=0, paper_scaling=paper, **as_wide_as(models[0]))
+    layers, couplings, histories = barycenter(models, SHARES, 0)
+    fusion = fused_layers(models, "wb", weights=SHARES, reference=0, **as_wide_as(models[0]))
     for moves, own in zip(fusion.transports, couplings, strict=True):
         for transport, expected in zip(moves.values(), own, strict=True):
             np.testing.assert_allclose(coupling_of(transport), expected, rtol=0, atol=CONVEX_SOLVER)
@@ -103,17 +102,16 @@ def test_into_another_width_the_reported_objective_is_that_of_the_reported_coupl
     assert_layers(layers_of(fusion.model), spread_average(models, couplings, SHARES), 1e-9)
 
 
-@pytest.mark.parametrize("paper", [False, True])
-def test_the_update_is_the_minimiser_of_the_objective(paper):
+def test_the_update_is_the_minimiser_of_the_objective():
     """Formula (9) against differences of the objective by the tensor, with couplings that are no permutations."""
     models = drawn_layers(UNEQUAL, 3, seed=3)
-    fusion = fused_layers(models, "wb", weights=SHARES, reference=0, paper_scaling=paper, **as_wide_as(models[0]))
+    fusion = fused_layers(models, "wb", weights=SHARES, reference=0, **as_wide_as(models[0]))
     first, second = ([coupling_of(moves[name]) for moves in fusion.transports] for name in fusion.groups)
     weight, bias = layers_of(fusion.model)[1]
     layers = [model[1] for model in models]
 
     def value(w, b):
-        costs = [four_way_costs((w, b), layer, before, paper) for layer, before in zip(layers, first, strict=True)]
+        costs = [four_way_costs((w, b), layer, before) for layer, before in zip(layers, first, strict=True)]
         return sum(a * (c * p).sum() for a, c, p in zip(SHARES, costs, second, strict=True))
 
     step = 1e-3

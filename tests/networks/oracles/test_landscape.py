@@ -240,8 +240,8 @@ def test_the_bound_holds_for_random_networks_at_every_place(bias, noise, outputs
         sphere = rng.normal(size=(500, inputs))
         sphere *= np.sqrt(inputs) / np.linalg.norm(sphere, axis=1, keepdims=True)
         for a in np.linspace(0.0, 1.0, 11):
-            assert greatest_error(first, aligned, a, sphere, identity) <= bound.linear_at(a) + ROUNDING
-            assert greatest_error(first, aligned, a, sphere, relu) <= bound.relu_at(a) + ROUNDING
+            assert greatest_error(first, aligned, a, sphere, identity) <= a * (1 - a) * bound.linear + ROUNDING
+            assert greatest_error(first, aligned, a, sphere, relu) <= a * (1 - a) * bound.relu + ROUNDING
 
 
 @pytest.mark.parametrize("a", [0.1, 0.5, 0.8])
@@ -249,20 +249,20 @@ def test_the_bound_is_reached_so_that_no_smaller_one_holds(a):
     one = np.ones((1, 1))
     inputs = np.array([[1.0], [-1.0]])
     # Linear: v and U both change sign. ReLU: only U does, and x = -1 meets a unit that just the second network has.
-    for activation, bound_at, second in (
-        (identity, "linear_at", OneHiddenLayer(-one, -one)),
-        (relu, "relu_at", OneHiddenLayer(-one, one)),
+    for activation, constant, second in (
+        (identity, "linear", OneHiddenLayer(-one, -one)),
+        (relu, "relu", OneHiddenLayer(-one, one)),
     ):
         first = OneHiddenLayer(one, one)
         bound = interpolation_bound(first, second, radius=1.0)
         error = greatest_error(first, second, a, inputs, activation)
         if activation is identity:
-            assert_allclose(error, getattr(bound, bound_at)(a), rtol=ROUNDING)
+            assert_allclose(error, a * (1 - a) * getattr(bound, constant), rtol=ROUNDING)
         else:
             # |a s(x) + (1 - a) s(-x) - s((2a - 1) x)| at |x| = 1 is the lesser weight, of a (1 - a) 2 allowed.
             assert_allclose(error, min(a, 1 - a), rtol=ROUNDING)
-            assert error <= getattr(bound, bound_at)(a)
-        assert error > getattr(bound, bound_at)(a) / 2.0  # so half of epsilon would not do
+            assert error <= a * (1 - a) * getattr(bound, constant)
+        assert error > a * (1 - a) * getattr(bound, constant) / 2.0  # so half of epsilon would not do
 
 
 def test_epsilon_and_eta_are_the_barycenter_objectives_at_the_best_permutation():

@@ -157,10 +157,6 @@ MODELS = by_fuse_and_check({
         informed()[0],
         {"method": "fisher", "prior": "removed",
          "fishers": [replace(informed()[1][0], prior_precision=3.0), *informed()[1][1:]]}),
-    "information of the published sums": lambda: (
-        informed()[0], {"method": "fisher", "fishers": [published(one) for one in informed()[0]]}),
-    "published sums that are none": lambda: (
-        informed()[0], {"method": "ssf", "compat": True, "fishers": informed()[1]}),
     "information in a matrix that is too large": lambda: (
         [nn.Linear(100, 90) for _ in range(2)],
         {"method": "fisher", "structure": "full", "prior": "ignored",
@@ -223,11 +219,6 @@ def diagonals(change=None):
     return found
 
 
-def published(net):
-    """Return the sums of the published code."""
-    return cs.fisher(net, observations(0), "factors", compat=True, minimum=1)
-
-
 def information_files(count=3):
     """Write networks and what is known of them, and return the paths of both."""
     models, information = informed()
@@ -257,16 +248,16 @@ def forged_information(change):
 
 NETWORK_OPTIONS = {
     "consensus": "robust trim restarts max_iterations balance signs refit",
-    "wb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations annealing compat",
-    "gwb": "robust trim writers cost epsilon start paper_scaling restarts max_iterations annealing compat"
+    "wb": "robust trim writers cost epsilon start restarts max_iterations annealing",
+    "gwb": "robust trim writers cost epsilon start restarts max_iterations annealing"
            " mode alpha starts sent signs",
-    "ot": "robust trim writers cost epsilon start paper_scaling metric normalize",
+    "ot": "robust trim writers cost epsilon start metric normalize",
     "rebasin": "robust trim cost restarts max_iterations",
     "fedma": "robust trim writers sigma sigma0 gamma growth shrink max_iterations class_counts",
     "fisher": "robust trim prior prior_precision shrinkage normalize aligned restarts tolerance max_iterations"
               " structure floor favor_target",
     "ssf": "robust trim prior prior_precision shrinkage normalize aligned restarts tolerance max_iterations mask_rate"
-           " masks window solver steps learning_rate momentum start compat",
+           " masks window solver steps learning_rate momentum start",
     "average": "robust trim",
     "ensemble": "robust trim mean class_counts",
 }  # fmt: skip
@@ -343,9 +334,7 @@ INFORMATION = {
         "no rank": {"rank": 0}, "negative observations": {"n_observations": -3.0},
         "a negative prior": {"prior_precision": -1.0}, "no noise": {"noise": 0.0},
         "noise that is a word": {"noise": "a"},
-        "no minimum": {"minimum": 0}, "compat of a diagonal": {"compat": True},
-        "compat of another likelihood": {"kind": "factors", "compat": True, "likelihood": "gaussian"},
-        "rng": {"rng": -1},
+        "no minimum": {"minimum": 0}, "rng": {"rng": -1},
         "too few observations": {"minimum": 100}, "fewer than seen": {"n_observations": 39.0},
     }, lambda options: informing(**options)),
     "fisher, no module": lambda at: informing("a network"),

@@ -37,7 +37,7 @@ from consilience.bayesian.gaussian_arrays import (
 )
 from consilience.bayesian.methods.affinities import HellingerAffinities
 from consilience.checks import AnyArray, is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
@@ -54,7 +54,6 @@ _MIN_RELATIVE_GAIN = 1e-13
 of float64, since natural parameters are far apart in size. Chosen by hand; nobody has measured other values."""
 
 
-@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class PosteriorAlignment(NetworkMethod):
     """Permute the units of Bayesian networks so that their posteriors come closest, and take their barycenter.

@@ -59,10 +59,6 @@ class RefineRequestFields(StrictModel):
     carried: int = Field(ge=0, le=2**31)
 
 
-class RefineAnswerFields(StrictModel):
-    """JSON values of an answer: none."""
-
-
 class Refinement(RequestKind):
     """Rounds of damped Newton from a product of Laplace approximations to the fit on the pooled rows."""
 

@@ -65,11 +65,11 @@ class DescriptionHeader(StrictModel):
     channels: Chunked[list[str]]
     token_padding: int | None
     n_rare_tokens: float | None
-    class_token_numbers: Chunked[list[int]] | None = None  # as in older files
-    class_rare_tokens: Chunked[list[float]] | None = None
+    class_token_numbers: Chunked[list[int]] | None
+    class_rare_tokens: Chunked[list[float]] | None
     min_count: float
     notes: list[str]
-    own_error: float | None = None
+    own_error: float | None
     layers: Chunked[dict[str, list[int]]] = Field(default_factory=dict)
     layer_observations: float | None = None
     layer_likelihood: Literal["categorical", "gaussian"] | None = None
@@ -159,7 +159,7 @@ def write_description(path: Path, description: Description) -> None:
         "min_count": float(description.min_count),
         "notes": list(description.notes),
     }
-    if description.layers:  # files without are those that earlier versions wrote and read
+    if description.layers:
         header |= {
             "layers": stated_sizes(description.layers),
             "layer_observations": description.layer_observations,

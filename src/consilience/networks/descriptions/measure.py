@@ -63,7 +63,6 @@ from consilience.networks.module_inputs import precision_of
 from consilience.networks.repair.partial_forward import evaluation_without_gradients, layer_order, not_finite_problem
 from consilience.networks.synthetic.draws import SyntheticInputs
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
-from consilience.posteriors.thin_components import MIN_COUNT
 
 MAX_SCATTER_ENTRIES = 2**24
 """Entries of scatter matrices of all classes together that are kept whole (128 MiB); beyond, they are sketched. Chosen
@@ -87,63 +86,6 @@ CHANNEL_LAYERS = (_ConvNd, nn.Linear, _NormBase, nn.GroupNorm, nn.LayerNorm)
 """Layers whose outputs have channels: convolutions, linear layers, and normalisations."""
 
 
-def describe_network(
-    module: nn.Module,
-    data: Any = None,
-    *,
-    n_observations: float | None = None,
-    classes: int | Sequence[str] | None = None,
-    example: Any = None,
-    min_count: float = MIN_COUNT,
-    class_prior: Literal["own", "removed"] = "own",
-    layers: bool | None = None,
-    name: str = "description",
-) -> Description:
-    """Return what a site says of its network beside the weights; `WithheldWarning` names what stays.
-
-    Parameters
-    ----------
-    module : Module
-        The network, as it will be sent. It is run in evaluation mode, and left as it is.
-    data : (X, y), X, path, or iterable of batches, optional
-        The observations that it was trained on; see ``batches_of_data``. Read once. Default: only what is stated.
-    n_observations : float, optional
-        Number of observations that it was trained on, where the data are some of them. Default: those in the data.
-    classes : int or sequence of str, optional
-        Number or names of the classes, in the order of the outputs. Default: as many as there are outputs, named "0",
-        "1", ...; two for one output with whole numbers 0 and 1; none without labels, or where labels are real numbers.
-    example : Tensor, optional
-        An input, which says the shape where there are no data.
-    min_count : float, optional
-        Fewer observations are not told of; 0 withholds nothing. Default: 5.
-    class_prior : {"own", "removed"}, optional
-        Whether probabilities contain the frequencies of the site's classes, or not, as after training with a
-        logit-adjusted loss. Default: "own".
-    layers : bool, optional
-        Whether the Kronecker factors of the layers are said. Default: where all of them take 4 MiB at most.
-    name : str, optional
-        Name in messages.
-
-    Raises
-    ------
-    InputError
-        For data that the network does not take, labels outside the classes, or fewer observations than `min_count`.
-    OptionError
-        For options that have another type or value.
-    """
-    return measure_network(
-        module,
-        data,
-        n_observations=n_observations,
-        classes=classes,
-        example=example,
-        min_count=min_count,
-        class_prior=class_prior,
-        layers=layers,
-        name=name,
-    )[0]
-
-
 def measure_network(
     module: nn.Module,
     data: Any,
@@ -156,7 +98,38 @@ def measure_network(
     layers: bool | None,
     name: str,
 ) -> tuple[Description, Tensor | None]:
-    """Return a description and the first inputs, None without data; see `describe_network`."""
+    """Return a network's description and its first inputs, None without data; `WithheldWarning` names what stays.
+
+    Parameters
+    ----------
+    module : Module
+        The network, as it will be sent. It is run in evaluation mode, and left as it is.
+    data : (X, y), X, path, or iterable of batches
+        The observations that it was trained on; see ``batches_of_data``. Read once. Default: only what is stated.
+    n_observations : float
+        Number of observations that it was trained on, where the data are some of them. Default: those in the data.
+    classes : int or sequence of str
+        Number or names of the classes, in the order of the outputs. Default: as many as there are outputs, named "0",
+        "1", ...; two for one output with whole numbers 0 and 1; none without labels, or where labels are real numbers.
+    example : Tensor
+        An input, which says the shape where there are no data.
+    min_count : float
+        Fewer observations are not told of; 0 withholds nothing.
+    class_prior : {"own", "removed"}
+        Whether probabilities contain the frequencies of the site's classes, or not, as after training with a
+        logit-adjusted loss.
+    layers : bool
+        Whether the Kronecker factors of the layers are said. Default: where all of them take 4 MiB at most.
+    name : str
+        Name in messages.
+
+    Raises
+    ------
+    InputError
+        For data that the network does not take, labels outside the classes, or fewer observations than `min_count`.
+    OptionError
+        For options that have another type or value.
+    """
     if not is_module(module):
         raise InputError(name, f"expected a torch module, found a {type(module).__name__}", code="E-TYPE")
     if not is_number(min_count) or min_count < 0:

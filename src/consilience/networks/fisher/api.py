@@ -6,7 +6,6 @@ which is saved and sent beside the network.
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,9 +34,6 @@ def fisher(
     minimum: int = 100,
     rng: int | np.random.Generator = 0,
     progress: bool | Progress = False,
-    compat: bool = False,
-    samples: int | None = None,
-    observations: float | None = None,
 ) -> FisherInformation:
     """Return the Fisher information of a network's trained parameters on the data of a site.
 
@@ -83,11 +79,6 @@ def fisher(
         Random generator, or its seed, for the outcomes. Default: 0.
     progress : bool or callable, optional
         True shows a bar on a terminal; a callable is given (observations done, observations in all). Default: False.
-    compat : bool, optional
-        Compute the sums that the published code of self-supervised Fisher merging keeps instead: the mean gradient of
-        one sampled logit (not log probability) as the only factor, and the sum of its squares. Default: False.
-    samples, observations
-        Former names of `n_draws` and `n_observations`, deprecated since 0.2; they go in 0.3.
 
     Returns
     -------
@@ -124,8 +115,6 @@ def fisher(
     >>> {name: tuple(values.shape) for name, values in info.diagonal.items()}
     {'weight': (2, 3), 'bias': (2,)}
     """
-    n_draws = _renamed("n_draws", n_draws, "samples", samples)
-    n_observations = _renamed("n_observations", n_observations, "observations", observations)
     if not is_module(model):
         raise InputError("model", f"expected a torch module, found {type(model).__name__}", code="E-TYPE")
     model = unwrapped(model)
@@ -141,8 +130,6 @@ def fisher(
         ("noise", is_number(noise) and noise > 0, "a positive number"),
         ("n_observations", is_scale, "a positive number"),
         ("minimum", is_count(minimum), "a positive integer"),
-        ("compat", not compat or kind == "factors", "False, or True with kind 'factors'"),
-        ("compat", not compat or likelihood == "categorical", "False for such a likelihood"),
     ):
         if not is_valid:
             raise OptionError(option, f"expected {expected}, found {locals()[option]!r}")
@@ -155,29 +142,5 @@ def fisher(
     with shown(progress, "Fisher information", "observation") as report:
         return fisher_information(
             model, batches, kind, likelihood, noise, n_draws, rank, n_observations, prior_precision,
-            minimum, generator, report, compat,
+            minimum, generator, report,
         )  # fmt: skip
-
-
-def _renamed(name: str, value: Any, old_name: str, old_value: Any) -> Any:
-    """Return the value of a renamed option, with a warning where it was given under its old name.
-
-    Raises
-    ------
-    OptionError
-        When both names were given.
-    """
-    if old_value is None:
-        return value
-    if value is not None:
-        raise OptionError(f"{name}, {old_name}: are one option; give {name} alone")
-    warnings.warn(
-        f"{old_name} is deprecated since 0.2 and goes in 0.3; use {name} [W-DEPRECATED]",
-        DeprecationWarning,
-        stacklevel=_CALLER,
-    )
-    return old_value
-
-
-_CALLER = 3
-"""Level of the warning: `_renamed`, `fisher`, then the line that calls `fisher`."""

@@ -29,7 +29,7 @@ from consilience.errors import InputError, WithheldWarning
 from consilience.networks.fisher.information import FisherInformation, Kind, Likelihood, parameter_digest
 from consilience.networks.fisher.kronecker import few_observations_text
 from consilience.networks.fisher.kronecker_sums import MAX_EXACT_OUTPUTS, KroneckerSums, observations_at_once
-from consilience.networks.fisher.likelihoods import information_square_root, sample_labels, sampled_scores
+from consilience.networks.fisher.likelihoods import information_square_root, sampled_scores
 from consilience.networks.fisher.sample_gradients import (
     GradientMethod,
     ModuleWithParameters,
@@ -88,7 +88,6 @@ def fisher_information(
     minimum: int,
     rng: np.random.Generator,
     progress: Progress,
-    compat: bool = False,
 ) -> FisherInformation:
     """Return the Fisher information of a network's trained parameters; see `consilience.fisher`."""
     parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}
@@ -98,8 +97,8 @@ def fisher_information(
         )
     inputs = as_batches(batches)
     total = sum(map(batch_length, inputs)) if isinstance(inputs, (list, Tensor)) else 0  # 0: a stream of unknown length
-    # One accumulator for what leaves: a diagonal, a low-rank sketch, or the published sums.
-    accumulator = _accumulator(parameters, kind == "factors", rank, compat)
+    # One accumulator for what leaves: a diagonal or a low-rank sketch.
+    accumulator = _accumulator(parameters, kind == "factors", rank)
     sums = KroneckerSums({})  # of layers whose information factorises; what has no factors keeps its diagonal
     n_seen, is_linear = 0, False
     n_parameters = sum(values.numel() for values in parameters.values())
@@ -129,7 +128,7 @@ def fisher_information(
                     _refuse_outputs(outputs, likelihood)
                     if kind == "kronecker" and n_draws is None and outputs[0].numel() > MAX_EXACT_OUTPUTS:
                         n_draws = 1
-                    for column in _output_gradients(outputs, likelihood, noise, n_draws, generator, compat):
+                    for column in _output_gradients(outputs, likelihood, noise, n_draws, generator):
                         gradients = backward_pass(column)
                         for part in parts:
                             part.add(gradients)
@@ -154,7 +153,7 @@ def fisher_information(
     if only_diagonals:
         warn_caller(few_observations_text(n_seen, only_diagonals), WithheldWarning)
     # F is a sum over observations, so that factors, whose squares are summed, scale with the root.
-    scale = 1.0 if compat or n_observations is None else n_observations / n_seen
+    scale = 1.0 if n_observations is None else n_observations / n_seen
     state = arrays_of_module(module)
     return FisherInformation(
         residual={name: _stored(values * scale, parameters[name]) for name, values in residual.items()},
@@ -165,9 +164,8 @@ def fisher_information(
         likelihood=likelihood,
         noise=noise,
         seen=n_seen,
-        samples=1 if compat else n_draws,
+        samples=n_draws,
         linear=is_linear,
-        compat=compat,
         digest=parameter_digest(state, parameters),
         aliases={alias: name for alias, name in aliases_of_module(module).items() if name in parameters},
     )
@@ -266,33 +264,7 @@ class _LowRankAccumulator(_FisherAccumulator):
         return self.split(residual), self.split(directions)
 
 
-class _PublishedAccumulator(_FisherAccumulator):
-    """The mean gradient g as the only factor, and the sum of squares less g^2, as in the published code.
-
-    The published code keeps a mean beside a sum, on different scales; we keep that in this mode alone.
-    """
-
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        """Start with zeros."""
-        super().__init__(parameters)
-        self.total, self.squares = self.zeros(), self.zeros()
-
-    def add(self, gradients: PerSampleGradients) -> None:
-        """Add gradients and their squares."""
-        for name in self.parameters:
-            self.total[name] += gradients.gradients(name).sum(dim=0)
-            self.squares[name] += gradients.squares(name)
-
-    def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
-        """Return the sum of squares less the factor's, and the factor."""
-        means = {name: values / n_seen for name, values in self.total.items()}
-        residual = {name: (values - means[name].square()).clamp(min=0) for name, values in self.squares.items()}
-        return residual, {name: values[None] for name, values in means.items()}
-
-
-def _accumulator(parameters: Mapping[str, Tensor], factors: bool, rank: int | None, compat: bool) -> _FisherAccumulator:
-    if compat:
-        return _PublishedAccumulator(parameters)
+def _accumulator(parameters: Mapping[str, Tensor], factors: bool, rank: int | None) -> _FisherAccumulator:
     return _LowRankAccumulator(parameters, rank) if factors else _DiagonalAccumulator(parameters)
 
 
@@ -302,12 +274,8 @@ def _output_gradients(
     noise: float,
     n_draws: int | None,
     generator: torch.Generator,
-    compat: bool,
 ) -> Iterator[Tensor]:
     """Yield the columns s_nc of all observations at once, each in the outputs' shape (n, ...)."""
-    if compat:
-        # The published code differentiates the sampled logit, not its log probability.
-        return iter([sample_labels(outputs, generator)])
     if n_draws is None:
         return information_square_root(outputs, likelihood, noise)
     return sampled_scores(outputs, likelihood, noise, n_draws, generator)

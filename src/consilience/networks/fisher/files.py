@@ -35,7 +35,7 @@ _FORMAT, _VERSION = "consilience-fisher", 1
 _REMEDY = "write it with consilience.save"
 # Fields of the header that are attributes of `FisherInformation` under the same name.
 _FIELDS = (
-    "observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "compat", "digest",
+    "observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "digest",
 )  # fmt: skip
 
 
@@ -53,7 +53,6 @@ class FisherHeader(StrictModel):
     seen: int | None
     samples: int | None
     linear: bool
-    compat: bool
     digest: str | None
     aliases: Chunked[dict[str, str]]
     layers: Chunked[dict[str, list[int]]] = Field(default_factory=dict)
@@ -96,7 +95,6 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
     arrays = {f"residual/{name}": values for name, values in information.residual.items()}
     arrays |= {f"factors/{name}": values for name, values in information.factors.items()}
     arrays |= factor_arrays(information.layers)
-    # Files without Kronecker factors are those that earlier versions wrote and read.
     layers = {"layers": stated_sizes(information.layers)} if information.layers else {}
     header = {
         "format": _FORMAT,

@@ -80,9 +80,6 @@ class FisherInformation(Displayed):
     linear : bool, optional
         Whether the network is linear in its parameters; with a gaussian likelihood the information is then the same
         everywhere. Default: False.
-    compat : bool, optional
-        Whether it has the sums of the published code instead: one factor, the mean gradient of a sampled logit, and
-        the sum of its squares. Default: False.
     digest : str, optional
         SHA-256 of the parameters that it was computed at. Default: None, unknown.
     aliases : mapping of str to str, optional
@@ -109,7 +106,6 @@ class FisherInformation(Displayed):
     seen: int | None = None
     samples: int | None = None
     linear: bool = False
-    compat: bool = False
     digest: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     name: str = "Fisher information"

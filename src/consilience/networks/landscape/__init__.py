@@ -10,9 +10,6 @@ from consilience.networks.landscape.evaluation import BatchedEvaluation, Classif
 from consilience.networks.landscape.parameters import ParameterLayout, interpolate
 from consilience.networks.landscape.plane import Marker, Plane, plane
 
-Layout = ParameterLayout
-"""The name under which `ParameterLayout` was first exported; it stays valid."""
-
 __all__ = [
     "Barrier",
     "BatchedEvaluation",
@@ -20,9 +17,9 @@ __all__ = [
     "CouplingDiagnostics",
     "InterpolationBound",
     "LayerDistances",
-    "Layout",
     "Marker",
     "OneHiddenLayer",
+    "ParameterLayout",
     "Plane",
     "barrier",
     "barrier_matrix",

@@ -7,14 +7,13 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from consilience.checks import is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.networks.methods.consensus import Consensus
 
 MIN_INPUTS = 20
 """Inputs that candidates are fitted on, at least: a quarter of them stops distillations. Chosen by hand."""
 
 
-@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class Auto(Consensus):
     """Make several candidates, compare them on inputs drawn from what the sites describe, and return the best.

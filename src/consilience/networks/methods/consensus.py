@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import is_count
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.errors import Problem
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
@@ -28,7 +28,6 @@ split of MNIST (784-400-200-100-10, two models, five seeds): further passes gain
 the time (docs/adr/0011)."""
 
 
-@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class Consensus(NetworkMethod):
     """Match the units of all models by all their weights, keep apart what finds no partner, and average.

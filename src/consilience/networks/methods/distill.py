@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.errors import Problem
 from consilience.networks.method import Alignment, NetworkEnsemble
@@ -26,7 +26,6 @@ STEPS_OF_NEW, LEARNING_RATE_OF_NEW = 2000, 3e-3
 ensemble had 89 %. Not judged on other data."""
 
 
-@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class Distill(Consensus):
     """Fuse the networks, then train the fused one to answer as all of them together, on inputs without labels.

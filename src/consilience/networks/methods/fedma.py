@@ -27,7 +27,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Labels, is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.errors import Problem
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
@@ -40,7 +40,6 @@ from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.transport import Injection, Transport, move
 
 
-@renamed_options(sweeps="max_iterations")
 @dataclass(frozen=True)
 class FedMA(LayerwiseMethod):
     """Match neurons as copies of global ones under a Beta-Bernoulli process, layer by layer, and average.
@@ -70,7 +69,7 @@ class FedMA(LayerwiseMethod):
     ----------
     Yurochkin et al. (2019), PFNM, ICML; Wang et al. (2020), FedMA, ICLR. Beside squared terms the logarithm of the
     prior counts twice, as in the log joint; the published code counts it once. Orders of new neurons are not counted,
-    as in SPAHM without `factorial`. An input that a model lacks counts as 0 in the rows of matched neurons.
+    as in SPAHM. An input that a model lacks counts as 0 in the rows of matched neurons.
     """
 
     name: ClassVar[str] = "fedma"

@@ -53,15 +53,11 @@ class TransportMethod(LayerwiseMethod):
         The units that models are first compared with: those of the reference model; of the reference model, with
         further units of all models where the fused network is wider and fewer where it is narrower ("units", which
         "reference" becomes where widths differ); or random ones. Default: "reference".
-    paper_scaling : bool
-        Whether the outgoing weights of units of another width are averaged, as formula (9) is printed, instead of
-        split. Default: False.
     """
 
     cost: Cost = "weights"
     epsilon: float = 0.0
     start: Start = "reference"
-    paper_scaling: bool = False
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -98,18 +94,13 @@ class TransportMethod(LayerwiseMethod):
             return {group: Injection(assignment.outer, len(assignment.outer)), **inner}
         width, n_units = costs[group].shape
         if epsilon:
-            return {group: self._spread(entropic_plan(costs[group], epsilon))}
+            return {group: Spread(entropic_plan(costs[group], epsilon))}
         if width == n_units:  # a vertex of the polytope: a permutation
             units = assign_block(costs[group])  # (K,): the model's unit in each unit of the fused network
             slots = np.empty(width, dtype=np.int64)
             slots[units] = np.arange(width)
             return {group: Injection(slots, width)}
-        return {group: self._spread(exact_plan(costs[group]))}
-
-    def _spread(self, plan: Array) -> Spread:
-        """Return a plan (K, k_j) as a transport; formula (9) as printed makes its input side sum to K / k_j."""
-        width, n_units = plan.shape
-        return Spread(plan, width / n_units if self.paper_scaling else 1.0)
+        return {group: Spread(exact_plan(costs[group]))}
 
 
 def squared_costs(support: AnyArray, rows: UnitRows, model: int, support_squares: Array | None = None) -> Array:

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from consilience.checks import Array, is_count
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.matching.nested_assignment import assign_nested
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
@@ -29,7 +29,6 @@ from consilience.networks.symmetry.transport import Injection
 Cost = Literal["weights", "activations", "correlation"]
 
 
-@renamed_options(max_passes="max_iterations")
 @dataclass(frozen=True)
 class ReBasin(NetworkMethod):
     """Permute the units of all networks so that their weights, or what their units give, come closest, and average.

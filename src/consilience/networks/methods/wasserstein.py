@@ -31,7 +31,6 @@ from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
 from consilience.networks.methods.optimal_transport import TransportMethod, squared_costs, transport_rows
-from consilience.networks.methods.wasserstein_compat import match_as_published, random_rows
 from consilience.networks.symmetry.transport import Injection, Transport
 
 MIN_RELATIVE_DECREASE = 1e-6
@@ -62,10 +61,6 @@ class WassersteinFusion(TransportMethod):
     annealing : bool
         Whether a layer that starts from random units first takes entropic plans of falling temperature. Attention heads
         and recurrent units are never annealed. Default: True.
-    compat : bool
-        Whether plans, formula (9), random units and the end of the iteration are those of the published code, which is
-        what gives the published numbers from random starts (``wasserstein_compat``); needs `epsilon`, of which the
-        paper tries 0.01 to 0.0005, and B may rise. Default: False.
 
     References
     ----------
@@ -81,7 +76,6 @@ class WassersteinFusion(TransportMethod):
     restarts: int = 1
     max_iterations: int = 100
     annealing: bool = field(default=True, kw_only=True)
-    compat: bool = field(default=False, kw_only=True)
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -89,7 +83,6 @@ class WassersteinFusion(TransportMethod):
         yield from (
             ("restarts", is_count(self.restarts), "a positive integer"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-            ("epsilon", not self.compat or self.epsilon > 0, "positive with compat=True, such as 0.0005"),
         )
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
@@ -111,10 +104,7 @@ class WassersteinFusion(TransportMethod):
         """Return the plans of one layer's barycenter, alternated with its rows."""
         weights = ensemble.weights
         support, _ = initial_support(self.start, bundle, reference, rng)
-        group, *inside = bundle
-        if self.compat and not inside:
-            rows = random_rows(bundle, rng) if self.start == "random" else support
-            return match_as_published(group, rows[group], bundle[group], ensemble, self.epsilon, self.max_iterations)
+        _, *inside = bundle
         annealed: list[float] = []  # B at each temperature: not comparable, and not part of the history
         for temperature in ANNEALING_TEMPERATURES if self.annealing and self.start == "random" and not inside else ():
             plans, value = self._couple(support, bundle, weights, max(temperature, self.epsilon))

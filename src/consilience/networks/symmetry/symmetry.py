@@ -243,7 +243,6 @@ def _axis_to_json(axis: Axis) -> dict[str, Any]:
     """Return an axis as JSON values, with the odd copies of its segments where not all are odd."""
     entry: dict[str, Any] = {"side": axis.side, "segments": [[s.group, s.outer, s.inner] for s in axis.segments]}
     if any(segment.odd is not None for segment in axis.segments):
-        # Written only where needed, so that symmetries without recurrent cells keep the digests of earlier versions.
         entry["odd"] = [None if segment.odd is None else list(segment.odd) for segment in axis.segments]
     return entry
 

@@ -13,7 +13,7 @@ network of twice its width leaves its function unchanged.
 
 Departure from the source: formula (9) of the Wasserstein paper (Akash et al. 2022), as printed, averages on both sides,
 k_l k_{l-1} Pi_l W Pi_{l-1}^T. Its input side sums to k_new / k_old instead of 1, which multiplies every sum over units
-by the change of width but not the biases. `Spread.scale`, set by the methods' option ``paper_scaling``, reproduces it.
+by the change of width but not the biases.
 """
 
 from __future__ import annotations
@@ -318,8 +318,9 @@ class Spread(Transport):
     coupling : ndarray of shape (k_new, k_old)
         Coupling with marginals 1 / k_new and 1 / k_old.
     scale : float, optional
-        Sum of each column of the input side. 1 splits what units send; k_new / k_old is formula (9) of Akash et al.
-        (2022) as printed. Default: 1.
+        Sum of each column of the input side: 1, which splits what units send, or k_old / k_new for squares of weights.
+        Formula (9) of Akash et al. (2022) has k_new / k_old in print, which scales networks with biases wrongly.
+        Default: 1.
     signs : ndarray of shape (k_new, k_old), optional
         Sign of the mass between each new and old unit: 1 or -1, or a value between them where a part of the mass
         changes sign; None where nothing does.

@@ -75,14 +75,14 @@ class Adapter(ABC):
     """Whether ``recombine`` computes something from all sites, whichever of them have a component."""
 
     @abstractmethod
-    def describe(self, model: Any, samples: float | None) -> Posterior:
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior over the components of a fitted model.
 
         Parameters
         ----------
         model : object
             A fitted model that ``accepts`` takes.
-        samples : float or None
+        n_observations : float or None
             Number of observations it was fitted to, for models that do not record it.
         """
 

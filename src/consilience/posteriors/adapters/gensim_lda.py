@@ -37,9 +37,9 @@ class LdaModelAdapter(TopicAdapter):
     library: ClassVar[str] = "gensim"
     class_name: ClassVar[str] = "LdaModel"
 
-    def describe(self, model: Any, samples: float | None) -> Posterior:
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior of the topics; the model records its counts."""
-        del samples
+        del n_observations
         if getattr(model, "state", None) is None or model.num_updates == 0:
             raise InputError("", f"this {self.class_name} is not fitted yet", "call update first", "E-UNFITTED")
         topics, alpha = self.topics(model)  # lambda (K, V), alpha (K,)

@@ -29,9 +29,9 @@ class StickyHDPHMMAdapter(Adapter):
     class_name: ClassVar[str] = "HiddenMarkovModel"
     counts_are_rows: ClassVar[bool] = True
 
-    def describe(self, model: Any, samples: float | None) -> Posterior:
-        """Return the posterior; `samples` is not needed, since the model records its counts."""
-        del samples
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
+        """Return the posterior; `n_observations` is not needed, since the model records its counts."""
+        del n_observations
         posterior: Posterior = model.posterior
         return posterior
 

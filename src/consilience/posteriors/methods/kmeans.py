@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import Labels, is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
@@ -24,7 +24,6 @@ from consilience.posteriors.methods.kl.descent import best_clusters
 from consilience.posteriors.methods.kl.problem import KLProblem
 
 
-@renamed_options(min_count="min_matching_count")
 @dataclass(frozen=True)
 class KMeans(Method):
     """Bregman hard clustering (Banerjee et al. 2005, algorithm 1) of all local components.

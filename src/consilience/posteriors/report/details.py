@@ -122,7 +122,7 @@ class VerdictSummary:
 
 
 def verdict_of(value: object) -> VerdictSummary | None:
-    """Return the verdict in a provenance; None where it has none, as files of earlier versions."""
+    """Return the verdict in a provenance; None where it has none."""
     stated = Verdict.read(value)
     if stated is None or not isinstance(value, Mapping):
         return None

@@ -152,12 +152,6 @@ def _assignments(
         yield rows, factors, labels, divergences - centres.prices[labels] if has_prices else divergences
 
 
-def costs_by_chunk(shard: PreparedShard, centres: Centres) -> Iterator[tuple[Array, Labels]]:
-    """Yield for each chunk of whole sites the weighted divergences from all centres (n, G), and the sites' offsets."""
-    for rows, offsets in shard.chunks():
-        yield _weighted_costs(shard, centres, rows, shard.factor(rows)), offsets
-
-
 def _weighted_costs(shard: PreparedShard, centres: Centres, rows: slice, factors: Array) -> Array:
     """Return the weighted divergences of some rows with these factors from all centres (n, G)."""
     if centres.divergence is not None:

@@ -25,7 +25,6 @@ from consilience.engines import Engine, Placed
 from consilience.errors import InputError
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.matching.site_step import Openings
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, point_variances, update_law
 from consilience.posteriors.methods.spahm.method import SPAHM
@@ -205,8 +204,7 @@ class _Waves:
 
     def _state(self, law: AtomLaw, groups: GroupSums, seed: int) -> WaveState:
         """Return what a wave tells every shard."""
-        openings = Openings(self.method.max_components, self.method.factorial)
-        return WaveState(law, self.sharing, self.method.marginal, groups, openings, seed)
+        return WaveState(law, self.sharing, self.method.marginal, groups, self.method.openings, seed)
 
     def _collect(self, moved: Sequence[ShardMove]) -> tuple[list[Labels], GroupSums]:
         """Return labels by shard, and the groups of all shards."""

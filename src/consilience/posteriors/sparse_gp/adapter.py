@@ -38,19 +38,21 @@ class InducingPointAdapter(Adapter):
     recombines: ClassVar[bool] = True
 
     @abstractmethod
-    def to_sparse_gp(self, model: Any, samples: float | None) -> SparseGP:
-        """Return a fitted `model` as a SparseGP; `samples` as in ``describe``."""
+    def to_sparse_gp(self, model: Any, n_observations: float | None) -> SparseGP:
+        """Return a fitted `model` as a SparseGP; `n_observations` as in ``describe``."""
 
     @abstractmethod
     def from_sparse_gp(self, value: SparseGP) -> Any:
         """Return a fitted model of this kind with the parameters of a SparseGP."""
 
     @final
-    def describe(self, model: Any, samples: float | None) -> Posterior:
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return inducing inputs and values as points (M, d + 1), with the rest of the process attached."""
-        if samples is not None and not 0 < samples < float("inf"):
-            raise InputError("samples", f"expected a positive number of observations, found {samples}", code="E-NUMBER")
-        value = self.to_sparse_gp(model, samples)
+        if n_observations is not None and not 0 < n_observations < float("inf"):
+            raise InputError(
+                "n_observations", f"expected a positive number of observations, found {n_observations}", code="E-NUMBER"
+            )
+        value = self.to_sparse_gp(model, n_observations)
         is_unscaled = not np.any(value.shift) and bool(np.all(value.scale == 1.0))
         scaling = None if is_unscaled else {"shift": tuple(value.shift), "scale": tuple(value.scale)}
         return Posterior(
@@ -167,9 +169,13 @@ class SparseGPAdapter(InducingPointAdapter):
     library: ClassVar[str] = "consilience"
     class_name: ClassVar[str] = "SparseGP"
 
-    def to_sparse_gp(self, model: SparseGP, samples: float | None) -> SparseGP:
+    def to_sparse_gp(self, model: SparseGP, n_observations: float | None) -> SparseGP:
         """Return the process itself, told the number of its observations where it does not know."""
-        return replace(model, n_observations=samples) if samples is not None and not model.n_observations else model
+        return (
+            replace(model, n_observations=n_observations)
+            if n_observations is not None and not model.n_observations
+            else model
+        )
 
     def from_sparse_gp(self, value: SparseGP) -> SparseGP:
         """Return the process itself."""

@@ -33,15 +33,15 @@ class ApproximateGPAdapter(InducingPointAdapter):
     """Variational Gaussian processes of GPyTorch with one function, a stationary kernel and a constant mean.
 
     The noise is that of ``model.likelihood`` where the model has one; without, it is not known and counts as 0, in
-    predictions and in scores. GPyTorch records no number of observations: give it as ``samples``. A rebuilt model is an
-    ApproximateGP in float64 and in eval mode, with a whitened VariationalStrategy.
+    predictions and in scores. GPyTorch records no number of observations: give ``n_observations``. A rebuilt model is
+    an ApproximateGP in float64 and in eval mode, with a whitened VariationalStrategy.
     """
 
     kind: ClassVar[str] = "gpytorch.ApproximateGP"
     library: ClassVar[str] = "gpytorch"
     class_name: ClassVar[str] = "ApproximateGP"
 
-    def to_sparse_gp(self, model: Any, samples: float | None) -> SparseGP:
+    def to_sparse_gp(self, model: Any, n_observations: float | None) -> SparseGP:
         """Return a fitted ApproximateGP as a SparseGP.
 
         Raises
@@ -68,7 +68,7 @@ class ApproximateGPAdapter(InducingPointAdapter):
         _check_forward(model, inputs, kernel, constant)
         likelihood = getattr(model, "likelihood", None)
         noise = 0.0 if likelihood is None else _noise_of(likelihood)
-        n_observations = 0.0 if samples is None else samples
+        n_observations = 0.0 if n_observations is None else n_observations
         fields: Any = {"noise": noise, "constant": constant, "jitter": jitter, "n_observations": n_observations}
         mean, root = _to_array(distribution.variational_mean), _root_of(distribution)
         if type(strategy).__name__ == "VariationalStrategy":

@@ -11,7 +11,7 @@ With r^2 = sum_d (x_d - z_d)^2 / l_d^2 and output variance v (Rasmussen and Will
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -217,14 +217,3 @@ def make_kernel(name: str, variance: float, lengthscales: ArrayLike) -> Kernel:
         raise InputError(f"kernel {name!r} does not exist{suggestion(name, KERNELS)}; there are {', '.join(KERNELS)}")
     scales = as_vector("lengthscales", lengthscales)
     return RBF(variance, scales) if name == "rbf" else Matern(variance, scales, nu=int(name[-2]) / 2.0)
-
-
-def kernel_from_json(values: Mapping[str, Any]) -> Kernel:
-    """Return the kernel that ``to_json`` wrote.
-
-    Examples
-    --------
-    >>> kernel_from_json(RBF(2.0, [1.0]).to_json()).variance
-    2.0
-    """
-    return make_kernel(values["name"], values["variance"], values["lengthscales"])

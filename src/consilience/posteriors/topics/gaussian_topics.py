@@ -157,9 +157,9 @@ class GaussianTopicsAdapter(Adapter):
     library: ClassVar[str] = "consilience"
     class_name: ClassVar[str] = "GaussianTopicModel"
 
-    def describe(self, model: Any, samples: float | None) -> Posterior:
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the centres as points; the model records its counts."""
-        del samples
+        del n_observations
         posterior: Posterior = model.posterior
         return posterior
 

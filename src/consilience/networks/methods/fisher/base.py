@@ -106,14 +106,10 @@ class FisherMethod(InformedMethod, ABC):
         return default
 
     def effective_shrinkage(self, sites: AlignedSites) -> float:
-        """Return the shrinkage rho of off-diagonal information: none where networks are linear in their parameters.
-
-        Information in the published code's form is not shrunk either.
-        """
+        """Return the shrinkage rho of off-diagonal information: none where networks are linear in their parameters."""
         if self.shrinkage is not None:
             return self.shrinkage
-        needs_none = all(information.linear or information.compat for information in sites.information)
-        return 0.0 if needs_none else SHRINKAGE
+        return 0.0 if all(information.linear for information in sites.information) else SHRINKAGE
 
     def posterior_product(self, sites: AlignedSites) -> tuple[PosteriorProduct, dict[str, Any]]:
         """Return the product of the sites' Gaussian posteriors, and details and notes about it.

@@ -181,7 +181,6 @@ class InformedMethod(NetworkMethod, ABC):
                 )
             for what, expected, actual in (
                 ("is a sum over observations", first.observations is not None, other.observations is not None),
-                ("has the published code's sums", first.compat, other.compat),
                 ("likelihood", first.likelihood, other.likelihood),
             ):
                 if expected != actual:

@@ -42,10 +42,10 @@ class Mask:
     window: Labels | None = None
 
 
-def draw_masks(
-    size: int, masks: int, masked: int, window: int | None, rng: np.random.Generator, balanced: bool = True
-) -> list[Mask]:
-    """Return random masks of `masked` parameters each.
+def draw_masks(size: int, masks: int, masked: int, window: int | None, rng: np.random.Generator) -> list[Mask]:
+    """Return random masks of `masked` parameters each, by which all parameters are masked equally often, up to one.
+
+    Permutations are cut into pieces, so that each mask by itself is uniform.
 
     Parameters
     ----------
@@ -57,20 +57,10 @@ def draw_masks(
         Number of parameters in which a mask is drawn and on which it is conditioned; None for all.
     rng : numpy.random.Generator
         Source of random choices.
-    balanced : bool
-        Whether all parameters are masked equally often, up to one: permutations are cut into pieces. Each mask by
-        itself is uniform either way. Default: True; False is as published.
     """
     pool = np.zeros(0, dtype=np.int64)  # what is left of the last permutation
     drawn = []
     for _ in range(masks):
-        if not balanced and window is None:
-            drawn.append(Mask(np.sort(rng.choice(size, masked, replace=False))))
-            continue
-        if not balanced:
-            inside = rng.choice(size, window, replace=False)
-            drawn.append(Mask(np.sort(inside[:masked]), np.sort(inside)))
-            continue
         chosen = pool[:masked]
         pool = pool[masked:]
         if len(chosen) < masked:  # complete the mask from a new permutation, without repetition

@@ -125,12 +125,8 @@ class FisherMerging(FisherMethod):
         return "ignored" if self._choose_structure(sites) == "diagonal" else "removed"
 
     def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
-        """Return further problems of the sites' information, a line each: its form, and too large a full matrix."""
-        reasons = [
-            Problem(site.name, "has the published code's sums, which only method 'ssf' reads")
-            for site in sites
-            if site.compat
-        ]
+        """Return further problems, a line each: a favoured model that is not there, and too large a full matrix."""
+        reasons: list[Problem] = []
         if self.favor_target is not None and self.favor_target >= len(sites):
             reasons.append(
                 Problem(

@@ -32,9 +32,6 @@ from consilience.networks.methods.fisher.precision import PosteriorProduct
 from consilience.networks.methods.fisher.ssf_descent import stochastic_descent
 from consilience.networks.network import to_numpy
 
-PUBLISHED_LEARNING_RATE = 0.01
-"""Learning rate of the published code."""
-
 AVERAGED_FRACTION = 0.2
 """Fraction of the steps of stochastic descent, the last ones, whose iterates are averaged; the published code takes the
 last iterate. Chosen by hand; nobody has measured other values."""
@@ -76,10 +73,6 @@ class SelfSupervisedFisher(FisherMethod):
         Of "sgd". Default: 0.9, as published.
     start : {"merged", "random"}
         Where "sgd" starts: the diagonal merge, or random parameters of the merged ones' size. Default: "merged".
-    compat : bool
-        Whether everything is done as in the published code: its sums
-        (``consilience.fisher(..., kind="factors", compat=True)``), one set of independent masks for all steps of "sgd",
-        learning rate 0.01, a random start. Default: False.
 
     References
     ----------
@@ -101,7 +94,6 @@ class SelfSupervisedFisher(FisherMethod):
     learning_rate: float | None = None
     momentum: float = 0.9
     start: Literal["merged", "random"] = "merged"
-    compat: bool = False
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -125,37 +117,24 @@ class SelfSupervisedFisher(FisherMethod):
         """Return the default treatment of priors: removed."""
         return "removed"
 
-    def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
-        """Return the sites whose information is not in the published code's form, which `compat` needs, a line each."""
-        return [
-            Problem(
-                site.name,
-                "compat=True needs the sums of the published code",
-                "compute them with consilience.fisher(..., kind='factors', compat=True)",
-                "E-NEEDED",
-            )
-            for site in sites
-            if self.compat and not site.compat
-        ]
-
     def merge(self, sites: AlignedSites, rng: np.random.Generator, progress: Progress) -> MergedParameters:
         """Return the merged parameters."""
         product, details = self.posterior_product(sites)
-        start, gaussians = product.diagonal_merge(), _low_rank_gaussians(product, details)
+        start, gaussians = product.diagonal_merge(), low_rank_gaussians(product, details)
         size = sites.layout.size
         window = None if self.window is None or self.window >= size else self.window
         masked = max(1, round(self.mask_rate * (size if window is None else window)))  # m
         details |= {"masked": masked, "window": window}
 
         def draw(generator: np.random.Generator) -> list[Mask]:
-            return draw_masks(size, self.masks, masked, window, generator, balanced=not self.compat)
+            return draw_masks(size, self.masks, masked, window, generator)
 
         mask_rng, start_rng, probe_rng = rng.spawn(3)
         first, objective = to_numpy(start), MaskedObjective(gaussians, draw(mask_rng), product.excess)
         # Fresh masks may make up for one another, so their descent is not refused here; it says where it diverges.
-        if self.solver == "exact" or self.compat:
-            _refuse_unbounded(objective, probe_rng)
-        if self.solver == "sgd" or self.compat:
+        if self.solver == "exact":
+            refuse_unbounded(objective, probe_rng)
+        if self.solver == "sgd":
             merged = self._descend(objective, lambda: draw(mask_rng), first, start_rng, progress, details)
         else:
             merged = self._solve(objective, first, progress, details)
@@ -192,19 +171,18 @@ class SelfSupervisedFisher(FisherMethod):
         progress: Progress,
         details: dict[str, Any],
     ) -> MergedParameters:
-        """Return the end of stochastic gradient descent from `start` (P,), with fresh masks, or fixed if `compat`."""
-        if self.start == "random" or self.compat:
+        """Return the end of stochastic gradient descent from `start` (P,), with fresh masks."""
+        if self.start == "random":
             start = rng.normal(0.0, start.std(), len(start))
 
         def objectives() -> MaskedObjective:
-            return objective if self.compat else replace(objective, masks=draw())
+            return replace(objective, masks=draw())
 
         rate = self.learning_rate
         if rate is None:
-            rate = PUBLISHED_LEARNING_RATE if self.compat else 1.0 / _largest_curvature(objective, rng)
-        averaged = 0.0 if self.compat else AVERAGED_FRACTION
+            rate = 1.0 / _largest_curvature(objective, rng)
         theta, history, has_settled = stochastic_descent(
-            objectives, start, rate, self.momentum, self.steps, averaged, progress
+            objectives, start, rate, self.momentum, self.steps, AVERAGED_FRACTION, progress
         )
         details |= {"learning_rate": rate}
         status = Status.CONVERGED if has_settled else Status.UNSOLVED
@@ -226,7 +204,7 @@ PROBE_TOLERANCE = 1e-6
 """Residual at which such a probe ends before that. Chosen by hand."""
 
 
-def _refuse_unbounded(objective: MaskedObjective, rng: np.random.Generator) -> None:
+def refuse_unbounded(objective: MaskedObjective, rng: np.random.Generator) -> None:
     """Raise where the objective has no minimum, by conjugate gradients with a random right-hand side.
 
     They show a direction of negative curvature, if there is one, unless the right-hand side is orthogonal to it.
@@ -242,7 +220,7 @@ def _refuse_unbounded(objective: MaskedObjective, rng: np.random.Generator) -> N
     raise InputError(_UNBOUNDED)
 
 
-def _low_rank_gaussians(product: PosteriorProduct, details: dict[str, Any]) -> list[LowRankGaussian]:
+def low_rank_gaussians(product: PosteriorProduct, details: dict[str, Any]) -> list[LowRankGaussian]:
     """Return the sites' posteriors as NumPy arrays, with a ridge where entries of the diagonal part are near zero.
 
     Without it P_MM could not be factorised; the largest ridge is added to the details.

@@ -126,7 +126,6 @@ class GromovFusion(WassersteinFusion):
             ("starts", are_known and len(starts) > 0, "some of 'input', 'uniform' and 'matching'"),
             ("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"),
             ("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"),
-            ("compat", not self.compat, "false: mode='paper' repeats the published iteration here"),
             ("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy"),
         )
 
@@ -162,7 +161,7 @@ class GromovFusion(WassersteinFusion):
         # Without recurrent weights and signs the problem is that of WB fusion.
         if inside or not (has_signs or weights[0].flips):
             return super().match(bundle, ensemble, reference, rng)
-        rescaled = rescale_to_width(weights, bundle[group].width, self.paper_scaling)
+        rescaled = rescale_to_width(weights, bundle[group].width)
         return self._recurrent_barycenter(group, bundle[group], rescaled, ensemble, reference, has_signs, rng)
 
     def _recurrent_barycenter(
@@ -293,7 +292,7 @@ class GromovFusion(WassersteinFusion):
         signs = None
         if plan.signed is not None:  # a unit may go the same way with both signs: the mean sign, between -1 and 1
             signs = np.divide(plan.signed, plan.mass, out=np.ones_like(plan.mass), where=plan.mass > 0)
-        return Spread(plan.mass, width / n_units if self.paper_scaling else 1.0, signs)
+        return Spread(plan.mass, signs=signs)
 
     def _update_layer(
         self,

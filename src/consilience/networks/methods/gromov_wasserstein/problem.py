@@ -29,7 +29,7 @@ def fan_in(ensemble: NetworkEnsemble, group: str) -> float:
     return max(1.0, total)
 
 
-def rescale_to_width(weights: Sequence[RecurrentWeights], width: int, paper_scaling: bool) -> list[RecurrentWeights]:
+def rescale_to_width(weights: Sequence[RecurrentWeights], width: int) -> list[RecurrentWeights]:
     """Return recurrent weights whose rows sum alike in every width: times k / K, because outgoing weights are split.
 
     Parameters
@@ -38,12 +38,10 @@ def rescale_to_width(weights: Sequence[RecurrentWeights], width: int, paper_scal
         Recurrent weights (gates, k, k) of every model.
     width : int
         Number K of units in the fused network.
-    paper_scaling : bool
-        Whether outgoing weights are averaged instead, as formula (46) is printed: then nothing is rescaled.
     """
     return [
         model_weights
-        if paper_scaling or model_weights.matrices.shape[1] == width
+        if model_weights.matrices.shape[1] == width
         else RecurrentWeights(model_weights.matrices * (model_weights.matrices.shape[1] / width), model_weights.flips)
         for model_weights in weights
     ]

@@ -116,12 +116,12 @@ class PointEstimateAdapter(HmmlearnAdapter):
         """
 
     @final
-    def describe(self, model: Any, samples: float | None) -> Posterior:
-        """Return the posterior of ``samples`` rows; see the class."""
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
+        """Return the posterior of ``n_observations`` rows; see the class."""
         self.require_parameters(model)
         start, transitions = _start(model), _transitions(model)
         has_left = np.repeat(transitions.sum(axis=1, keepdims=True) > 0.0, len(start), axis=1)  # (K, K)
-        counts = self._state_counts(start, transitions, samples)
+        counts = self._state_counts(start, transitions, n_observations)
         states = np.setdiff1d(np.arange(len(start)), self.unusable_components(model))
         emissions = self.describe_emissions(model, counts, states)
         attached = {
@@ -137,7 +137,7 @@ class PointEstimateAdapter(HmmlearnAdapter):
             prior=emissions.prior,
             counts=counts[states],
             attached={name: array.take(states) for name, array in attached.items()},
-            source={"kind": self.kind, **emissions.source, "samples": "assumed" if samples is None else "given"},
+            source={"kind": self.kind, **emissions.source, "samples": "assumed" if n_observations is None else "given"},
         )
 
     @staticmethod
@@ -194,9 +194,9 @@ class VariationalAdapter(HmmlearnAdapter):
         """Return the posterior of the emissions of the states, with prior and counts."""
 
     @final
-    def describe(self, model: Any, samples: float | None) -> Posterior:
-        """Return the posterior; `samples` is not needed, the model records its counts."""
-        del samples
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
+        """Return the posterior; `n_observations` is not needed, the model records its counts."""
+        del n_observations
         self.require_parameters(model)
         emissions = self.describe_emissions(model)
         k = emissions.n_components

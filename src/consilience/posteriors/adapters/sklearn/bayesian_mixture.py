@@ -40,9 +40,9 @@ class BayesianGaussianMixtureAdapter(Adapter):
     follows_units: ClassVar[bool] = True
     counts_are_rows: ClassVar[bool] = True
 
-    def describe(self, model: Any, samples: float | None) -> Posterior:
-        """Return the posterior; `samples` is not needed, the model records its counts."""
-        del samples
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
+        """Return the posterior; `n_observations` is not needed, the model records its counts."""
+        del n_observations
         self.require_fitted(model, "mean_precision_")
         covariance_type, weight_prior = str(model.covariance_type), str(model.weight_concentration_prior_type)
         n, dim = model.means_.shape

@@ -35,9 +35,9 @@ class KMeansAdapter(Adapter):
     in_squared_units: ClassVar[tuple[str, ...]] = ("inertia",)
     counts_are_rows: ClassVar[bool] = True
 
-    def describe(self, model: Any, samples: float | None) -> Posterior:
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior of the centres; the model records its counts."""
-        del samples
+        del n_observations
         centres = self.centres(model)
         family = SphericalGaussian(centres.shape[1])
         counts, inertia = self.counts(model), self.inertia(model)

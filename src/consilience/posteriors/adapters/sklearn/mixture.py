@@ -28,7 +28,7 @@ from consilience.posteriors.scores import ScoreKind, Scores, row_scores, without
 class GaussianMixtureAdapter(Adapter):
     """Maximum-likelihood mixtures, as the posterior that their counts give under a flat prior.
 
-    A component with weight w out of n samples stands for n_k = n w observations with its mean and covariance S. Under a
+    A component with weight w, of n observations in all, stands for n_k = n w with its mean and covariance S. Under a
     flat prior (all natural parameters zero) the posterior of that component has exactly their sufficient statistics as
     natural parameters: kappa = n_k and W^-1 = n_k S. Fused means and covariances are then those of the pooled
     responsibilities, between-site scatter included, whichever way they are combined. scikit-learn does not record n,
@@ -42,13 +42,13 @@ class GaussianMixtureAdapter(Adapter):
     records_n_observations: ClassVar[bool] = False
     counts_are_rows: ClassVar[bool] = True
 
-    def describe(self, model: Any, samples: float | None) -> Posterior:
-        """Return the posterior of counts ``samples * weights_`` under a flat prior."""
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
+        """Return the posterior of counts ``n_observations * weights_`` under a flat prior."""
         self.require_fitted(model, "means_")
         covariance_type = str(model.covariance_type)
         n_components, dim = model.means_.shape
         family = family_of(covariance_type, dim)
-        counts = self._component_counts(model.weights_, samples)  # n_k (K,)
+        counts = self._component_counts(model.weights_, n_observations)  # n_k (K,)
         covariances = np.asarray(model.covariances_, dtype=np.float64)
         if covariance_type == "tied":
             covariances = np.broadcast_to(covariances, (n_components, dim, dim))
@@ -65,7 +65,7 @@ class GaussianMixtureAdapter(Adapter):
             source={
                 "kind": self.kind,
                 "covariance_type": covariance_type,
-                "samples": "assumed" if samples is None else "given",
+                "samples": "assumed" if n_observations is None else "given",
             },
         )
 

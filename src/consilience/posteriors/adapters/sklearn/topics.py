@@ -24,9 +24,9 @@ class LatentDirichletAllocationAdapter(TopicAdapter):
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "LatentDirichletAllocation"
 
-    def describe(self, model: Any, samples: float | None) -> Posterior:
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior of the topics; the model records its counts."""
-        del samples
+        del n_observations
         self.require_fitted(model, "components_")
         topics, document_prior = self.topics(model)
         return posterior_of_topics(

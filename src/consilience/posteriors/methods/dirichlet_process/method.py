@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.checks import is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
@@ -46,7 +46,6 @@ REFINE_BEST_ROWS = 512
 """Components up to which the best start is refined, and every other start grown. Chosen by hand for its cost."""
 
 
-@renamed_options(min_count="min_matching_count")
 @dataclass(frozen=True)
 class DirichletProcess(Method):
     """Cluster all local components under a Dirichlet process, their number not known.

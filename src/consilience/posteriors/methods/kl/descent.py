@@ -18,7 +18,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.core.progress import Progress, silent
-from consilience.matching.assignment import assign_block, assign_blocks
+from consilience.matching.assignment import assign_block
 from consilience.matching.group_sparse import binary_penalty, descend_binary
 from consilience.matching.groups import group_sums
 from consilience.posteriors.methods.kl.divergences import KLGeometry
@@ -70,15 +70,6 @@ def fit_binary(
     labels, centres = compact(problem, fit.labels)  # groups without members go
     fit = replace(fit, labels=labels, centres=centres)
     return refine(problem, fit, strength, rng) if len(labels) <= REFINE_EVERY_START_ROWS else fit
-
-
-def fit_number(
-    problem: KLProblem, centres: Array, rng: np.random.Generator, max_iterations: int, tolerance: float
-) -> KLFit:
-    """Descend on (6), where no component has a price, without refinement; parameters as in ``fit_binary``."""
-    fit = _alternate(problem, centres, 0.0, None, rng, max_iterations, tolerance, ())
-    labels, centres = compact(problem, fit.labels)  # groups without members go
-    return replace(fit, labels=labels, centres=centres)
 
 
 def _alternate(
@@ -257,16 +248,6 @@ def best_clusters(
     assert best is not None  # noqa: S101  (there is at least one start)
     progress(restarts, restarts)
     return best
-
-
-def without_one_group(problem: KLProblem, fit: KLFit) -> Array:
-    """Return the centres (G - 1, P) left when the group goes whose members cost least to place elsewhere."""
-    costs = problem.costs(fit.centres)  # (L, G)
-    costs_without = []
-    for group in range(fit.n_groups):
-        other_costs = np.delete(costs, group, axis=1)
-        costs_without.append(matched_cost(other_costs, assign_blocks(other_costs, problem.ensemble.offsets)))
-    return np.delete(fit.centres, int(np.argmin(costs_without)), axis=0)
 
 
 def refine(problem: KLProblem, fit: KLFit, strength: float, rng: np.random.Generator) -> KLFit:

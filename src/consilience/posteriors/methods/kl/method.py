@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from consilience.checks import Array, Labels, is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
@@ -50,7 +50,6 @@ SITE_SIZE_RATIO = 3
 """Groups that a start under a price has, in sizes of the largest site; the price leaves as many as pay."""
 
 
-@renamed_options(min_count="min_matching_count")
 @dataclass(frozen=True)
 class KLFusion(Method):
     """Fuse components under equation (9), or (6) and (3) when their number is given.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_count, is_number
-from consilience.core.options import Requirement, renamed_options
+from consilience.core.options import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
@@ -48,7 +48,6 @@ MAX_DIAGNOSED_ROWS = 2000
 """Components up to which the confidence of matches is computed. Chosen by hand for its cost."""
 
 
-@renamed_options(min_count="min_matching_count")
 @dataclass(frozen=True)
 class SPAHM(Method):
     """Match points under a Beta-Bernoulli process: equations (8) to (10), algorithm 1.
@@ -93,8 +92,6 @@ class SPAHM(Method):
         Rounds over all sites in one start, each followed by an estimate of mean and variances.
     clip : int, optional
         Sharing sites beyond which sharing grows no likelier; None sets no limit, the published code has 10.
-    factorial : bool, default False
-        Whether the k-th component that a site opens costs log k more, as published; the posterior may fall then.
     min_matching_count : float, default 1.0
         Local components with fewer effective observations are not matched (label -1), whatever `min_count` of `fuse`
         lets in.
@@ -128,7 +125,6 @@ class SPAHM(Method):
     restarts: int = 5
     max_iterations: int = 20
     clip: int | None = None
-    factorial: bool = False
     min_matching_count: float = 1.0
 
     def __post_init__(self) -> None:
@@ -166,6 +162,11 @@ class SPAHM(Method):
         yield ("min_matching_count", is_number(self.min_matching_count), "a number that is not negative")
         are_fixed = self.within_variance is not None and self.between_variance is not None and not self.optimize
         yield ("marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False")
+
+    @property
+    def openings(self) -> Openings:
+        """Which new groups a site may open."""
+        return Openings(self.max_components)
 
     def site_needs(self) -> tuple[SiteNeed, ...]:
         """Return that every site must state a proper prior for a conjugate likelihood."""
@@ -260,7 +261,7 @@ class SPAHM(Method):
         self, ensemble: Ensemble, objective: GroupObjective, update: _LawUpdate, start: int, rng: np.random.Generator
     ) -> _Run:
         """Return the end of one start: a first matching, then sweeps over all sites and updates of the law in turn."""
-        openings = Openings(self.max_components, self.factorial)
+        openings = self.openings
         if update is _keep_law and start % 3 == 2:  # laws estimated from random matchings make all copies of all
             max_groups = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
             labels = scatter(ensemble.offsets, int(rng.integers(ensemble.sizes.max(), max_groups + 1)), rng)

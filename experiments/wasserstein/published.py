@@ -13,7 +13,7 @@ marginals, B is no common objective of the two steps: it is recorded, and may ri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,9 +21,12 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Array
+from consilience.core.options import Requirement
 from consilience.networks.method import NetworkEnsemble
+from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
 from consilience.networks.methods.optimal_transport import squared_costs, transport_rows
+from consilience.networks.methods.wasserstein import WassersteinFusion
 from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.transport import Injection, Transport
 
@@ -116,6 +119,31 @@ def random_rows(bundle: Mapping[str, UnitRows], rng: np.random.Generator) -> dic
         values = rng.uniform(-bound, bound, (rows.width, like.shape[1]))
         drawn[name] = array_namespace(like).asarray(values, dtype=like.dtype, device=like.device)
     return drawn
+
+
+@dataclass(frozen=True)
+class PublishedFusion(WassersteinFusion):
+    """Wasserstein-barycenter fusion with plans, formula (9), random units and the end of the published code.
+
+    It needs `epsilon`, of which the paper tries 0.01 to 0.0005. Attention heads and groups inside others are matched as
+    by the library.
+    """
+
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be."""
+        yield from super().requirements()
+        yield ("epsilon", self.epsilon > 0, "positive, such as 0.0005")
+
+    def match(
+        self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
+    ) -> LayerMatching:
+        """Return the plans of one layer's barycenter, alternated with its rows."""
+        group, *inside = bundle
+        if inside:
+            return super().match(bundle, ensemble, reference, rng)
+        support, _ = initial_support(self.start, bundle, reference, rng)
+        rows = random_rows(bundle, rng) if self.start == "random" else support
+        return match_as_published(group, rows[group], bundle[group], ensemble, self.epsilon, self.max_iterations)
 
 
 def match_as_published(
