@@ -201,6 +201,9 @@ def _of_two(
         return [differs("is a", site.kind, first.kind, "fit the same estimator at all sites")]
     if problems := adapter_of_kind(first.kind).contradictions(first_label, first, site):
         return [problem.about(label) for problem in problems]
+    same_columns = site.features.names == first.features.names
+    if problems := first.design.differences(site.design, first_label, same_columns=same_columns):
+        return [problem.about(label) for problem in problems]
     if _steps(site) != _steps(first):
         return [differs("has the steps", _steps(site), _steps(first), "use the same Pipeline at all sites")]
     if site.n_columns != first.n_columns:
