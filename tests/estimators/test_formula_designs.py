@@ -382,7 +382,7 @@ def test_models_that_were_not_fitted_and_links_of_the_users_own_are_said():
     link = sm.families.links.NegativeBinomial(alpha=2.0)
     family = quietly(lambda: sm.families.NegativeBinomial(link, alpha=1.0))
     with pytest.raises(cs.UnsupportedError, match="link: is a NegativeBinomial with options of its own"):
-        cs.describe(quietly(smf.glm("k ~ x", A, family=family).fit))
+        cs.describe(quietly(lambda: smf.glm("k ~ x", A, family=family).fit()))
 
 
 def test_results_without_rows_are_described_with_them():

@@ -260,8 +260,9 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         if columns is None or not np.all(np.isfinite(columns)):
             return design
         X = np.asarray(columns, dtype=np.float64)
-        squares = X.T @ X
-        is_said, spans = bool(model.model.k_constant), _span_constant(squares, X.sum(axis=0), float(len(X)))
+        has_constant = bool(np.any((np.ptp(X, axis=0) == 0.0) & (X[0] != 0.0)))
+        spans = has_constant or _span_constant(X.T @ X, X.sum(axis=0), float(len(X)))
+        is_said = bool(model.model.k_constant)
         return design if is_said == spans else replace(design, hasconst=is_said)
 
 
