@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import consilience as cs
 from consilience.estimators.adapters.formula import digest
 from consilience.estimators.design import Design, Factor, merged_designs
+from consilience.estimators.files import write_statistics
 
 sm, smf = pytest.importorskip("statsmodels.api"), pytest.importorskip("statsmodels.formula.api")
 pandas, patsy = pytest.importorskip("pandas"), pytest.importorskip("patsy")
@@ -164,11 +166,15 @@ DIFFERING = {
         lambda: smf.phreg("np.exp(t) ~ x", B).fit(),
         r"outcome np.exp\(t\), expected t",
     ),
-    "the reference level": (lambda: ols("y ~ g")(RENAMED), lambda: ols("y ~ g")(B), "levels a, b, c of g, expected 0"),
+    "the reference level": (
+        lambda: ols("y ~ g")(RENAMED),
+        lambda: ols("y ~ g")(B),
+        "lacks the level 0 of g: it has a, b, c, expected 0, b, c",
+    ),
     "a level less": (
         lambda: ols("y ~ g")(A),
         lambda: ols("y ~ g")(B[B.g != "c"]),
-        "levels a, b of g, expected a, b, c",
+        "lacks the level c of g: it has a, b, expected a, b, c",
     ),
     "contrasts of one name": (
         lambda: contrasts_of([[1, 0], [0, 1], [0, 0]])(A),
@@ -266,6 +272,13 @@ def test_levels_of_a_categorical_outcome_are_named():
     ]
     with pytest.raises(cs.InputError, match=r"outcome s\[yes\], s\[no\], expected s\[no\], s\[yes\]"):
         cs.fuse([site.fit() for site in sites])
+
+
+def test_a_level_that_a_site_lacks_is_declared_there():
+    fit = ols("y ~ x + C(g, levels=['a', 'b', 'c'])")
+    parts = [A, B[B.g != "c"]]
+    pooled, *sites = quietly(lambda: [fit(rows) for rows in (pandas.concat(parts), *parts)])
+    assert np.max(np.abs(cs.fuse(sites).model.params - pooled.params) / pooled.bse) < EXACT
 
 
 WORKING_REMEDIES = {
@@ -414,7 +427,7 @@ def test_formulas_of_formulaic_are_read_too(formula, tmp_path, monkeypatch):
     refused(sites, tmp_path, "state the constants in the formula")
     same = [ols("y ~ I(x - 1) + g + standardize(d)")(rows) for rows in (A, B)]
     assert cs.fuse(same).verdict.harmless
-    with pytest.raises(cs.InputError, match="levels a, b, c of g, expected 0, b, c"):
+    with pytest.raises(cs.InputError, match="lacks the level 0 of g: it has a, b, c, expected 0, b, c"):
         cs.fuse([ols("y ~ g")(RENAMED), ols("y ~ g")(B)])
 
 
@@ -436,3 +449,19 @@ def test_what_is_no_value_has_no_digest(value):
 
 def test_digests_are_of_twelve_digits_and_of_no_type():
     assert digest([1, 2.5]) == digest(np.array([1.0 + 1e-15, 2.5])) != digest([1, 2.6])
+
+
+STRANGE = {
+    "levels of numbers": Design(factors={"g": Factor((1, 2), "1f")}),
+    "a constant of many values": Design(constants={"center(x)": {"mean": [1.0]}}),
+    "an outcome that is a number": Design(outcome=(1,)),
+    "names of no column": Design(extra={"offset": 3.0}),
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_designs_of_a_strangers_file_are_not_trusted(case, tmp_path):
+    described = replace(cs.describe(smf.ols("y ~ x", A).fit()), design=STRANGE[case])
+    write_statistics(tmp_path / "site.safetensors", described)
+    with pytest.raises(cs.FileFormatError, match="design"):
+        cs.load(tmp_path / "site.safetensors")

@@ -121,7 +121,9 @@ class Design:
         for name in sorted(set(self.factors) & set(other.factors)):
             expected, found = self.factors[name], other.factors[name]
             if found.levels != expected.levels:
-                text = f"has the levels {_listed(found.levels)} of {name}, expected {_listed(expected.levels)}"
+                lacks = [level for level in expected.levels if level not in found.levels]
+                text = f"lacks the level {_listed(lacks)} of {name}: it has" if lacks else f"has the levels of {name}"
+                text = f"{text} {_listed(found.levels)}, expected {_listed(expected.levels)}"
                 remedy = "declare the same levels in one order at all sites, as in C(g, levels=[...])"
                 problems[name] = _problem(f"{text} as in {label}", remedy)
             elif found.contrasts != expected.contrasts:
