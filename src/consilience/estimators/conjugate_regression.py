@@ -33,6 +33,7 @@ from consilience.core.paired import LEVEL
 from consilience.errors import InputError
 from consilience.estimators.inputs import read_sums
 from consilience.estimators.statistics import Statistics
+from consilience.families.centred_moments import CentredMoments
 
 REGRESSIONS = (
     "sklearn.LinearRegression",
@@ -181,10 +182,16 @@ class MatrixNormalWishart:
         if self.mean.shape != (d, q):
             last = ", the intercept last" if has_intercept else ""
             raise InputError("prior", f"has a mean of shape {self.mean.shape}, expected {(d, q)}{last}", code="E-SHAPE")
-        w, products = float(record.weight), record.scatter if has_intercept else record.raw_scatter()
+        products = record.scatter if has_intercept else record.raw_scatter()
         gram, cross, square = products[:p, :p], products[:p, p:], products[p:, p:]
         if not has_intercept:
             return self._updated(gram, cross, square, float(record.n))
+        return self._about_means(record, gram, cross, square)
+
+    def _about_means(self, record: CentredMoments, gram: Array, cross: Array, square: Array) -> MatrixNormalWishart:
+        """Return the posterior with an intercept, of centred products of columns (p, p), cross (p, q) and square (q, q)."""
+        p, q = cross.shape
+        d = p + 1
         # y - m_y = B^T (x - m_x) + (b + B^T m_x - m_y): the intercept of centred rows is a linear function of both.
         to_centred = np.eye(d)
         to_centred[p, :p] = record.mean[:p]
@@ -196,7 +203,7 @@ class MatrixNormalWishart:
             to_centred @ self.mean - shift, back.T @ self.precision @ back, self.scale, self.dof
         )
         whole = np.zeros((d, d))
-        whole[:p, :p], whole[p, p] = gram, w
+        whole[:p, :p], whole[p, p] = gram, float(record.weight)
         centred = moved._updated(whole, np.vstack([cross, np.zeros((1, q))]), square, float(record.n))
         return MatrixNormalWishart(
             back @ (centred.mean + shift), to_centred.T @ centred.precision @ to_centred, centred.scale, centred.dof

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, symmetric_part
+from consilience.checks import Array, Labels, symmetric_part
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, joint_moments
 from consilience.estimators.adapters.formula import read_design
@@ -207,15 +207,7 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
                 f"a {self.class_name}", "has sums of another number of columns than it names", code="E-SHAPE"
             )
         n, w = float(record.n), float(record.weight)
-        is_constant = np.diag(record.scatter)[:d] <= _CONSTANT * w * record.mean[:d] ** 2
-        constant, others = np.flatnonzero(is_constant & (record.mean[:d] != 0.0)), np.flatnonzero(~is_constant)
-        if np.any(is_constant & (record.mean[:d] == 0.0)) or len(constant) > 1 or n <= d:
-            raise InputError(
-                f"the {self.class_name} of all sites",
-                f"has {d} columns that {n:g} rows do not determine",
-                "leave out columns that are zero or constant beside the constant, or bring more rows",
-                "E-NUMBER",
-            )
+        constant, others = self._constant_column(statistics)
         products = record.scatter if len(constant) else record.raw_scatter()
         among = products[np.ix_(others, others)]
         inverse = None if _are_dependent(among) else solve_penalised(among, np.eye(len(others)), 0.0)
@@ -253,6 +245,27 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
             log_likelihood=float(-n / 2.0 * (np.log(2.0 * np.pi * residual / n) + 1.0) + 0.5 * record.log_weight),
             r_squared=float(1.0 - residual / (record.scatter if is_centred else record.raw_scatter())[d, d]),
         )
+
+    def _constant_column(self, statistics: Statistics) -> tuple[Labels, Labels]:
+        """Return the number of the column that is constant, if one is, and those of the others.
+
+        Raises
+        ------
+        InputError
+            Where rows do not determine the coefficients.
+        """
+        record, d = statistics.rows, statistics.n_columns
+        mean = record.mean[:d]
+        is_constant = np.diag(record.scatter)[:d] <= _CONSTANT * float(record.weight) * mean**2
+        constant, others = np.flatnonzero(is_constant & (mean != 0.0)), np.flatnonzero(~is_constant)
+        if np.any(is_constant & (mean == 0.0)) or len(constant) > 1 or float(record.n) <= d:
+            raise InputError(
+                f"the {self.class_name} of all sites",
+                f"has {d} columns that {float(record.n):g} rows do not determine",
+                "leave out columns that are zero or constant beside the constant, or bring more rows",
+                "E-NUMBER",
+            )
+        return constant, others
 
     def design_of(self, model: Any) -> Design:
         """Return what a formula says, and whether the constant was said to be among the columns, or not."""
