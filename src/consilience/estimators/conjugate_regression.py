@@ -189,7 +189,7 @@ class MatrixNormalWishart:
         return self._about_means(record, gram, cross, square)
 
     def _about_means(self, record: CentredMoments, gram: Array, cross: Array, square: Array) -> MatrixNormalWishart:
-        """Return the posterior with an intercept, of centred products of columns (p, p), cross (p, q) and square (q, q)."""
+        """Return a posterior with an intercept, of centred products of columns (p, p), cross (p, q), square (q, q)."""
         p, q = cross.shape
         d = p + 1
         # y - m_y = B^T (x - m_x) + (b + B^T m_x - m_y): the intercept of centred rows is a linear function of both.
