@@ -48,6 +48,7 @@ from consilience.errors import (
     UnsupportedError,
     WithheldWarning,
 )
+from consilience.estimators.conjugate_regression import MatrixNormalWishart
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.meta_analysis.analysis import MetaAnalysis, meta_analysis
 from consilience.estimators.removal import add, remove
@@ -146,6 +147,7 @@ __all__ = [
     "KLNetworkFusion",
     "KMeans",
     "Matching",
+    "MatrixNormalWishart",
     "Merge",
     "MetaAnalysis",
     "Network",

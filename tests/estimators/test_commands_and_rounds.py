@@ -127,6 +127,22 @@ def test_a_round_leaves_out_who_sends_another_estimator(tmp_path):
     assert "its estimator is not that of 3 of 4 contributions" in str(rejected.reasons)
 
 
+def test_a_round_leaves_out_a_site_whose_columns_mean_something_else(tmp_path):
+    smf, pandas = pytest.importorskip("statsmodels.formula.api"), pytest.importorskip("pandas")
+    folder = tmp_path / "round"
+    for number, name in enumerate("abcd"):
+        x = np.tile(np.arange(6.0), 5) + (name == "d")
+        table = pandas.DataFrame({"x": x, "y": np.random.default_rng(number).normal(size=30)})
+        cs.save(smf.ols("y ~ center(x)", table).fit(), tmp_path / f"{name}.safetensors")
+        cs.federated.send_folder(tmp_path / f"{name}.safetensors", folder, name)
+    report = cs.federated.serve_folder(
+        folder, tmp_path / "fused.safetensors", sites=["a", "b", "c", "d"], deadline=1.0, poll=0.05
+    ).report
+    (rejected,) = report.left_out
+    assert rejected.site == "d"
+    assert "its constants of transforms is not that of 3 of 4 contributions" in str(rejected.reasons)
+
+
 def test_a_site_sends_no_small_class(tmp_path):
     X, y = class_rows(0)
     keep = np.concatenate([np.flatnonzero(y != "ash"), np.flatnonzero(y == "ash")[:3]])

@@ -9,12 +9,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.naive_bayes import GaussianNB
 
 import consilience as cs
-from consilience.estimators.conjugate_regression import (
-    MatrixNormalWishart,
-    log_evidence,
-    product_of_posteriors,
-    regression_posterior,
-)
+from consilience import MatrixNormalWishart
 
 EXACT = 1e-10
 STEP = 1e-5
@@ -58,7 +53,7 @@ def direct(prior, X, Y):
 def test_the_posterior_of_sums_is_that_of_the_rows(q, intercept):
     X, Y = rows(q)
     prior = prior_of(3 + intercept, q)
-    found = regression_posterior(described(X, Y, intercept=intercept), prior)
+    found = prior.posterior(described(X, Y, intercept=intercept))
     A = np.hstack([X, np.ones((len(X), 1))]) if intercept else X
     for ours, its in zip((found.mean, found.precision, found.scale, found.dof), direct(prior, A, Y), strict=True):
         np.testing.assert_allclose(ours, its, rtol=EXACT, atol=EXACT)
@@ -69,8 +64,8 @@ def test_the_product_over_sites_is_the_posterior_of_the_pooled_rows(q):
     X, Y = rows(q)
     prior = prior_of(4, q)
     sent = [described(X[k::5], Y[k::5]) for k in range(5)]
-    product = product_of_posteriors([regression_posterior(one, prior) for one in sent], prior)
-    pooled = regression_posterior(cs.fuse(sent).statistics, prior)
+    product = prior.product([prior.posterior(one) for one in sent])
+    pooled = prior.posterior(cs.fuse(sent))
     for name in ("mean", "precision", "scale", "dof"):
         np.testing.assert_allclose(getattr(product, name), getattr(pooled, name), rtol=1e-9, err_msg=name)
 
@@ -109,7 +104,7 @@ def test_the_evidence_of_one_target_is_the_density_of_students_t(weighted):
     A = np.hstack([X, np.ones((30, 1))])
     inner = np.diag(1.0 / (np.ones(30) if weights is None else weights)) + A @ prior.covariance @ A.T
     law = multivariate_t((A @ prior.mean)[:, 0], prior.scale[0, 0] / prior.dof * inner, df=prior.dof)
-    np.testing.assert_allclose(log_evidence(described(X, Y, weights), prior), law.logpdf(Y[:, 0]), rtol=1e-9)
+    np.testing.assert_allclose(prior.log_evidence(described(X, Y, weights)), law.logpdf(Y[:, 0]), rtol=1e-9)
 
 
 @targets
@@ -124,7 +119,7 @@ def test_the_evidence_is_the_product_of_predictive_densities_row_by_row(q):
         current = MatrixNormalWishart.of_additive(
             precision + np.outer(x, x), cross + np.outer(x, y), square + np.outer(y, y), nu + 1
         )
-    np.testing.assert_allclose(log_evidence(described(X, Y, intercept=False), law), total, rtol=1e-9)
+    np.testing.assert_allclose(law.log_evidence(described(X, Y, intercept=False)), total, rtol=1e-9)
 
 
 def test_columns_far_from_zero_keep_their_digits():
@@ -135,7 +130,7 @@ def test_columns_far_from_zero_keep_their_digits():
     moved[3, :3] = -1e5  # the intercept of moved columns
     inverse = np.linalg.inv(moved)
     far = MatrixNormalWishart(moved @ near.mean, inverse.T @ near.precision @ inverse, near.scale, near.dof)
-    a, b = regression_posterior(described(X, Y), near), regression_posterior(described(X + 1e5, Y), far)
+    a, b = near.posterior(described(X, Y)), far.posterior(described(X + 1e5, Y))
     np.testing.assert_allclose(b.mean[:3], a.mean[:3], rtol=1e-5)
     np.testing.assert_allclose(b.scale, a.scale, rtol=1e-5)
 
@@ -144,25 +139,44 @@ def test_a_weak_prior_gives_least_squares_with_its_intervals():
     X, Y = rows(1)
     prior = MatrixNormalWishart(np.zeros((4, 1)), 1e-10 * np.eye(4), [[1e-10]], 1e-6)
     statistics = described(X, Y)
-    found = regression_posterior(statistics, prior)
+    found = prior.posterior(statistics)
     fitted = LinearRegression().fit(X, Y[:, 0])
     np.testing.assert_allclose(found.mean[:3, 0], fitted.coef_, rtol=1e-7)
     low, high = found.intervals(0.9)[0, 0]
     assert low < fitted.coef_[0] < high
 
 
+@pytest.mark.parametrize("kind", ["OLS", "WLS"])
+def test_results_of_statsmodels_and_files_have_posteriors_too(kind, tmp_path):
+    sm = pytest.importorskip("statsmodels.api")
+    X, Y = rows(1)
+    weights = np.random.default_rng(3).uniform(0.5, 2.0, len(X)) if kind == "WLS" else np.ones(len(X))
+    A, prior = np.hstack([X, np.ones((len(X), 1))]), prior_of(4, 1)
+    models = [
+        sm.WLS(Y[k::2, 0], A[k::2], weights=weights[k::2]) if kind == "WLS" else sm.OLS(Y[k::2, 0], A[k::2])
+        for k in range(2)
+    ]
+    fusion = cs.fuse([model.fit() for model in models])
+    fusion.save(tmp_path / "fused.safetensors")
+    expected = direct(prior, A * np.sqrt(weights)[:, None], Y * np.sqrt(weights)[:, None])
+    for sums in (fusion, fusion.statistics, tmp_path / "fused.safetensors"):
+        found = prior.posterior(sums)
+        for ours, its in zip((found.mean, found.precision, found.scale, found.dof), expected, strict=True):
+            np.testing.assert_allclose(ours, its, rtol=EXACT, atol=EXACT)
+
+
 def test_what_is_no_such_law_is_refused():
     X, Y = rows(1)
     with pytest.raises(cs.InputError, match="the intercept last"):
-        regression_posterior(described(X, Y), prior_of(3, 1))
+        prior_of(3, 1).posterior(described(X, Y))
     with pytest.raises(cs.InputError, match="precision: is not positive definite"):
         MatrixNormalWishart(np.zeros((2, 1)), np.diag([1.0, -1.0]), np.eye(1), 3.0)
     with pytest.raises(cs.InputError, match="expected above 1"):
         MatrixNormalWishart(np.zeros((2, 2)), np.eye(2), np.eye(2), 1.0)
     strong = MatrixNormalWishart(np.zeros((4, 1)), 1e6 * np.eye(4), np.eye(1), 3.0)
-    sites = [regression_posterior(described(X[k::2], Y[k::2]), prior_of(4, 1)) for k in range(2)]
+    sites = [prior_of(4, 1).posterior(described(X[k::2], Y[k::2])) for k in range(2)]
     with pytest.raises(cs.InputError, match="state the prior that the posteriors have"):
-        product_of_posteriors(sites, strong)
+        strong.product(sites)
     classifier = cs.describe(GaussianNB().fit(X, Y[:, 0] > 0))
     with pytest.raises(cs.InputError, match="is no linear regression"):
-        regression_posterior(classifier, prior_of(4, 1))
+        prior_of(4, 1).posterior(classifier)

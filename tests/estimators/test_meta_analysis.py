@@ -184,6 +184,48 @@ def test_verdicts_say_whether_sites_differ_and_that_few_sites_tell_little():
     assert np.isnan(cs.meta_analysis({"a": (1.0, 0.1), "b": (1.1, 0.1)}).prediction).all()
 
 
+NARROW = {
+    "equal estimates": {"lund": (1.0, 0.1), "oslo": (1.0, 0.1), "riga": (1.0, 0.1)},
+    "two sites": {"lund": (1.0, 0.1), "oslo": (1.0, 0.1)},
+    "nearly equal estimates": {str(k): (1.0 + 0.01 * k, 0.1) for k in range(6)},
+    "one of two coefficients, alone": {str(k): ({"a": 1.0 + 0.01 * k, "b": 0.5}, 0.1 * np.eye(2)) for k in range(6)},
+}
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_intervals_narrower_than_the_fixed_effects_are_said_with_the_remedy(case, tmp_path):
+    analysis, truncated = (
+        cs.meta_analysis(NARROW[case], interval=interval) for interval in ("hartung_knapp", "truncated_hartung_knapp")
+    )
+    random, fixed = (np.diff(effects.intervals)[:, 0] for effects in (analysis.random, analysis.fixed))
+    assert np.all(random < fixed)
+    assert analysis.narrower == analysis.coefficients
+    analysis.report(tmp_path / "page.html")
+    for shown in (analysis.summary(), " ".join(repr(analysis).split()), (tmp_path / "page.html").read_text()):
+        assert "narrower than the fixed effect" in " ".join(shown.split())
+        assert "truncated_hartung_knapp" in shown
+    assert np.all(np.diff(truncated.random.intervals)[:, 0] >= fixed)
+    assert truncated.narrower == ()
+    assert "narrower" not in truncated.summary()
+
+
+@pytest.mark.parametrize("interval", ["hartung_knapp", "truncated_hartung_knapp", "normal"])
+def test_wide_intervals_are_not_called_narrow(interval):
+    analysis = cs.meta_analysis(TRIALS, interval=interval)
+    assert analysis.narrower == ()
+    assert "truncated" not in (analysis.verdict.remedy or "")
+
+
+def test_the_page_of_a_fusion_says_that_random_effects_are_narrow(tmp_path):
+    from sklearn.linear_model import LinearRegression
+
+    X, noise = np.linspace(0.0, 1.0, 20)[:, None], np.random.default_rng(0).normal(size=20)
+    sites = [(X + shift, 2.0 * (X[:, 0] + shift) + noise) for shift in (0.0, 1.0, 2.0, 3.0)]
+    fusion = cs.fuse([cs.describe(LinearRegression().fit(*site), data=site) for site in sites])
+    fusion.report(tmp_path / "page.html")
+    assert "is narrower than the fixed effect" in (tmp_path / "page.html").read_text()
+
+
 def test_the_report_draws_every_site_and_escapes_names(tmp_path):
     class Tags(HTMLParser):
         def __init__(self):

@@ -14,6 +14,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.estimators.class_labels import ClassLabels, union
+from consilience.estimators.design import merged_designs
 from consilience.estimators.statistics import (
     CATEGORIES,
     FEATURE_COUNTS,
@@ -75,6 +76,7 @@ def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Sta
         maxima=maxima,
         classes=classes,
         features=next((site.features for site in sites if site.features.names is not None), first.features),
+        design=merged_designs([first.design, *(site.design for site in sites)]),
         approximations=approximations,
         min_count=min(site.min_count for site in sites),
         n_withheld=sum(site.n_withheld for site in sites),

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import digamma, multigammaln, stdtrit
@@ -30,15 +31,24 @@ from scipy.special import digamma, multigammaln, stdtrit
 from consilience.checks import Array, symmetric_part
 from consilience.core.paired import LEVEL
 from consilience.errors import InputError
+from consilience.estimators.inputs import read_sums
 from consilience.estimators.statistics import Statistics
+from consilience.families.centred_moments import CentredMoments
 
-REGRESSIONS = ("sklearn.LinearRegression", "sklearn.Ridge", "sklearn.BayesianRidge", "sklearn.ARDRegression")
+REGRESSIONS = (
+    "sklearn.LinearRegression",
+    "sklearn.Ridge",
+    "sklearn.BayesianRidge",
+    "sklearn.ARDRegression",
+    "statsmodels.OLS",
+    "statsmodels.WLS",
+)
 """Estimators whose sums are those of such a regression."""
 
 
 @dataclass(frozen=True, eq=False)
 class MatrixNormalWishart:
-    """The law of coefficients and noise precision.
+    """The distribution of coefficients and noise precision of a Bayesian linear regression: a prior, or a posterior.
 
     Parameters
     ----------
@@ -138,108 +148,137 @@ class MatrixNormalWishart:
         margin = float(stdtrit(dof, 0.5 + 0.5 * level)) * deviations
         return np.stack([self.mean - margin, self.mean + margin], axis=-1)
 
+    def posterior(self, sums: Any) -> MatrixNormalWishart:
+        """Return the posterior of coefficients and noise under this prior.
 
-def regression_posterior(statistics: Statistics, prior: MatrixNormalWishart) -> MatrixNormalWishart:
-    """Return the posterior of coefficients and noise that the sums of a regression give.
+        Columns and targets are taken about their means, and the prior with them, so that columns far from zero lose no
+        digits; the posterior is that of the columns as they are.
 
-    Columns and targets are taken about their means, and the prior with them, so that columns far from zero lose no
-    digits; the posterior is that of the columns as they are.
+        Parameters
+        ----------
+        sums : EstimatorFusion, Statistics, fitted result or path
+            A fusion of linear regressions, what one site sends, or a saved file of either. The prior has d
+            coefficients, of which the last is the intercept's where a regression of scikit-learn has one.
 
-    Parameters
-    ----------
-    statistics : Statistics
-        Sums of one site, or ``fusion.statistics`` of all.
-    prior : MatrixNormalWishart
-        The prior of d coefficients; the last is the intercept's, where the regression has one.
+        Raises
+        ------
+        InputError
+            For other estimators, and a prior of other numbers of coefficients or targets.
+
+        Examples
+        --------
+        >>> import consilience as cs
+        >>> from sklearn.linear_model import LinearRegression
+        >>> X, y = np.arange(6.0)[:, None], np.array([1.0, 3.1, 4.9, 7.0, 9.1, 10.9])
+        >>> prior = cs.MatrixNormalWishart(np.zeros((2, 1)), 1e-6 * np.eye(2), [[1e-3]], 1.0)
+        >>> prior.posterior(cs.describe(LinearRegression().fit(X, y), data=(X, y))).mean.ravel().round(1)
+        array([2., 1.])
+        """
+        statistics = _regression_sums(sums)
+        record, q = statistics.rows, statistics.n_targets
+        p = record.n_columns - q
+        has_intercept = _has_intercept(statistics)
+        d = p + has_intercept
+        if self.mean.shape != (d, q):
+            last = ", the intercept last" if has_intercept else ""
+            raise InputError("prior", f"has a mean of shape {self.mean.shape}, expected {(d, q)}{last}", code="E-SHAPE")
+        products = record.scatter if has_intercept else record.raw_scatter()
+        gram, cross, square = products[:p, :p], products[:p, p:], products[p:, p:]
+        if not has_intercept:
+            return self._updated(gram, cross, square, float(record.n))
+        return self._about_means(record, gram, cross, square)
+
+    def _about_means(self, record: CentredMoments, gram: Array, cross: Array, square: Array) -> MatrixNormalWishart:
+        """Return a posterior with an intercept, of centred products of columns (p, p), cross (p, q), square (q, q)."""
+        p, q = cross.shape
+        d = p + 1
+        # y - m_y = B^T (x - m_x) + (b + B^T m_x - m_y): the intercept of centred rows is a linear function of both.
+        to_centred = np.eye(d)
+        to_centred[p, :p] = record.mean[:p]
+        back = np.eye(d)
+        back[p, :p] = -record.mean[:p]
+        shift = np.zeros((d, q))
+        shift[p] = record.mean[p:]
+        moved = MatrixNormalWishart(
+            to_centred @ self.mean - shift, back.T @ self.precision @ back, self.scale, self.dof
+        )
+        whole = np.zeros((d, d))
+        whole[:p, :p], whole[p, p] = gram, float(record.weight)
+        centred = moved._updated(whole, np.vstack([cross, np.zeros((1, q))]), square, float(record.n))
+        return MatrixNormalWishart(
+            back @ (centred.mean + shift), to_centred.T @ centred.precision @ to_centred, centred.scale, centred.dof
+        )
+
+    def _updated(self, gram: Array, cross: Array, square: Array, n: float) -> MatrixNormalWishart:
+        """Return the posterior of X^T X, X^T Y, Y^T Y and n rows."""
+        precision, weighted, scale, dof = self.additive()
+        return MatrixNormalWishart.of_additive(precision + gram, weighted + cross, scale + square, dof + n)
+
+    def log_evidence(self, sums: Any) -> float:
+        """Return the logarithm of the density of the targets under this prior, coefficients and noise integrated out.
+
+        Of several priors, or penalties that stand for them, the one of greatest evidence is chosen without a held-out
+        row.
+
+        Parameters
+        ----------
+        sums : EstimatorFusion, Statistics, fitted result or path
+            As of `posterior`.
+
+        Raises
+        ------
+        InputError
+            As `posterior`.
+        """
+        statistics = _regression_sums(sums)
+        posterior = self.posterior(statistics)
+        q, record = self.mean.shape[1], statistics.rows
+        constant = 0.5 * float(record.n) * q * np.log(2.0 * np.pi) - 0.5 * q * float(record.log_weight)
+        return float(posterior.log_normalizer() - self.log_normalizer() - constant)
+
+    def product(self, posteriors: Sequence[MatrixNormalWishart]) -> MatrixNormalWishart:
+        """Return the product of posteriors that sites made under this one prior, which is counted once.
+
+        Parameters
+        ----------
+        posteriors : sequence of MatrixNormalWishart
+            A posterior of each site.
+
+        Raises
+        ------
+        InputError
+            For none, for other shapes, and where the prior is not theirs, so that nothing would be left.
+        """
+        if not posteriors:
+            raise InputError("posteriors", "are none")
+        shapes = {one.mean.shape for one in (*posteriors, self)}
+        if len(shapes) > 1:
+            raise InputError(
+                "posteriors", f"are of different shapes: {', '.join(map(str, sorted(shapes)))}", code="E-SHAPE"
+            )
+        parts, of_prior = [one.additive() for one in posteriors], self.additive()
+        total = [sum(part[k] for part in parts) - (len(parts) - 1) * of_prior[k] for k in range(4)]
+        return MatrixNormalWishart.of_additive(*total)  # type: ignore[arg-type]
+
+
+def _regression_sums(sums: Any) -> Statistics:
+    """Return the sums of a linear regression.
 
     Raises
     ------
     InputError
-        For other estimators, and a prior of other numbers of coefficients or targets.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LinearRegression
-    >>> from consilience.estimators.describe import describe
-    >>> X, y = np.arange(6.0)[:, None], np.array([1.0, 3.1, 4.9, 7.0, 9.1, 10.9])
-    >>> prior = MatrixNormalWishart(np.zeros((2, 1)), 1e-6 * np.eye(2), [[1e-3]], 1.0)
-    >>> regression_posterior(describe(LinearRegression().fit(X, y), data=(X, y)), prior).mean.ravel().round(1)
-    array([2., 1.])
+        For anything else.
     """
+    statistics, _ = read_sums(sums, "sums")
     if statistics.kind not in REGRESSIONS or statistics.last_step is not None:
         raise InputError(
             f"a {statistics.kind}",
             f"is no linear regression, of which there are {', '.join(REGRESSIONS)}",
             code="E-TYPE",
         )
-    record, q = statistics.rows, statistics.n_targets
-    p = record.n_columns - q
-    has_intercept = bool(statistics.parameters.get("fit_intercept", True))
-    d = p + has_intercept
-    if prior.mean.shape != (d, q):
-        raise InputError(
-            "prior", f"has a mean of shape {prior.mean.shape}, expected {(d, q)}, the intercept last", code="E-SHAPE"
-        )
-    w, products = float(record.weight), record.scatter if has_intercept else record.raw_scatter()
-    gram, cross, square = products[:p, :p], products[:p, p:], products[p:, p:]
-    if not has_intercept:
-        return _updated(prior, gram, cross, square, float(record.n))
-    # y - m_y = B^T (x - m_x) + (b + B^T m_x - m_y): the intercept of centred rows is a linear function of both.
-    to_centred = np.eye(d)
-    to_centred[p, :p] = record.mean[:p]
-    back = np.eye(d)
-    back[p, :p] = -record.mean[:p]
-    shift = np.zeros((d, q))
-    shift[p] = record.mean[p:]
-    moved = MatrixNormalWishart(
-        to_centred @ prior.mean - shift, back.T @ prior.precision @ back, prior.scale, prior.dof
-    )
-    whole = np.zeros((d, d))
-    whole[:p, :p], whole[p, p] = gram, w
-    centred = _updated(moved, whole, np.vstack([cross, np.zeros((1, q))]), square, float(record.n))
-    return MatrixNormalWishart(
-        back @ (centred.mean + shift), to_centred.T @ centred.precision @ to_centred, centred.scale, centred.dof
-    )
+    return statistics
 
 
-def _updated(prior: MatrixNormalWishart, gram: Array, cross: Array, square: Array, n: float) -> MatrixNormalWishart:
-    """Return the posterior of X^T X, X^T Y, Y^T Y and n rows."""
-    precision, weighted, scale, dof = prior.additive()
-    return MatrixNormalWishart.of_additive(precision + gram, weighted + cross, scale + square, dof + n)
-
-
-def product_of_posteriors(posteriors: Sequence[MatrixNormalWishart], prior: MatrixNormalWishart) -> MatrixNormalWishart:
-    """Return the product of the posteriors of several sites, whose one prior is counted once.
-
-    Raises
-    ------
-    InputError
-        For none, for other shapes, and where the prior is not theirs, so that nothing would be left.
-    """
-    if not posteriors:
-        raise InputError("posteriors", "are none")
-    shapes = {one.mean.shape for one in (*posteriors, prior)}
-    if len(shapes) > 1:
-        raise InputError(
-            "posteriors", f"are of different shapes: {', '.join(map(str, sorted(shapes)))}", code="E-SHAPE"
-        )
-    parts = [one.additive() for one in posteriors]
-    of_prior = prior.additive()
-    total = [sum(part[k] for part in parts) - (len(parts) - 1) * of_prior[k] for k in range(4)]
-    return MatrixNormalWishart.of_additive(*total)  # type: ignore[arg-type]
-
-
-def log_evidence(statistics: Statistics, prior: MatrixNormalWishart) -> float:
-    """Return the logarithm of the density of the targets, with coefficients and noise integrated out.
-
-    Of several priors, or penalties that stand for them, the one of greatest evidence is chosen without a held-out row.
-
-    Raises
-    ------
-    InputError
-        As `regression_posterior`.
-    """
-    posterior = regression_posterior(statistics, prior)
-    q, record = prior.mean.shape[1], statistics.rows
-    constant = 0.5 * float(record.n) * q * np.log(2.0 * np.pi) - 0.5 * q * float(record.log_weight)
-    return float(posterior.log_normalizer() - prior.log_normalizer() - constant)
+def _has_intercept(statistics: Statistics) -> bool:
+    """Return whether a regression has an intercept beside its columns; of statsmodels it is a column."""
+    return not statistics.kind.startswith("statsmodels.") and bool(statistics.parameters.get("fit_intercept", True))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from consilience.core.caller import warn_caller
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.base import EstimatorAdapter, Sums
 from consilience.estimators.adapters.laplace import LaplaceAdapter
-from consilience.estimators.adapters.table import REFUSED, adapter_for, adapter_of_kind, is_refused
+from consilience.estimators.adapters.table import adapter_for, adapter_of_kind, refusal_of
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.fourth_moments import with_own_fourth_moments
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
@@ -54,7 +53,7 @@ def is_estimator(model: object) -> bool:
     if is_pipeline(model):
         steps: Any = getattr(model, "steps", None)
         return isinstance(steps, list) and len(steps) > 0 and is_estimator(steps[-1][1])
-    return adapter_for(model) is not None or is_refused(model)
+    return adapter_for(model) is not None or refusal_of(model) is not None
 
 
 def describe(
@@ -154,8 +153,8 @@ def describe_all(
 def _known(model: Any) -> tuple[EstimatorAdapter, dict[str, Any]]:
     """Return the adapter and the hyper-parameters of a fitted estimator that is a function of sums."""
     name = type(model).__name__
-    if is_refused(model):
-        raise UnsupportedError(f"a {name}", *REFUSED[name])
+    if refusal := refusal_of(model):
+        raise UnsupportedError([refusal])
     adapter = adapter_for(model)
     if adapter is None:
         raise UnsupportedError(f"a {name}", "is no estimator that is fused by its sums")
@@ -181,6 +180,7 @@ def _statistics(
         classes=ClassLabels.of(model.classes_) if adapter.needs == "classes" else None,
         target_shape=() if adapter.needs == "targets" else None,
         features=features,
+        design=adapter.design_of(model),
         approximations=sums.approximations,
     )
     if problems := statistics.problems():
@@ -208,7 +208,7 @@ def _of_data(
     products: bool = False,
 ) -> tuple[Statistics, SiteRows]:
     """Return the statistics of data, for an estimator (the last step of `whole`, where that is a Pipeline)."""
-    if sample_weight is not None and "sample_weight" not in signature(type(model).fit).parameters:
+    if sample_weight is not None and not adapter.takes_weights(model):
         raise OptionError("sample_weight", f"a {adapter.class_name} takes none; leave it out")
     n_columns = n_columns_of(whole)
     names = features.names if features.from_columns else None
@@ -230,6 +230,7 @@ def _of_data(
         classes=classes,
         target_shape=target_shape,
         features=features,
+        design=adapter.design_of(model),
         approximations=sums.approximations,
     )
     return statistics, rows

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -22,6 +22,7 @@ from consilience.errors import FileFormatError, InputError
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.column_transformer import KIND as COLUMN_TRANSFORMER
+from consilience.estimators.design import Design
 from consilience.estimators.statistics import ROWS, Statistics, Step
 from consilience.estimators.validation import statistics_problems
 from consilience.families.centred_moments import CentredMoments
@@ -30,7 +31,7 @@ from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
 from consilience.files.reader import FileReader
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
-from consilience.files.schemas import Chunked, FiniteJSON, MadeHeader, StrictModel
+from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 from consilience.posteriors.files import FeaturesHeader
 from consilience.posteriors.posterior import Features
 
@@ -53,6 +54,25 @@ class StepHeader(StrictModel):
     parameters: FiniteJSON
 
 
+class FactorHeader(StrictModel):
+    """A categorical column of a formula."""
+
+    levels: Chunked[list[str]]
+    contrasts: str
+
+
+class DesignHeader(StrictModel):
+    """What a formula made columns and outcome of."""
+
+    outcome: list[str] | None = None
+    factors: Entries[FactorHeader] = Field(default_factory=dict)
+    constants: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)] | str | None]] = Field(
+        default_factory=dict
+    )
+    extra: dict[str, str | None] = Field(default_factory=dict)
+    hasconst: bool | None = None
+
+
 class StatisticsHeader(StrictModel):
     """The JSON document in the header of a statistics file."""
 
@@ -67,6 +87,7 @@ class StatisticsHeader(StrictModel):
     classes_are_objects: bool = False
     target_shape: list[int] | None = None
     features: FeaturesHeader = Field(default_factory=FeaturesHeader)
+    design: DesignHeader = Field(default_factory=DesignHeader)
     steps: list[StepHeader] = Field(default_factory=list)
     last_step: str | None = None
     approximations: Chunked[list[str]] = Field(default_factory=list)
@@ -162,6 +183,7 @@ def _make(
             classes=None if header.classes is None else ClassLabels(tuple(header.classes), header.classes_are_objects),
             target_shape=None if header.target_shape is None else tuple(header.target_shape),
             features=Features(**header.features.model_dump()),
+            design=Design.from_json(header.design.model_dump()),
             steps=tuple(Step(step.name, step.estimator, dict(step.parameters)) for step in header.steps),
             last_step=header.last_step,
             approximations=tuple(header.approximations),

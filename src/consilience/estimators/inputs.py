@@ -10,11 +10,11 @@ from typing import Any
 
 from consilience.catalogue import said_once
 from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
-from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
-from consilience.errors import InputError, Problem, UnsupportedError, WithheldWarning
+from consilience.core.inputs import NamedInput, files_given_twice, name_inputs, too_few_models
+from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.describe import describe_all, is_estimator, withhold
-from consilience.estimators.files import FORMAT, STATISTICS_FILES
+from consilience.estimators.files import FORMAT, STATISTICS_FILES, read_statistics
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.estimators.statistics import Statistics, Step
@@ -166,6 +166,39 @@ def statistics_of(model: Any) -> Statistics:
         return describe_all(model)
 
 
+def read_sums(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | None]:
+    """Return the statistics of an object or a file, with its provenance where it was fused.
+
+    Parameters
+    ----------
+    value : EstimatorFusion, Statistics, fitted estimator, path, or mapping of one name to such
+        What has sums.
+    called : str
+        What messages call it.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+    """
+    inputs = name_inputs(value if isinstance(value, Mapping) else [value])
+    if len(inputs) != 1:
+        raise InputError(called, f"is a mapping of {len(inputs)} models, expected one", "give one after another")
+    (one,) = inputs
+    try:
+        if one.file is not None:
+            one.file.header()  # which says why, where it cannot be read
+            if one.format != FORMAT:
+                raise InputError(
+                    one.label, "is no statistics file", "give what cs.save wrote of an estimator", "E-TYPE"
+                )
+            return read_statistics(one.file)
+        return statistics_of(one.model), dict(one.model.record) if isinstance(one.model, EstimatorFusion) else None
+    except ConsilienceError as error:
+        named = one.file is not None
+        raise type(error)(problem if named else problem.about(called) for problem in error.problems) from error
+
+
 def disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mapping[str, Any]) -> list[Problem]:
     """Return how statistics differ in what must agree, a line each; sites are called by labels.
 
@@ -200,6 +233,9 @@ def _of_two(
     if site.kind != first.kind:
         return [differs("is a", site.kind, first.kind, "fit the same estimator at all sites")]
     if problems := adapter_of_kind(first.kind).contradictions(first_label, first, site):
+        return [problem.about(label) for problem in problems]
+    same_columns = site.features.names == first.features.names
+    if problems := first.design.differences(site.design, first_label, same_columns=same_columns):
         return [problem.about(label) for problem in problems]
     if _steps(site) != _steps(first):
         return [differs("has the steps", _steps(site), _steps(first), "use the same Pipeline at all sites")]

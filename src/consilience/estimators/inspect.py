@@ -9,6 +9,7 @@ from consilience.core.inspection import PEOPLE, Row, listed, plain_words, proven
 from consilience.core.kind import Inspection
 from consilience.estimators.adapters.heads import FEATURES
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.design import Design, design_in_words
 from consilience.estimators.files import StatisticsHeader, read_header
 from consilience.estimators.heads.feature_maps import parsed_record
 from consilience.files.safetensors_file import SafetensorsFile
@@ -36,6 +37,7 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
     names = header.features.names
     rows.append(("columns", f"{header.n_columns}" + ("" if names is None else f": {listed(names)}")))
     rows += [("categories", text) for text in Features(categories=header.features.categories).categories_in_words()]
+    rows += design_in_words(Design.from_json(header.design.model_dump()))
     if header.classes is not None:
         rows.append(("classes", f"{len(header.classes)}: {listed([str(label) for label in header.classes])}"))
     if header.target_shape is not None:
@@ -83,6 +85,8 @@ def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:
         rows.append(("targets", "mean and variance of what is predicted, and how it varies with each column"))
     if "counts.features" in tensors:
         rows.append(("counts by column", f"the sum of every column {of}: what one row alone has, is one person's"))
+    if header.design.constants:
+        rows.append(("constants", "means and deviations of columns in a formula; digests of knots and bounds"))
     if "counts.fourth" in tensors:
         rows.append(("fourth moments", f"the mean of the fourth power of the distance to the mean row {of}"))
     if "counts.information" in tensors:

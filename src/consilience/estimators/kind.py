@@ -87,7 +87,7 @@ class Estimators(Kind):
             raise InputError(file, "has sums, of which no Fisher information is taken", "send it alone")
         statistics = load_statistics(file)
         adapter = adapter_of_kind(statistics.kind)
-        classes = statistics.classes
+        classes, design = statistics.classes, statistics.design.to_json()
         facets = {
             "kind": self.name,
             "estimator": statistics.kind,
@@ -97,6 +97,10 @@ class Estimators(Kind):
             "labels of classes": None if classes is None else facet(classes.kinds()),
             "what sums depend on": facet({name: statistics.parameters.get(name) for name in adapter.sum_parameters}),
             "Fisher information": "none",
+            "outcome": facet(design.get("outcome")),
+            "levels of factors": facet(design.get("factors")),
+            "constants of transforms": facet(design.get("constants")),
+            "offset, exposure and weights": facet(sorted(design.get("extra", {}))),
             "names of columns": facet(statistics.features.names),
             **{name: facet(getattr(statistics.features, name)) for name in ("units", "scaling")},
         }

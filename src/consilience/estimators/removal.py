@@ -16,16 +16,14 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.core.caller import warn_caller
-from consilience.core.inputs import name_inputs
 from consilience.core.provenance import make_provenance
-from consilience.errors import ConsilienceError, InputError, UnsupportedError, WithheldWarning
+from consilience.errors import InputError, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import average, in_categories, placed_counts
 from consilience.estimators.describe import withhold
-from consilience.estimators.files import FORMAT, read_statistics
 from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
-from consilience.estimators.inputs import disagreements, statistics_of
+from consilience.estimators.inputs import disagreements, read_sums
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import (
     CATEGORIES,
@@ -76,7 +74,7 @@ def add(fused: Any, model: Any) -> EstimatorFusion:
     InputError
         Where the two are not of one kind, or the site is among the others already.
     """
-    (whole, provenance), (part, of_part) = _read(fused, "the fusion"), _read(model, "the model")
+    (whole, provenance), (part, of_part) = read_sums(fused, "the fusion"), read_sums(model, "the model")
     _require_agreement(whole, part)
     known = _digests(provenance)
     if part.digest in known:
@@ -127,7 +125,7 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
     UnsupportedError
         For estimators made of extremes, and refined ones, which nothing can be taken out of.
     """
-    whole, provenance = _read(fused, "the fusion")
+    whole, provenance = read_sums(fused, "the fusion")
     names = [record["name"] for record in _records(provenance)]
     if isinstance(model, str) and model in names and not Path(model).exists():
         raise InputError(
@@ -135,7 +133,7 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
             f"is the name of a site, {model}, and the fusion does not keep its sums apart",
             "give what the site had sent, or fuse the others",
         )
-    part, _ = _read(model, "the model")
+    part, _ = read_sums(model, "the model")
     _require_agreement(whole, part)
     whole = whole.without_fourth_moments()  # which are of these very rows
     known = _digests(provenance)
@@ -225,26 +223,6 @@ def _less(name: str, values: Array, part: Array) -> Array:
             code="E-MISMATCH",
         )
     return np.maximum(left, 0.0)
-
-
-def _read(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | None]:
-    """Return the statistics of an object or a file, with its provenance where it was fused."""
-    inputs = name_inputs(value if isinstance(value, Mapping) else [value])
-    if len(inputs) != 1:
-        raise InputError(called, f"is a mapping of {len(inputs)} models, expected one", "give one after another")
-    (one,) = inputs
-    try:
-        if one.file is not None:
-            one.file.header()  # which says why, where it cannot be read
-            if one.format != FORMAT:
-                raise InputError(
-                    one.label, "is no statistics file", "give what cs.save wrote of an estimator", "E-TYPE"
-                )
-            return read_statistics(one.file)
-        return statistics_of(one.model), dict(one.model.record) if isinstance(one.model, EstimatorFusion) else None
-    except ConsilienceError as error:
-        named = one.file is not None
-        raise type(error)(problem if named else problem.about(called) for problem in error.problems) from error
 
 
 def _require_agreement(whole: Statistics, part: Statistics) -> None:

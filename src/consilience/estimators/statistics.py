@@ -20,6 +20,7 @@ from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import Problem
 from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.design import Design
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.families.centred_moments import CentredMoments
 from consilience.posteriors.posterior import Features
@@ -117,6 +118,8 @@ class Statistics(Displayed):
         () where the targets of a regression are a vector, (q,) where they have q columns.
     features : Features, optional
         What the columns mean.
+    design : Design, optional
+        What a formula made columns and outcome of, of results of statsmodels.
     steps : tuple of Step, optional
         Steps of a Pipeline before the estimator; the sums are of the data before any of them.
     last_step : str, optional
@@ -139,6 +142,7 @@ class Statistics(Displayed):
     classes: ClassLabels | None = None
     target_shape: tuple[int, ...] | None = None
     features: Features = field(default_factory=Features)
+    design: Design = field(default_factory=Design)
     steps: tuple[Step, ...] = ()
     last_step: str | None = None
     approximations: tuple[str, ...] = ()
@@ -152,6 +156,9 @@ class Statistics(Displayed):
         return {
             "columns": names_in_line(self.features.names or ()),
             "units": names_in_line(self.features.units or ()),
+            "outcome": names_in_line(self.design.outcome or ()),
+            "constants": names_in_line(tuple(self.design.constants)),
+            "beside columns": names_in_line(tuple(self.design.extra)),
             "classes": None if self.classes is None else names_in_line(self.classes.names),
             "steps before": names_in_line([step.name for step in self.steps]),
             "withheld": f"{self.n_withheld} classes of fewer than {self.min_count:g} rows" if self.n_withheld else None,
@@ -198,8 +205,9 @@ class Statistics(Displayed):
 
     def header(self) -> dict[str, Any]:
         """Return everything but the arrays, as JSON values."""
-        classes = self.classes
+        classes, design = self.classes, self.design.to_json()
         return {
+            **({"design": design} if design else {}),
             "estimator": self.kind,
             "parameters": dict(self.parameters),
             "n_columns": self.n_columns,

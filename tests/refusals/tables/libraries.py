@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas
+import statsmodels.formula.api as smf
 import torch
 from hmmlearn.hmm import CategoricalHMM, GaussianHMM
 
@@ -42,7 +44,32 @@ def states(**changes):
     return {name: values for name, values in found.items() if values is not None}
 
 
+def regressions(first, second, **options):
+    """Return results of statsmodels of two sites, by a formula each."""
+    sites = []
+    for seed, formula in enumerate((first, second)):
+        table = pandas.DataFrame(rows(seed, dim=3) + seed, columns=["x", "y", "t"])
+        sites.append(smf.ols(formula, table).fit(**options))
+    return sites, {}
+
+
 LIBRARIES = {
+    **by_fuse_and_check({
+        "results of statsmodels, standardize(x)": lambda: regressions("y ~ standardize(x)", "y ~ standardize(x)"),
+        "results of statsmodels, splines": lambda: regressions("y ~ bs(x, df=4)", "y ~ bs(x, df=4)"),
+        "results of statsmodels, means of a column": lambda: regressions("y ~ I(x - x.mean())", "y ~ I(x - x.mean())"),
+        "results of statsmodels, two outcomes": lambda: regressions("y ~ x", "np.log(t + 99) ~ x"),
+        "results of statsmodels, robust": lambda: regressions("y ~ x", "y ~ x", cov_type="HC3"),
+    }),
+    "describe, statsmodels, fit_regularized": lambda at: cs.describe(
+        smf.ols("y ~ x", pandas.DataFrame(rows(), columns=["x", "y"])).fit_regularized(alpha=1.0)
+    ),
+    "describe, statsmodels, another model": lambda at: cs.describe(
+        smf.quantreg("y ~ x", pandas.DataFrame(rows(), columns=["x", "y"])).fit()
+    ),
+    "describe, statsmodels, not fitted": lambda at: cs.describe(
+        smf.ols("y ~ x", pandas.DataFrame(rows(), columns=["x", "y"]))
+    ),
     **each("describe, hidden Markov model, ", {
         "not fitted": lambda: GaussianHMM(2), "symbols, not fitted": lambda: CategoricalHMM(2),
         "NaN means": lambda: hidden(means_=np.full((2, 2), np.nan)),

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from consilience.catalogue import with_suggestions
 from consilience.checks import Array
 from consilience.errors import InputError, Problem
+from consilience.estimators.design import Design
 from consilience.estimators.hyper_parameters import decode, encoded_parameters
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import ROWS, Statistics
@@ -91,6 +93,10 @@ class EstimatorAdapter(ABC):
         """Return the hyper-parameters of a fitted object as JSON values."""
         return encoded_parameters(model)
 
+    def takes_weights(self, model: Any) -> bool:
+        """Return whether a fit may weigh its rows."""
+        return "sample_weight" in signature(type(model).fit).parameters
+
     def n_columns_of(self, model: Any) -> int:
         """Return how many columns a fitted object takes."""
         return int(model.n_features_in_)
@@ -98,6 +104,11 @@ class EstimatorAdapter(ABC):
     def features_of(self, model: Any) -> Features:
         """Return what a fitted object knows of its columns."""
         return sklearn_features(model)
+
+    def design_of(self, model: Any) -> Design:
+        """Return what a formula made columns and outcome of; nothing here."""
+        del model
+        return Design()
 
     def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
         """Return why an estimator of these hyper-parameters is no function of sums; None where it is one."""

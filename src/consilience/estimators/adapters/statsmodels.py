@@ -18,12 +18,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, symmetric_part
+from consilience.checks import Array, Labels, symmetric_part
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, joint_moments
+from consilience.estimators.adapters.formula import read_design
 from consilience.estimators.adapters.laplace import MAX_LOG_ODDS, MIN_INFORMATION, LaplaceAdapter
 from consilience.estimators.adapters.likelihood import Likelihood, Multinomial
 from consilience.estimators.adapters.linear_regression import solve_penalised
+from consilience.estimators.design import Design
 from consilience.estimators.fused_results import FAMILY_OPTIONS, FusedResults, make_family, require_statsmodels
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, Statistics
@@ -35,11 +37,51 @@ FIXED_SCALE = ("Binomial", "Poisson", "NegativeBinomial")
 _CONSTANT = 1e-14
 """Variance of a column, as a part of its squared mean, that is rounding: the column is the constant."""
 
+_SPANS = 1e-10
+"""Part of the rows that least squares of the constant on the columns may leave where they span it: rounding."""
+
+_DEPENDENT = 1e-13
+"""Least eigenvalue of the columns' correlations that rounding of sums over rows leaves of one that is zero, of which
+three digits of the coefficients would be left."""
+
 _SANDWICH = Problem(
     "cov_type",
     "is a sandwich covariance, which is no information of rows, so that its inverse does not add up",
     "fit with cov_type='nonrobust', or take cs.meta_analysis, which pools such estimates",
 )
+
+
+_NO_LIKELIHOOD = (
+    "whose estimate is not that of the likelihood of its rows, so that their sums give another one",
+    "fit without regularisation and constraints, by fit()",
+    "E-MODEL",
+)
+
+
+def _not_plain(model: Any) -> str | None:
+    """Return the call by which a result is no fit of the likelihood alone; None of a plain fit."""
+    classes = {type(model).__name__, type(getattr(model, "_results", None)).__name__}
+    is_regularised = any(name.startswith(("Regularized", "L1")) for name in classes)
+    if is_regularised or getattr(model, "regularized", False) is True:
+        return "fit_regularized"
+    return "fit_constrained" if getattr(model, "k_constr", 0) else None
+
+
+def statsmodels_refusal(model: Any) -> Problem | None:
+    """Return why an object of statsmodels that no adapter takes is refused; None of what is no model and no result."""
+    inner = getattr(model, "model", None)
+    if inner is not None and hasattr(model, "params"):
+        called = f"a {type(inner).__name__} of statsmodels"
+        if callable(getattr(model, "cov_params", None)):
+            remedy = "take cs.meta_analysis({site: result, ...}), which pools its params by cov_params()"
+        else:
+            remedy = "take cs.meta_analysis of (estimate, covariance) by site, where it has these"
+        return Problem(called, "has an estimate that is no function of sums over sites", remedy, "E-MODEL")
+    if callable(getattr(model, "fit", None)) and hasattr(model, "exog_names"):
+        return Problem(
+            f"a {type(model).__name__} of statsmodels", "is not fitted yet", "give model.fit()", "E-UNFITTED"
+        )
+    return None
 
 
 class StatsmodelsAdapter(EstimatorAdapter):
@@ -48,6 +90,8 @@ class StatsmodelsAdapter(EstimatorAdapter):
     module: ClassVar[str] = "statsmodels.api"
     needs: ClassVar[Needs] = "targets"
     follows_units: ClassVar[bool] = False
+    extra_arguments: ClassVar[tuple[str, ...]] = ()
+    """Arguments of its models that give rows something beside columns and outcome."""
 
     def accepts(self, model: object) -> bool:
         """Return whether an object is a fitted result of this class, or one that was fused of such."""
@@ -74,8 +118,23 @@ class StatsmodelsAdapter(EstimatorAdapter):
         del model
         return {}
 
+    def design_of(self, model: Any) -> Design:
+        """Return outcome, factors and constants of a formula, with what rows have beside columns."""
+        if isinstance(model, FusedResults):
+            return Design()
+        return replace(read_design(model.model), extra=self.extra_of(model.model))
+
+    def extra_of(self, model: Any) -> dict[str, str | None]:
+        """Return which of `extra_arguments` a model was made with, by the name of their column, None if not known."""
+        given = [
+            name
+            for name in self.extra_arguments
+            if getattr(model, f"_has_{name}", getattr(model, name, None) is not None)
+        ]
+        return {name: getattr(model, f"_{name}_name", None) for name in given}
+
     def require_plain(self, model: Any) -> None:
-        """Raise where a result is one that was fused, has no information, or did not converge.
+        """Raise where a result is one that was fused, is no plain fit, has no information, or did not converge.
 
         Raises
         ------
@@ -84,6 +143,9 @@ class StatsmodelsAdapter(EstimatorAdapter):
         """
         if isinstance(model, FusedResults):
             raise InputError(f"this {self.class_name}", "was fused before", "give the fusion, or its saved file")
+        if why := _not_plain(model):
+            text, remedy, code = _NO_LIKELIHOOD
+            raise InputError(f"this {self.class_name}", f"was fitted with {why}, {text}", remedy, code)
         if getattr(model, "cov_type", "nonrobust") != "nonrobust" or _is_robust_phreg(model):
             raise InputError([_SANDWICH])
         retvals = getattr(model, "mle_retvals", None)
@@ -105,6 +167,12 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
     """Ordinary and weighted least squares, exactly, with the rows that a result holds."""
 
     mark: ClassVar[Mark] = "exact"
+    compared: ClassVar[tuple[str, ...]] = ("params",)
+
+    def takes_weights(self, model: Any) -> bool:
+        """Return whether it is weighted least squares."""
+        del model
+        return self.class_name == "WLS"
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
@@ -139,20 +207,16 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
                 f"a {self.class_name}", "has sums of another number of columns than it names", code="E-SHAPE"
             )
         n, w = float(record.n), float(record.weight)
-        is_constant = np.diag(record.scatter)[:d] <= _CONSTANT * w * record.mean[:d] ** 2
-        constant, others = np.flatnonzero(is_constant & (record.mean[:d] != 0.0)), np.flatnonzero(~is_constant)
-        if np.any(is_constant & (record.mean[:d] == 0.0)) or len(constant) > 1 or n <= d:
-            raise InputError(
-                f"the {self.class_name} of all sites",
-                f"has {d} columns that {n:g} rows do not determine",
-                "leave out columns that are zero or constant beside the constant, or bring more rows",
-                "E-NUMBER",
-            )
+        constant, others = self._constant_column(statistics)
         products = record.scatter if len(constant) else record.raw_scatter()
-        inverse = solve_penalised(products[np.ix_(others, others)], np.eye(len(others)), 0.0)
+        among = products[np.ix_(others, others)]
+        inverse = None if _are_dependent(among) else solve_penalised(among, np.eye(len(others)), 0.0)
         if inverse is None:
             raise InputError(
-                f"the {self.class_name} of all sites", "has columns that are linearly dependent", code="E-NUMBER"
+                f"the {self.class_name} of all sites",
+                "has columns that are linearly dependent",
+                "leave out one of them, as the intercept beside a basis of splines (- 1 in the formula)",
+                "E-NUMBER",
             )
         params, covariance = np.zeros(d), np.zeros((d, d))
         params[others] = inverse @ products[others, d]
@@ -162,6 +226,10 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
             params[constant[0]] = (record.mean[d] - mean @ params[others]) / value
             covariance[constant[0], others] = covariance[others, constant[0]] = -(inverse @ mean) / value
             covariance[constant[0], constant[0]] = (1.0 / w + mean @ inverse @ mean) / value**2
+        is_centred = statistics.design.hasconst
+        if is_centred is None:
+            raw, sums = record.raw_scatter()[:d, :d], w * record.mean[:d]
+            is_centred = len(constant) > 0 or _span_constant(raw, sums, w)
         residual = float(products[d, d] - params[others] @ products[others, d])
         scale = residual / (n - d)
         return FusedResults(
@@ -175,8 +243,66 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
             dict(statistics.parameters),
             use_t=True,
             log_likelihood=float(-n / 2.0 * (np.log(2.0 * np.pi * residual / n) + 1.0) + 0.5 * record.log_weight),
-            r_squared=float(1.0 - residual / products[d, d]),
+            r_squared=float(1.0 - residual / (record.scatter if is_centred else record.raw_scatter())[d, d]),
         )
+
+    def _constant_column(self, statistics: Statistics) -> tuple[Labels, Labels]:
+        """Return the number of the column that is constant, if one is, and those of the others.
+
+        Raises
+        ------
+        InputError
+            Where rows do not determine the coefficients.
+        """
+        record, d = statistics.rows, statistics.n_columns
+        mean = record.mean[:d]
+        is_constant = np.diag(record.scatter)[:d] <= _CONSTANT * float(record.weight) * mean**2
+        constant, others = np.flatnonzero(is_constant & (mean != 0.0)), np.flatnonzero(~is_constant)
+        if np.any(is_constant & (mean == 0.0)) or len(constant) > 1 or float(record.n) <= d:
+            raise InputError(
+                f"the {self.class_name} of all sites",
+                f"has {d} columns that {float(record.n):g} rows do not determine",
+                "leave out columns that are zero or constant beside the constant, or bring more rows",
+                "E-NUMBER",
+            )
+        return constant, others
+
+    def design_of(self, model: Any) -> Design:
+        """Return what a formula says, and whether the constant was said to be among the columns, or not."""
+        design, columns = super().design_of(model), getattr(getattr(model, "model", None), "exog", None)
+        if columns is None or not np.all(np.isfinite(columns)):
+            return design
+        X = np.asarray(columns, dtype=np.float64)
+        has_constant = bool(np.any((np.ptp(X, axis=0) == 0.0) & (X[0] != 0.0)))
+        spans = has_constant or _span_constant(X.T @ X, X.sum(axis=0), float(len(X)))
+        is_said = bool(model.model.k_constant)
+        return design if is_said == spans else replace(design, hasconst=is_said)
+
+
+def _are_dependent(products: Array) -> bool:
+    """Return whether products of columns (d, d), each in units of its own, are singular but for rounding."""
+    scale = np.sqrt(np.diag(products))
+    return bool(len(scale) and np.linalg.eigvalsh(products / np.outer(scale, scale))[0] < _DEPENDENT)
+
+
+def _span_constant(products: Array, sums: Array, weight: float) -> bool:
+    """Return whether columns add up to the constant, as all dummies of a factor do.
+
+    They do where least squares of 1 on the columns leaves nothing, w - s^T (X^T W X)^-1 s.
+
+    Parameters
+    ----------
+    products : ndarray of shape (d, d)
+        X^T W X.
+    sums : ndarray of shape (d,)
+        s, the weighted sums of columns.
+    weight : float
+        w, the sum of weights.
+    """
+    scale = np.sqrt(np.diag(products))
+    scale = np.where(scale > 0.0, scale, 1.0)
+    left = weight - (sums / scale) @ np.linalg.lstsq(products / np.outer(scale, scale), sums / scale, rcond=None)[0]
+    return bool(left <= _SPANS * weight)
 
 
 class OLSAdapter(LeastSquaresAdapter):
@@ -350,11 +476,6 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         return FusedResults(self.kind, names, params, covariance, scale, n, degrees, dict(statistics.parameters))
 
 
-def _extra(model: Any, names: tuple[str, ...]) -> list[str]:
-    """Return which of some arguments a model was made with."""
-    return [name for name in names if np.any(np.asarray(getattr(model, name, None) if hasattr(model, name) else 0))]
-
-
 class ModelLikelihoodAdapter(LikelihoodAdapter):
     """Models whose likelihood statsmodels itself gives at any coefficients and on any rows."""
 
@@ -397,6 +518,7 @@ class GLMAdapter(ModelLikelihoodAdapter):
     """Generalised linear models of any family and link."""
 
     kind: ClassVar[str] = "statsmodels.GLM"
+    extra_arguments: ClassVar[tuple[str, ...]] = ("offset", "exposure", "freq_weights", "var_weights")
     sum_parameters: ClassVar[tuple[str, ...]] = ("family", "family_option", "link", "link_power", "scale")
     estimates_scale: ClassVar[bool] = True
 
@@ -406,6 +528,7 @@ class GLMAdapter(ModelLikelihoodAdapter):
             return dict(model.parameters)
         family, scaletype = model.model.family, getattr(model.model, "scaletype", None)
         name, link = type(family).__name__, family.link
+        _require_known_link(link)
         scale: Any = "estimated"
         if isinstance(scaletype, int | float):
             scale = float(scaletype)
@@ -413,7 +536,7 @@ class GLMAdapter(ModelLikelihoodAdapter):
             scale = 1.0
         elif scaletype == "dev":
             raise UnsupportedError("scale", "is of the deviance, which does not add up", "fit with scale='X2'")
-        extra = _extra(model.model, ("offset", "exposure"))
+        extra = [name for name in self.extra_of(model.model) if not name.endswith("weights")]  # which refinement takes
         if np.ndim(getattr(model.model, "n_trials", 1)) and np.any(np.asarray(model.model.n_trials) != 1):
             extra.append("numbers of trials")
         return {
@@ -456,6 +579,31 @@ class GLMAdapter(ModelLikelihoodAdapter):
         )
 
 
+def _require_known_link(link: Any) -> None:
+    """Raise for a link of the caller's own, or one whose options are not its defaults, which a name does not say.
+
+    Raises
+    ------
+    UnsupportedError
+        Naming it.
+    """
+    name = type(link).__name__
+    known = getattr(require_statsmodels().families.links, name, None)
+    if known is type(link) and (name == "Power" or _simple_options(link) == _simple_options(known())):
+        return
+    raise UnsupportedError(
+        "link",
+        f"is a {name} with options of its own, which its name does not tell",
+        "fit with a link of statsmodels, or take cs.meta_analysis, which pools such estimates",
+    )
+
+
+def _simple_options(link: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(link).items() if isinstance(value, int | float | str)} | {
+        name: getattr(value, "name", str(type(value))) for name, value in vars(link).items() if name == "dbn"
+    }
+
+
 _CONCAVE = {
     ("Binomial", "Logit"),
     ("Binomial", "Probit"),
@@ -482,12 +630,13 @@ class LogitAdapter(ModelLikelihoodAdapter):
     """Logistic regression of 0 and 1."""
 
     kind: ClassVar[str] = "statsmodels.Logit"
+    extra_arguments: ClassVar[tuple[str, ...]] = ("offset",)
 
     def parameters_of(self, model: Any) -> dict[str, Any]:
         """Return what the rows have beside columns."""
-        return (
-            dict(model.parameters) if isinstance(model, FusedResults) else {"extra": _extra(model.model, ("offset",))}
-        )
+        if isinstance(model, FusedResults):
+            return dict(model.parameters)
+        return {"extra": list(self.extra_of(model.model))}
 
     def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return a Logit of rows."""
@@ -503,12 +652,13 @@ class DiscretePoissonAdapter(ModelLikelihoodAdapter):
     """Poisson regression of counts."""
 
     kind: ClassVar[str] = "statsmodels.Poisson"
+    extra_arguments: ClassVar[tuple[str, ...]] = ("offset", "exposure")
 
     def parameters_of(self, model: Any) -> dict[str, Any]:
         """Return what the rows have beside columns."""
         if isinstance(model, FusedResults):
             return dict(model.parameters)
-        return {"extra": _extra(model.model, ("offset", "exposure"))}
+        return {"extra": list(self.extra_of(model.model))}
 
     def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return a Poisson regression of rows."""
@@ -523,6 +673,7 @@ class MNLogitAdapter(LikelihoodAdapter):
     """
 
     kind: ClassVar[str] = "statsmodels.MNLogit"
+    extra_arguments: ClassVar[tuple[str, ...]] = ("offset",)
     has_score: ClassVar[bool] = False
     sum_parameters: ClassVar[tuple[str, ...]] = ("categories",)
 
@@ -531,7 +682,7 @@ class MNLogitAdapter(LikelihoodAdapter):
         if isinstance(model, FusedResults):
             return dict(model.parameters)
         names = model.model._ynames_map  # of codes 0, 1, ...
-        return {"categories": [str(names[code]) for code in sorted(names)], "extra": _extra(model.model, ("offset",))}
+        return {"categories": [str(names[code]) for code in sorted(names)], "extra": list(self.extra_of(model.model))}
 
     def n_free(self, statistics: Statistics) -> int:
         """Return the number of coefficients of all equations."""
@@ -572,6 +723,7 @@ class PHRegAdapter(ModelLikelihoodAdapter):
     """Cox regression; what comes out is the one stratified by site."""
 
     kind: ClassVar[str] = "statsmodels.PHReg"
+    extra_arguments: ClassVar[tuple[str, ...]] = ("entry", "offset", "strata")
     has_score: ClassVar[bool] = False
     sum_parameters: ClassVar[tuple[str, ...]] = ("ties",)
 
@@ -579,7 +731,7 @@ class PHRegAdapter(ModelLikelihoodAdapter):
         """Return how ties are treated."""
         if isinstance(model, FusedResults):
             return dict(model.parameters)
-        return {"ties": str(model.model.ties), "extra": _extra(model.model, ("entry", "offset", "strata"))}
+        return {"ties": str(model.model.ties), "extra": list(self.extra_of(model.model))}
 
     def described(self, statistics: Statistics) -> str:
         """Return what a fit on all rows is called."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.bayesian_regression import ARDRegressionAdapter, BayesianRidgeAdapter
 from consilience.estimators.adapters.discriminant import (
@@ -54,6 +54,7 @@ from consilience.estimators.adapters.statsmodels import (
     OLSAdapter,
     PHRegAdapter,
     WLSAdapter,
+    statsmodels_refusal,
 )
 
 ESTIMATORS: tuple[EstimatorAdapter, ...] = (
@@ -137,9 +138,12 @@ def adapter_for(model: object) -> EstimatorAdapter | None:
     return next((adapter for adapter in ESTIMATORS if adapter.accepts(model)), None)
 
 
-def is_refused(model: object) -> bool:
-    """Return whether an object is an estimator that is refused by name."""
-    return type(model).__name__ in REFUSED and type(model).__module__.startswith(("sklearn.", "laplace."))
+def refusal_of(model: object) -> Problem | None:
+    """Return why an object near the estimators of the table is refused, and what to do instead; None of all others."""
+    name, module = type(model).__name__, type(model).__module__
+    if name in REFUSED and module.startswith(("sklearn.", "laplace.")):
+        return Problem(f"a {name}", *REFUSED[name])
+    return statsmodels_refusal(model) if module.startswith("statsmodels.") and adapter_for(model) is None else None
 
 
 def adapter_of_kind(kind: str) -> EstimatorAdapter:

@@ -43,6 +43,9 @@ SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
 """A p-value of Q below the one, or I^2 above the other, says that coefficients differ between sites; both customary
 (Higgins and Thompson 2002)."""
 
+_ROUNDING = 1e-9
+"""Part of an interval's width that is rounding."""
+
 _SHORT_METHODS = {"dl": "dersimonian_laird", "pm": "paule_mandel"}
 
 
@@ -173,6 +176,11 @@ class MetaAnalysis(Displayed, Plotted, Tabular):
     def i2(self) -> Array:
         """I^2 of each coefficient (p,)."""
         return np.array([one.i2 for one in self.of_coefficients])
+
+    @property
+    def narrower(self) -> tuple[str, ...]:
+        """Coefficients whose random-effects interval is narrower than that of the fixed effect."""
+        return tuple(self.coefficients[c] for c in _narrower(self.random, self.fixed))
 
     def _headline(self) -> str:
         test, coefficients = self.heterogeneity, format_count(len(self.coefficients), "coefficient")
@@ -341,6 +349,7 @@ def meta_analysis(
         diagonal = by_moments or observed.n_free < p * (p + 1)
     between, iterations = between_site_covariance(observed, method, diagonal=diagonal)  # type: ignore[arg-type]
     fixed, pooled = pool(observed, np.zeros((p, p))), pool(observed, between)
+    fixed_effects = _effects(fixed.mean, fixed.covariance, float(ndtri(0.5 + level / 2.0)))
     random = _random_effects(pooled, observed.n_free, interval, level)
     per_coefficient = [observed.column(number) for number in range(p)]
     is_missing = ~observed.known
@@ -351,7 +360,7 @@ def meta_analysis(
         coefficients,
         np.where(is_missing, np.nan, observed.estimates),
         np.where(is_missing[:, :, None] | is_missing[:, None, :], np.nan, observed.covariances),
-        _effects(fixed.mean, fixed.covariance, float(ndtri(0.5 + level / 2.0))),
+        fixed_effects,
         random,
         between,
         _prediction(random, between, observed.known.sum(axis=0), level),
@@ -363,7 +372,7 @@ def meta_analysis(
         bool(diagonal) or p == 1,
         float(level),
         iterations,
-        _judge(overall, len(sites), coefficients, alone),
+        _judge(overall, len(sites), coefficients, alone, [coefficients[c] for c in _narrower(random, fixed_effects)]),
     )
 
 
@@ -398,19 +407,43 @@ def _prediction(random: Effects, between: Array, n_sites: Array, level: float) -
     return np.stack([random.mean - margin, random.mean + margin], axis=1)
 
 
-def _judge(overall: Heterogeneity, n_sites: int, coefficients: Sequence[str], each: Sequence[Heterogeneity]) -> Verdict:
+def _narrower(random: Effects, fixed: Effects) -> list[int]:
+    """Return the coefficients whose interval is narrower under random effects, by more than rounding.
+
+    Hartung and Knapp's q below one does that where Student's quantile does not outweigh it: estimates scatter less than
+    their standard errors say, by chance or because these are too large. Of equal estimates the interval is a point.
+    """
+    widths, fixed_widths = (np.diff(effects.intervals, axis=1)[:, 0] for effects in (random, fixed))
+    return np.flatnonzero(widths < (1.0 - _ROUNDING) * fixed_widths).tolist()
+
+
+def _judge(
+    overall: Heterogeneity,
+    n_sites: int,
+    coefficients: Sequence[str],
+    each: Sequence[Heterogeneity],
+    narrower: Sequence[str],
+) -> Verdict:
     """Return whether coefficients differ between sites: all together, or one of them after Bonferroni."""
     figures = (
         f"Q = {overall.q:.4g} on {overall.degrees_of_freedom} degrees of freedom, p = {overall.p_value:.2g},"
         f" I2 = {100 * overall.i2:.0f} %"
     )
-    few = f" With {n_sites} sites tau2 is hardly estimable: read its intervals as rough." if n_sites < FEW_SITES else ""
+    more, remedies = "", []
+    if n_sites < FEW_SITES:
+        more += f" With {n_sites} sites tau2 is hardly estimable: read its intervals as rough."
+    if narrower:
+        plural = "interval of {} is" if len(narrower) == 1 else "intervals of {} are"
+        names = plural.format(names_in_line([*map(printable, narrower)], 30))
+        more += f" Hartung-Knapp {names} narrower than the fixed effect's: too narrow where sites agree by chance."
+        remedies.append('take interval="truncated_hartung_knapp", which is never narrower')
     if not (overall.is_marked or any(one.p_value < SIGNIFICANCE / len(each) for one in each)):
-        return Verdict("homogeneous", f"no sign that coefficients differ between sites ({figures}).{few}")
+        text = f"no sign that coefficients differ between sites ({figures}).{more}"
+        return Verdict("homogeneous", text, remedy="; ".join(remedies) or None)
     worst = max(range(len(each)), key=lambda c: each[c].i2)
     most = f", most of all {printable(coefficients[worst])}" if len(each) > 1 else ""
     return Verdict(
         "heterogeneous",
-        f"coefficients differ between sites{most} ({figures}): the fixed effect's intervals are too narrow.{few}",
-        remedy="read the random effects, and the prediction interval for another site",
+        f"coefficients differ between sites{most} ({figures}): the fixed effect's intervals are too narrow.{more}",
+        remedy="; ".join(["read the random effects, and the prediction interval for another site", *remedies]),
     )
