@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
-from consilience.core.inputs import NamedInput, files_given_twice, in_order, too_few_models
+from consilience.core.inputs import NamedInput, files_given_twice, in_order, refuse_other_kind, too_few_models
 from consilience.draws.checking import chain_problems, disagreements, shared_chains, value_problems
 from consilience.draws.draws import Draws, as_draws
 from consilience.draws.files import DRAWS_FILES, FORMAT
@@ -79,8 +79,8 @@ def describe_inputs(
                 draws, digest = content[0], one.file.sha256
                 ancestors = ancestors_of(content[1])
             elif one.file is not None:
-                called = "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
-                raise InputError("", f"is no draws file but {called}", "fuse files of one kind", "E-TYPE")
+                is_read = False
+                refuse_other_kind(one, "draws file")
             else:
                 draws = one.model.draws if isinstance(one.model, DrawsFusion) else as_draws(one.model)
             content_digest = draws.digest

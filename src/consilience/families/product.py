@@ -186,6 +186,15 @@ class Product(EvidenceFamily):
             for row, text in family.faults(columns)
         ]
 
+    def offsets(self, eta: Array) -> tuple[Array, Array] | None:
+        """Return those of the blocks that have such, side by side."""
+        found = [
+            one for _, family, columns in self._iterate_blocks(eta) if (one := family.offsets(columns)) is not None
+        ]
+        if not found:
+            return None
+        return np.concatenate([means for means, _ in found], axis=1), np.concatenate([one for _, one in found], axis=1)
+
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return each block's draws under its name."""
         return {name: family.sample(columns, size, rng) for name, family, columns in self._iterate_blocks(eta)}
