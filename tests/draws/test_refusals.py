@@ -110,6 +110,16 @@ def test_a_site_that_is_given_twice_is_refused(method):
         cs.fuse(sites, method)
 
 
+def test_the_sign_of_a_zero_does_not_tell_draws_apart():
+    values = draws(0).variables["beta"].copy()
+    values[:, 3] = 0.0
+    plain, signed = (cs.Draws({"beta": np.where(values == 0.0, zero, values)}, prior=0.5) for zero in (0.0, -0.0))
+    assert np.any(np.signbit(signed.variables["beta"]) & (values == 0.0))
+    assert plain.digest == signed.digest
+    with pytest.raises(cs.InputError, match=r"^oslo: has the same draws as lund"):
+        cs.fuse({"lund": plain, "oslo": signed})
+
+
 def test_a_chain_that_is_given_twice_or_never_moved_is_refused_by_its_number():
     values = draws(0).variables["beta"]
     twice, stuck = np.stack([values[0], values[1], values[0]]), np.concatenate([values, values])[:3].copy()

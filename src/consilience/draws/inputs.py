@@ -14,6 +14,7 @@ from consilience.draws.files import DRAWS_FILES, FORMAT
 from consilience.draws.fusion import DrawsFusion
 from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.relabel import Relabelling, relabel_sites
+from consilience.draws.structure import with_structures, with_tied_entries
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 
 
@@ -103,13 +104,26 @@ def describe_inputs(
     problems += counted_twice(described)
     if method.multiplies:
         problems += shared_chains([(site.label, site.draws) for site in described])
+    labels = [site.label for site in described]
+    if described:
+        recognised, found = with_structures([site.draws for site in described], labels)
+        described, problems = _with_draws(described, recognised), [*problems, *found]
     problems += disagreements([(site.label, site.draws) for site in described])
     if problems or not described:
         return described, problems
     described = _alike(described)
+    tied, problems = with_tied_entries([site.draws for site in described], labels)
+    if problems:
+        return described, problems
+    described = _with_draws(described, tied)
     if not method.allow_divergent:
         problems += [problem.about(site.label) for site in described for problem in chain_problems(site.draws)]
     return described, problems
+
+
+def _with_draws(described: Sequence[DescribedDraws], draws: Sequence[Draws]) -> list[DescribedDraws]:
+    """Return sites with other draws."""
+    return [replace(site, draws=own) for site, own in zip(described, draws, strict=True)]
 
 
 def _alike(described: Sequence[DescribedDraws]) -> list[DescribedDraws]:
@@ -122,7 +136,7 @@ def _alike(described: Sequence[DescribedDraws]) -> list[DescribedDraws]:
         for site in described
     ]
     if not sites[0].exchangeable:
-        return [replace(site, draws=draws) for site, draws in zip(described, sites, strict=True)]
+        return _with_draws(described, sites)
     relabelled, relabellings = relabel_sites(sites)
     return [
         replace(site, draws=draws, relabelling=one)
