@@ -49,7 +49,7 @@ PAIRS = {
         prior=0.5,
         constraints={"beta": "positive"},
     ),
-    "oslo: has the same value in all draws of beta[0], beta[1]; leave it out with only=": lambda: cs.Draws(
+    "oslo: has the same value in all draws of beta[0], beta[1]; give draws of its parameters": lambda: cs.Draws(
         {"beta": np.ones((2, 200, 2))}, prior=0.5
     ),
 }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.inspection import listed
 from consilience.draws.constraints import Elementwise
 from consilience.draws.diagnostics import (
     MAX_DIVERGENT,
@@ -68,9 +69,8 @@ def value_problems(draws: Draws) -> list[Problem]:
     if problems:
         return problems
     if all(np.all(np.ptp(values, axis=(0, 1)) == 0) for values in draws.variables.values()):
-        names = ", ".join(draws.names[:MAX_NAMED])
-        remedy = "leave it out with only=(...)"
-        problems.append(Problem("", f"has the same value in all draws of {names}", remedy, "E-NUMBER"))
+        text = f"has the same value in all draws of {listed(draws.names)}"
+        problems.append(Problem("", text, "give draws of its parameters", "E-NUMBER"))
     return problems
 
 

@@ -61,11 +61,41 @@ def describe_inputs(
     n_observations : mapping, sequence or None
         Number of observations of each site, in the order of the inputs.
     """
-    described: list[DescribedDraws] = []
-    problems = too_few_models(len(inputs))
     numbers = in_order(n_observations, [one.name for one in inputs], "n_observations")
     if numbers is not None and (isinstance(numbers, str) or len(numbers) != len(inputs)):
         raise OptionError("n_observations", f"expected {len(inputs)} numbers, one for each, found {numbers!r:.80}")
+    described, problems = _read(inputs, method, numbers)
+    problems = [*too_few_models(len(inputs)), *problems]
+    digests = [site.digest for site in described if site.digest is not None]
+    if len(set(digests)) < len(digests):
+        problems += files_given_twice(inputs)
+    problems += counted_twice(described)
+    if method.multiplies:
+        problems += shared_chains([(site.label, site.draws) for site in described])
+    if not described:
+        return described, problems
+    labels = [site.label for site in described]
+    recognised, found = with_structures([site.draws for site in described], labels)
+    described, problems = _with_draws(described, recognised), [*problems, *found]
+    problems += disagreements([(site.label, site.draws) for site in described])
+    if problems:
+        return described, problems
+    described = _alike(described)
+    tied, problems = with_tied_entries([site.draws for site in described], labels)
+    if problems:
+        return described, problems
+    described = _with_draws(described, tied)
+    if not method.allow_divergent:
+        problems += [problem.about(site.label) for site in described for problem in chain_problems(site.draws)]
+    return described, problems
+
+
+def _read(
+    inputs: Sequence[NamedInput], method: DrawsMethod, numbers: Sequence[float] | None
+) -> tuple[list[DescribedDraws], list[Problem]]:
+    """Return the draws of all inputs that can be read, sorted by name, and what is wrong with each other one."""
+    described: list[DescribedDraws] = []
+    problems: list[Problem] = []
     files = [one.file for one in inputs if one.file is not None and one.format == FORMAT]
     contents = iter(DRAWS_FILES.read_many(files))
     for place, one in enumerate(inputs):
@@ -98,26 +128,6 @@ def describe_inputs(
         except (InputError, UnsupportedError) as error:
             problems += [problem.about(one.label) if is_read else problem for problem in error.problems]
     described.sort(key=lambda site: site.name)
-    digests = [site.digest for site in described if site.digest is not None]
-    if len(set(digests)) < len(digests):
-        problems += files_given_twice(inputs)
-    problems += counted_twice(described)
-    if method.multiplies:
-        problems += shared_chains([(site.label, site.draws) for site in described])
-    labels = [site.label for site in described]
-    if described:
-        recognised, found = with_structures([site.draws for site in described], labels)
-        described, problems = _with_draws(described, recognised), [*problems, *found]
-    problems += disagreements([(site.label, site.draws) for site in described])
-    if problems or not described:
-        return described, problems
-    described = _alike(described)
-    tied, problems = with_tied_entries([site.draws for site in described], labels)
-    if problems:
-        return described, problems
-    described = _with_draws(described, tied)
-    if not method.allow_divergent:
-        problems += [problem.about(site.label) for site in described for problem in chain_problems(site.draws)]
     return described, problems
 
 

@@ -154,14 +154,7 @@ def with_tied_entries(sites: Sequence[Draws], labels: Sequence[str]) -> tuple[li
             problems += _fixed_coordinates(sites, labels, name)
     if problems:
         return list(sites), problems
-    try:
-        tied = [_with_constraints(site, found) for site in sites]
-    except InputError as error:
-        return list(sites), list(error.problems)
-    if not tied[0].n_coordinates:
-        text = f"has the same value in all draws of {listed(tied[0].names)}: nothing is left to combine"
-        problems.append(Problem(labels[0], text, "give draws of parameters", "E-NUMBER"))
-    return tied, problems
+    return [_with_constraints(site, found) for site in sites], problems
 
 
 def _differences(sites: Sequence[Draws], labels: Sequence[str], name: str, values: Sequence[Array]) -> list[Problem]:
