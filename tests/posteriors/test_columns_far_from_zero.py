@@ -125,3 +125,14 @@ def test_what_is_no_covariance_near_zero_is_not_called_far(spoilt):
     natural = family.to_natural(mean=[[1.0, 2.0]], kappa=[3.0], dof=[5.0], **spoilt)
     with pytest.raises(cs.InputError, match=r"^component 0 has a scale matrix that is not positive definite"):
         cs.Posterior(family, natural)
+
+
+def test_of_a_product_of_columns_the_one_that_is_far_is_named():
+    column = cs.families.NormalGamma(1)
+    family = cs.families.Product({"dose": column, "time": column})
+    parts = {
+        name: {"mean": [[mean]], "kappa": [9.0], "shape": [4.0], "rate": [[2.0]]}
+        for name, mean in (("dose", 1.0), ("time", 1e9))
+    }
+    with pytest.raises(cs.InputError, match=r"^component 0 lies so far from zero in column 1 \(about 1000000000\)"):
+        cs.Posterior(family, family.to_natural(**parts))

@@ -99,7 +99,7 @@ class Family(ABC):
     def offsets(self, eta: Array) -> tuple[Array, Array] | None:
         """Return means and their squared distances from zero in units of the width, both (n, D); see ``offsets``.
 
-        Of families whose natural parameters hold second moments about zero; None of all others.
+        Of families whose natural parameters hold second moments about zero; None of others, and where no width is lost.
         """
         return None
 

@@ -250,10 +250,12 @@ class _NormalGammaFamily(RandomEffectsFamily):
         bad = has_means[(self.standard(eta[has_means])[3] <= 0).any(axis=1)]
         return problems + [(int(i), "has a rate that is not positive") for i in bad]
 
-    def offsets(self, eta: Array) -> tuple[Array, Array]:
-        """Return m and kappa m^2 / (2 b), both (n, D); 0 where b is not small beside it, infinite where b is lost."""
+    def offsets(self, eta: Array) -> tuple[Array, Array] | None:
+        """Return m and kappa m^2 / (2 b), both (n, D), 0 where b is not small beside it; None where none is."""
+        second, squares = -eta[:, self.dim + 1 : -1], self._sum_by_rate(eta[:, : self.dim] ** 2)
+        if not np.any(is_lost := is_cancelled(second, second + 0.25 * squares / eta[:, self.dim, None])):
+            return None  # which is quick, and nearly always the answer
         mean, kappa, _, rate = self.standard(eta)
-        is_lost = is_cancelled(-eta[:, self.dim + 1 : -1], rate)
         left = self._repeat_by_rate(np.where(is_lost, np.maximum(rate, 0.0), np.inf))
         with np.errstate(divide="ignore"):
             return mean, 0.5 * kappa[:, None] * mean**2 / left

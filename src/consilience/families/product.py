@@ -187,13 +187,17 @@ class Product(EvidenceFamily):
         ]
 
     def offsets(self, eta: Array) -> tuple[Array, Array] | None:
-        """Return those of the blocks that have such, side by side."""
-        found = [
-            one for _, family, columns in self._iterate_blocks(eta) if (one := family.offsets(columns)) is not None
-        ]
-        if not found:
+        """Return those of the blocks that are Gaussians side by side; None where no block has a width that is lost."""
+        blocks = [(family, columns, family.offsets(columns)) for _, family, columns in self._iterate_blocks(eta)]
+        if all(offsets is None for *_, offsets in blocks):
             return None
-        return np.concatenate([means for means, _ in found], axis=1), np.concatenate([one for _, one in found], axis=1)
+        parts: list[tuple[Array, Array]] = []
+        for family, columns, offsets in blocks:
+            if offsets is not None:
+                parts.append(offsets)
+            elif (gaussians := family.plug_in(columns)) is not None:
+                parts.append((gaussians[0], np.zeros_like(gaussians[0])))
+        return np.concatenate([means for means, _ in parts], axis=1), np.concatenate([one for _, one in parts], axis=1)
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return each block's draws under its name."""
