@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import wasserstein_distance
 
 import consilience as cs
-from consilience.draws.diagnostics import bulk_ess, overlap, rank_rhat, separate_modes
+from consilience.draws.diagnostics import bulk_ess, distant_chains, overlap, rank_rhat, separate_modes
 from consilience.draws.distances import wasserstein_distances
 from tests.tolerances import ROUNDING
 
@@ -110,3 +110,44 @@ def test_chains_that_diverge_or_do_not_mix_are_refused_by_name():
         with pytest.raises(cs.InputError, match=message):
             cs.fuse({"lund": lund, "oslo": draws})
         assert cs.fuse({"lund": lund, "oslo": draws}, "gaussian_product", allow_divergent=True).draws.n_draws == 1200
+
+
+def chains_about(means, length=400, scale=1.0, seed=0):
+    return np.array(means, dtype=float)[:, None, :] + scale * np.random.default_rng(seed).normal(
+        size=(len(means), length, len(means[0]))
+    )
+
+
+@pytest.mark.parametrize(
+    ("means", "columns", "expected"),
+    [
+        ([[0, 0], [0, 5], [0, 0], [0, 0]], [0, 1], [1]),
+        ([[0, 0], [0, -5], [0, 0], [0, 0]], [0, 1], [1]),
+        ([[0, 0], [0, 5], [0, 0], [0, 0]], [0], []),
+        ([[0, 0], [5, 0], [0, 0], [0, -5]], [0, 1], [1, 3]),
+        ([[0, 0], [0.8, 0], [0, 0], [0, 0]], [0, 1], []),
+        ([[0, 0], [1.2, 0], [0, 0], [0, 0]], [0, 1], [1]),
+        ([[0, 0], [5, 0]], [0], [0, 1]),
+    ],
+)
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])
+def test_distant_chains_are_those_a_standard_deviation_from_the_median_chain(means, columns, expected, scale):
+    draws = chains_about(scale * np.array(means), scale=scale)
+    assert distant_chains(draws, columns) == expected
+
+
+def test_of_chains_that_stand_still_in_a_column_none_divides_by_zero():
+    draws = chains_about([[0.0, 0.0], [0.0, 3.0], [0.0, 0.0]], scale=0.0)
+    assert distant_chains(draws, [0, 1]) == [1]
+
+
+@pytest.mark.parametrize("odd", [0, 2, 3])
+def test_the_chain_that_lies_elsewhere_is_the_one_that_is_named(odd):
+    means = np.zeros((4, 2))
+    means[odd, 1] = 5.0
+    sites = {
+        "lund": cs.Draws({"x": chains_about(means)}, prior=0.5),
+        "oslo": cs.Draws({"x": chains_about(np.zeros((4, 2)), seed=1)}, prior=0.5),
+    }
+    with pytest.raises(cs.InputError, match=rf"^lund: chain {odd}: did not mix with the others: R-hat .* for x\[1\]"):
+        cs.fuse(sites)

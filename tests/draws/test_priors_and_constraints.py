@@ -6,7 +6,7 @@ from scipy import stats
 from scipy.special import digamma, polygamma
 
 import consilience as cs
-from consilience.draws.constraints import as_constraint
+from consilience.draws.constraint_table import as_constraint
 from consilience.draws.priors import LAWS, Term
 from tests.draws.sites import flat, poisson_rate_sites
 
@@ -18,7 +18,16 @@ CONSTRAINTS = {
     "interval": (("interval", -1.0, 3.0), (2,)),
     "simplex": ("simplex", (2, 3)),
     "ordered": ("ordered", (2, 3)),
+    "sum to zero": ("sum_to_zero", (2, 3)),
     "covariance": ("covariance", (3, 3)),
+    "covariances": ("covariance", (2, 2, 2)),
+    "cholesky of a covariance": ("cholesky_covariance", (2, 3, 3)),
+    "correlation": ("correlation", (4, 4)),
+    "correlations": ("correlation", (2, 3, 3)),
+    "cholesky of a correlation": ("cholesky_correlation", (2, 4, 4)),
+    "tied real": (["tied", "real", "entries", 0, -1, 0, 1, -1, 2, "constants", 0.5, 0.0], (2, 3)),
+    "tied positive": (["tied", "positive", "entries", 0, -1, 1, 1, "constants", 2.0], (2, 2)),
+    "tied interval": (["tied", "interval", -1.0, 3.0, "entries", -1, 0, 0, 1, "constants", 0.25], (4,)),
 }
 every_constraint = pytest.mark.parametrize("name", CONSTRAINTS)
 # Central differences with a step of 1e-5 in float64.
@@ -51,10 +60,12 @@ def test_the_jacobian_is_the_determinant_of_finite_differences(name):
     def free(u):
         """Entries of theta that determine it: as many as coordinates."""
         values = constraint.constrain(u[None], shape)[0]
-        if name == "simplex":
+        if constraint.name in ("simplex", "sum_to_zero"):
             return values[..., :-1].ravel()
-        if name == "covariance":
-            return values[np.tril_indices(3)]
+        if constraint.event_dims == 2:
+            return values[(..., *np.tril_indices(shape[-1], constraint.diagonal))].ravel()
+        if constraint.name == "tied":
+            return values.ravel()[constraint.free]
         return values.ravel()
 
     log_determinants = [np.linalg.slogdet(numeric(free, point))[1] for point in points]

@@ -49,7 +49,7 @@ PAIRS = {
         prior=0.5,
         constraints={"beta": "positive"},
     ),
-    "oslo: has the same value in all draws of beta[0], beta[1]; leave it out with only=": lambda: cs.Draws(
+    "oslo: has the same value in all draws of beta[0], beta[1]; give draws of its parameters": lambda: cs.Draws(
         {"beta": np.ones((2, 200, 2))}, prior=0.5
     ),
 }
@@ -108,6 +108,16 @@ def test_a_site_that_is_given_twice_is_refused(method):
     sites["oslo"] = cs.Draws({"beta": np.stack([values[2][1], draws(5).variables["beta"][0]])}, prior=0.5)
     with pytest.raises(cs.InputError, match=r"^riga: has in chain 1 the same draws as oslo in chain 0"):
         cs.fuse(sites, method)
+
+
+def test_the_sign_of_a_zero_does_not_tell_draws_apart():
+    values = draws(0).variables["beta"].copy()
+    values[:, 3] = 0.0
+    plain, signed = (cs.Draws({"beta": np.where(values == 0.0, zero, values)}, prior=0.5) for zero in (0.0, -0.0))
+    assert np.any(np.signbit(signed.variables["beta"]) & (values == 0.0))
+    assert plain.digest == signed.digest
+    with pytest.raises(cs.InputError, match=r"^oslo: has the same draws as lund"):
+        cs.fuse({"lund": plain, "oslo": signed})
 
 
 def test_a_chain_that_is_given_twice_or_never_moved_is_refused_by_its_number():

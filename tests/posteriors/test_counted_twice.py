@@ -62,6 +62,28 @@ def test_what_is_said_is_in_the_digest(change):
     assert replace(site(0), **change).digest != site(0).digest
 
 
+def with_zeros(zero):
+    """A posterior that states zeros wherever it may, of a sign."""
+    natural = FAMILY.to_natural(
+        mean=[[0.0, 1.0], [2.0, 0.0]], kappa=[1.0, 1.0], inverse_scale=np.stack([np.eye(2)] * 2), dof=[5.0, 5.0]
+    )
+    prior = np.zeros(FAMILY.size)
+    counts, moves = np.array([0.0, 3.0]), np.array([[0.0, 1.0], [1.0, 0.0]])
+    natural, prior, counts, moves = (np.where(part == 0.0, zero, part) for part in (natural, prior, counts, moves))
+    attached = cs.Attached(moves, ("component", "component"), "sum")
+    return cs.Posterior(FAMILY, natural, prior=prior, counts=counts, weights=counts, attached={"moves": attached})
+
+
+@pytest.mark.parametrize("field", ["natural", "prior", "counts", "weights", "attached"])
+def test_the_sign_of_a_zero_is_not_in_the_digest(field):
+    plain, signed = with_zeros(0.0), with_zeros(-0.0)
+    own = getattr(signed, field)
+    values = own["moves"].values if field == "attached" else own
+    assert np.any(np.signbit(values) & (values == 0.0))
+    assert replace(plain, **{field: own}).digest == plain.digest
+    assert signed.take(np.array([1, 0])).digest == plain.digest
+
+
 def test_names_and_meanings_are_not_in_the_digest(files):
     assert cs.load(files["a"]).digest == site(0).digest
     assert replace(site(0), features=cs.Features(names=("x", "y"))).digest == site(0).digest

@@ -82,15 +82,22 @@ def list_models(models: Any, engine: Any = None) -> Any:
         paths = [file.path for file in list_files(models, (".safetensors",))]
         if is_remote(paths[0]):
             return models
-        forms: dict[str, FileFormat] = {}
+        taken: list[str] = []
+        is_listed = False
         for path in paths:  # which ends at the first posterior, of which there may be very many
-            form = _stated_format(path)
+            try:
+                form = _stated_format(path)
+            except FileFormatError:  # beside files of a listed kind, the reader of that kind says why
+                taken.append(path)
+                continue
             if form is None or not any(form in kind.formats for kind in _LISTED_KINDS):
                 return models
-            forms[path] = form
+            is_listed = True
+            if form.tag != DESCRIPTION_FORMAT:
+                taken.append(path)
     except (InputError, OptionError):  # whoever opens them says it
         return models
-    return [path for path, form in forms.items() if form.tag != DESCRIPTION_FORMAT]
+    return taken if is_listed else models
 
 
 _LISTED_KINDS = (ESTIMATORS, DRAWS, NETWORKS, BAYESIAN)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -188,6 +188,29 @@ def too_few_models(count: int) -> list[Problem]:
     """Return that there are too few models to fuse, in a line; none where there are two or more."""
     text, remedy = f"fusing takes at least two models, found {count}", "give a list, a mapping, a folder or a pattern"
     return [Problem("", text, remedy, "E-COUNT")] if count < 2 else []
+
+
+def refuse_other_kind(one: NamedInput, expected: str) -> NoReturn:
+    """Raise for a file that is not of the format that was expected: why it cannot be read, else what it is instead.
+
+    Parameters
+    ----------
+    one : NamedInput
+        The file.
+    expected : str
+        What files of the kind are called, without an article: "draws file".
+
+    Raises
+    ------
+    FileFormatError
+        For a file that is missing, truncated, or anything but a safetensors file whose document is JSON.
+    InputError
+        For a file of another kind.
+    """
+    assert one.file is not None  # noqa: S101  (narrows the type; objects in memory have no format)
+    _ = one.file.document  # which raises where it cannot be read
+    called = "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
+    raise InputError(one.label, f"is no {expected} but {called}", "fuse files of one kind", "E-TYPE")
 
 
 def files_given_twice(inputs: Sequence[NamedInput]) -> list[Problem]:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from consilience.checks import Array
+from consilience.core.inspection import listed
+from consilience.draws.constraints import Elementwise
 from consilience.draws.diagnostics import (
     MAX_DIVERGENT,
     MAX_RHAT,
@@ -16,6 +19,7 @@ from consilience.draws.diagnostics import (
     rank_rhat,
 )
 from consilience.draws.draws import Draws
+from consilience.draws.structure import structure_of
 from consilience.errors import Problem
 
 MAX_NAMED = 5
@@ -49,6 +53,8 @@ def value_problems(draws: Draws) -> list[Problem]:
             continue
         constraint = draws.constraints[name]
         inside = constraint.is_inside(values)
+        if isinstance(constraint, Elementwise) and name not in draws.exchangeable:
+            inside = inside | (np.ptp(values, axis=(0, 1)) == 0)  # constants are no parameters, and are carried over
         if not np.all(inside):
             where = np.argwhere(~inside)[0]
             problems.append(
@@ -56,21 +62,22 @@ def value_problems(draws: Draws) -> list[Problem]:
                     name,
                     f"lies outside of its constraint, {constraint.to_json()}, in draw {where[1]} of chain {where[0]}:"
                     f" {np.asarray(values[tuple(where)]).ravel()[:3].tolist()}",
-                    "mend constraints=",
+                    _right_constraint(name, values),
                     "E-NUMBER",
                 )
             )
     if problems:
         return problems
-    fixed = np.flatnonzero(np.ptp(draws.unconstrained, axis=(0, 1)) == 0)
-    if len(fixed):
-        names = [draws.coordinate_names[place] for place in fixed[:MAX_NAMED]]
-        problems.append(
-            Problem(
-                "", f"has the same value in all draws of {', '.join(names)}", "leave it out with only=(...)", "E-NUMBER"
-            )
-        )
+    if all(np.all(np.ptp(values, axis=(0, 1)) == 0) for values in draws.variables.values()):
+        text = f"has the same value in all draws of {listed(draws.names)}"
+        problems.append(Problem("", text, "give draws of its parameters", "E-NUMBER"))
     return problems
+
+
+def _right_constraint(name: str, values: Array) -> str:
+    """Return what to state of a variable whose draws (C, T, ...) lie outside of what is stated."""
+    structure = structure_of(values.reshape(-1, *values.shape[2:]))
+    return "mend constraints=" + ("" if structure is None else f"{{{name!r}: {structure.name!r}}}")
 
 
 def chain_problems(draws: Draws) -> list[Problem]:

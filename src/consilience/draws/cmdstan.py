@@ -109,7 +109,9 @@ def _read_chain(path: Path) -> Chain:
     except UnicodeDecodeError as error:
         raise FileFormatError(path, "is not text in UTF-8") from error
     remedy = "give the output_*.csv that CmdStan's `sample` wrote"
-    if columns is None or "lp__" not in columns:
+    if columns is None:
+        raise FileFormatError(path, "is empty: it names no columns", remedy)
+    if "lp__" not in columns:
         text = "is a table of data by its columns, expected a model, or draws of CmdStan, which have the column lp__"
         fitted = (
             "fit a model at the site and save it with its data: consilience.save(model, path, data=data); of CmdStan,"

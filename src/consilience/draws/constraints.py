@@ -4,10 +4,10 @@
     interval       u = logit((theta - a) / (b - a))
     simplex        u_k = log(theta_k / theta_K), the additive log-ratio to the last entry
     ordered        u_1 = theta_1, u_k = log(theta_k - theta_{k-1})
-    covariance     u = the lower Cholesky factor, row by row, with logarithms on its diagonal
+    sum to zero    u = all entries but the last one
 
-A law p(theta) has the density p(theta(u)) |d theta / d u| in u. All are functions of whole batches; simplexes and
-ordered vectors lie along the last axis, covariances along the last two, and what comes before them is a batch.
+A law p(theta) has the density p(theta(u)) |d theta / d u| in u. All are functions of whole batches; vectors lie along
+the last axis, matrices (``matrix_constraints``) along the last two, and what comes before them is a batch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from consilience.catalogue import suggestion
 from consilience.checks import Array
-from consilience.errors import OptionError
 
 SIMPLEX_ROUNDING = 1e-5
 """Difference from 1 of the sum of a simplex that is rounding: CmdStan writes six digits. Chosen by hand."""
@@ -290,111 +288,38 @@ class Ordered(Constraint):
 
 
 @dataclass(frozen=True)
-class Covariance(Constraint):
-    """Symmetric positive definite matrices in the last two axes."""
+class SumToZero(Constraint):
+    """Entries that add up to zero along the last axis."""
 
-    name: ClassVar[str] = "covariance"
-    event_dims: ClassVar[int] = 2
+    name: ClassVar[str] = "sum_to_zero"
+    event_dims: ClassVar[int] = 1
 
     def n_coordinates(self, shape: tuple[int, ...]) -> int:
-        """Return the entries of a triangle, for each matrix."""
-        return prod(shape[:-2]) * shape[-1] * (shape[-1] + 1) // 2
+        """Return one less than the entries, for each vector."""
+        return prod(shape[:-1]) * (shape[-1] - 1)
 
     def is_inside(self, values: Array) -> NDArray[np.bool_]:
-        """Return which matrices are symmetric, to the digits of a text file, and positive definite."""
-        transposed = np.swapaxes(values, -1, -2)
-        scale = np.abs(values).max(axis=(-1, -2))
-        is_symmetric = np.abs(values - transposed).max(axis=(-1, -2)) <= SIMPLEX_ROUNDING * scale
-        return is_symmetric & (np.linalg.eigvalsh(0.5 * (values + transposed))[..., 0] > 0)
+        """Return which rows add up to zero, to the digits of a text file."""
+        inside: NDArray[np.bool_] = np.abs(values.sum(axis=-1)) <= SIMPLEX_ROUNDING * np.abs(values).sum(axis=-1)
+        return inside
 
     def unconstrain(self, values: Array) -> Array:
-        """Return the Cholesky factor row by row, its diagonal as logarithms."""
-        factor: Array = np.linalg.cholesky(0.5 * (values + np.swapaxes(values, -1, -2))).astype(np.float64)
-        rows, columns = np.tril_indices(values.shape[-1])
-        entries = factor[..., rows, columns]
-        entries[..., rows == columns] = np.log(entries[..., rows == columns])
-        return entries.reshape(len(values), -1)
+        """Return all entries but the last ones."""
+        return values[..., :-1].reshape(len(values), -1)
 
     def constrain(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
-        """Return L L^T."""
-        size = shape[-1]
-        rows, columns = np.tril_indices(size)
-        entries = coordinates.reshape(*(len(coordinates), prod(shape[:-2])), len(rows)).copy()
-        entries[..., rows == columns] = np.exp(entries[..., rows == columns])
-        factor = np.zeros((*entries.shape[:-1], size, size))
-        factor[..., rows, columns] = entries
-        return (factor @ np.swapaxes(factor, -1, -2)).reshape(-1, *shape)
+        """Return the entries, the last one less the sum of the others."""
+        rows = coordinates.reshape(len(coordinates), *shape[:-1], shape[-1] - 1)
+        return np.concatenate([rows, -rows.sum(axis=-1, keepdims=True)], axis=-1)
 
     def log_jacobian(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
-        """Return sum_i (D - i + 2) u_ii: of S = L L^T it is L_ii^(D - i + 1) 2^D, and of L_ii = exp u_ii it is L_ii."""
-        return coordinates @ self._powers(shape)
-
-    def _powers(self, shape: tuple[int, ...]) -> Array:
-        rows, columns = np.tril_indices(shape[-1])
-        powers = np.where(rows == columns, shape[-1] + 1.0 - rows, 0.0)  # rows count from 0
-        return np.tile(powers, prod(shape[:-2]))
+        """Return zeros: the map is linear."""
+        return np.zeros(len(coordinates))
 
     def jacobian_derivatives(self, coordinates: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return the powers of the diagonal, and zeros."""
-        return self._powers(shape), np.zeros((len(coordinates), len(coordinates)))
+        """Return zeros."""
+        return np.zeros(len(coordinates)), np.zeros((len(coordinates), len(coordinates)))
 
     def coordinate_names(self, names: Sequence[str], shape: tuple[int, ...]) -> list[str]:
-        """Return the names of the entries of the lower triangles."""
-        rows, columns = np.tril_indices(shape[-1])
-        matrices = np.reshape(np.array(names, dtype=object), (-1, *shape[-2:]))
-        return [f"chol {name}" for matrix in matrices for name in matrix[rows, columns]]
-
-
-NAMES = "real, positive, unit_interval, (lower, a), (upper, b), (interval, a, b), simplex, ordered, covariance"
-"""What there is, for messages."""
-
-_PLAIN: dict[str, Constraint] = {
-    "real": Real(),
-    "positive": Bound(),
-    "unit_interval": Interval(),
-    "simplex": Simplex(),
-    "ordered": Ordered(),
-    "covariance": Covariance(),
-}
-
-
-def as_constraint(stated: Any, variable: str) -> Constraint:
-    """Return a constraint of its name, or of its name with bounds.
-
-    Raises
-    ------
-    OptionError
-        For one that there is not.
-
-    Examples
-    --------
-    >>> as_constraint(["interval", 0, 2], "p")
-    Interval(low=0.0, high=2.0)
-    """
-    if isinstance(stated, Constraint):
-        return stated
-    if isinstance(stated, str) and stated in _PLAIN:
-        return _PLAIN[stated]
-    try:
-        name, *bounds = stated
-        numbers = [float(bound) for bound in bounds]
-        is_valid = not isinstance(stated, str) and all(np.isfinite(numbers))
-        if is_valid and name in ("lower", "upper") and len(numbers) == 1:
-            return Bound(numbers[0], 1 if name == "lower" else -1)
-        if is_valid and name == "interval" and len(numbers) == 2 and numbers[0] < numbers[1]:
-            return Interval(*numbers)
-    except (TypeError, ValueError):
-        pass
-    raise OptionError(
-        "constraints",
-        f"of {variable}: found {stated!r:.80}{suggestion(stated, NAMES.split(', '))}, expected one of {NAMES}",
-    )
-
-
-def is_shaped(constraint: Constraint, shape: tuple[int, ...]) -> bool:
-    """Return whether a variable of this shape can have the constraint."""
-    if constraint.event_dims > len(shape):
-        return False
-    if isinstance(constraint, Covariance):
-        return shape[-1] == shape[-2]
-    return not isinstance(constraint, Simplex) or shape[-1] > 1
+        """Return the names of all but the last entry of every vector."""
+        return list(np.reshape(np.array(names, dtype=object), (-1, shape[-1]))[:, :-1].ravel())

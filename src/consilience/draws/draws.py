@@ -19,9 +19,11 @@ from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.frames import Tabular
 from consilience.drawing.words import format_count
 from consilience.draws.cmdstan import read_cmdstan
-from consilience.draws.constraints import Constraint, Real, as_constraint, is_shaped
+from consilience.draws.constraint_table import as_constraint, is_shaped
+from consilience.draws.constraints import Constraint, Real
 from consilience.draws.containers import read_container
 from consilience.draws.priors import CommonFactor, Term, as_prior, law_problem
+from consilience.draws.tied_entries import TiedEntries
 from consilience.errors import InputError, OptionError, Problem
 
 LEVEL = 0.9
@@ -43,7 +45,10 @@ class Draws(Displayed, Tabular):
         and is to be divided out. Default: not stated.
     constraints : mapping of str to constraint, optional
         Where variables lie: "positive", "unit_interval", ("lower", a), ("upper", b), ("interval", a, b), "simplex",
-        "ordered" or "covariance". They are combined on the unconstrained scale. Default: real.
+        "ordered", "sum_to_zero", "covariance", "correlation", "cholesky_covariance" or "cholesky_correlation". They are
+        combined on the unconstrained scale. Default: where ``fuse`` finds in all draws of all sites that a variable is
+        a matrix of such a kind, a simplex, or sums to zero, that; else real. Entries that are constant in all draws, or
+        copies of others, are carried over.
     only : sequence of str, optional
         Variables to combine, where others are functions of them: transformed parameters and generated quantities, which
         are dropped. Default: all.
@@ -326,6 +331,16 @@ class Draws(Displayed, Tabular):
             entry
             for name, values in self.variables.items()
             for entry in self.constraints[name].coordinate_names(self.entry_names(name), values.shape[2:])
+        )
+
+    @property
+    def constant_names(self) -> tuple[str, ...]:
+        """Names of the entries that are no parameters, since all draws have one value there."""
+        return tuple(
+            self.entry_names(name)[entry]
+            for name, constraint in self.constraints.items()
+            if isinstance(constraint, TiedEntries)
+            for entry in constraint.fixed
         )
 
     def parts(self) -> Iterator[tuple[str, slice, tuple[int, ...], Constraint]]:

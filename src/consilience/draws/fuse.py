@@ -76,6 +76,8 @@ def _fuse_described(
         "overlap": _overlap(stack),
         **combined.details,
     }
+    if constants := stack.sites[0].constant_names:
+        details["constant_entries"] = list(constants)
     relabellings = [site.relabelling for site in described if site.relabelling is not None]
     if relabellings:
         details["relabelling"] = {

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
-from consilience.core.inputs import NamedInput, files_given_twice, in_order, too_few_models
+from consilience.core.inputs import NamedInput, files_given_twice, in_order, refuse_other_kind, too_few_models
 from consilience.draws.checking import chain_problems, disagreements, shared_chains, value_problems
 from consilience.draws.draws import Draws, as_draws
 from consilience.draws.files import DRAWS_FILES, FORMAT
 from consilience.draws.fusion import DrawsFusion
 from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.relabel import Relabelling, relabel_sites
+from consilience.draws.structure import with_structures, with_tied_entries
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 
 
@@ -60,11 +61,41 @@ def describe_inputs(
     n_observations : mapping, sequence or None
         Number of observations of each site, in the order of the inputs.
     """
-    described: list[DescribedDraws] = []
-    problems = too_few_models(len(inputs))
     numbers = in_order(n_observations, [one.name for one in inputs], "n_observations")
     if numbers is not None and (isinstance(numbers, str) or len(numbers) != len(inputs)):
         raise OptionError("n_observations", f"expected {len(inputs)} numbers, one for each, found {numbers!r:.80}")
+    described, problems = _read(inputs, method, numbers)
+    problems = [*too_few_models(len(inputs)), *problems]
+    digests = [site.digest for site in described if site.digest is not None]
+    if len(set(digests)) < len(digests):
+        problems += files_given_twice(inputs)
+    problems += counted_twice(described)
+    if method.multiplies:
+        problems += shared_chains([(site.label, site.draws) for site in described])
+    if not described:
+        return described, problems
+    labels = [site.label for site in described]
+    recognised, found = with_structures([site.draws for site in described], labels)
+    described, problems = _with_draws(described, recognised), [*problems, *found]
+    problems += disagreements([(site.label, site.draws) for site in described])
+    if problems:
+        return described, problems
+    described = _alike(described)
+    tied, problems = with_tied_entries([site.draws for site in described], labels)
+    if problems:
+        return described, problems
+    described = _with_draws(described, tied)
+    if not method.allow_divergent:
+        problems += [problem.about(site.label) for site in described for problem in chain_problems(site.draws)]
+    return described, problems
+
+
+def _read(
+    inputs: Sequence[NamedInput], method: DrawsMethod, numbers: Sequence[float] | None
+) -> tuple[list[DescribedDraws], list[Problem]]:
+    """Return the draws of all inputs that can be read, sorted by name, and what is wrong with each other one."""
+    described: list[DescribedDraws] = []
+    problems: list[Problem] = []
     files = [one.file for one in inputs if one.file is not None and one.format == FORMAT]
     contents = iter(DRAWS_FILES.read_many(files))
     for place, one in enumerate(inputs):
@@ -79,8 +110,8 @@ def describe_inputs(
                 draws, digest = content[0], one.file.sha256
                 ancestors = ancestors_of(content[1])
             elif one.file is not None:
-                called = "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
-                raise InputError("", f"is no draws file but {called}", "fuse files of one kind", "E-TYPE")
+                is_read = False
+                refuse_other_kind(one, "draws file")
             else:
                 draws = one.model.draws if isinstance(one.model, DrawsFusion) else as_draws(one.model)
             content_digest = draws.digest
@@ -97,19 +128,12 @@ def describe_inputs(
         except (InputError, UnsupportedError) as error:
             problems += [problem.about(one.label) if is_read else problem for problem in error.problems]
     described.sort(key=lambda site: site.name)
-    digests = [site.digest for site in described if site.digest is not None]
-    if len(set(digests)) < len(digests):
-        problems += files_given_twice(inputs)
-    problems += counted_twice(described)
-    if method.multiplies:
-        problems += shared_chains([(site.label, site.draws) for site in described])
-    problems += disagreements([(site.label, site.draws) for site in described])
-    if problems or not described:
-        return described, problems
-    described = _alike(described)
-    if not method.allow_divergent:
-        problems += [problem.about(site.label) for site in described for problem in chain_problems(site.draws)]
     return described, problems
+
+
+def _with_draws(described: Sequence[DescribedDraws], draws: Sequence[Draws]) -> list[DescribedDraws]:
+    """Return sites with other draws."""
+    return [replace(site, draws=own) for site, own in zip(described, draws, strict=True)]
 
 
 def _alike(described: Sequence[DescribedDraws]) -> list[DescribedDraws]:
@@ -122,7 +146,7 @@ def _alike(described: Sequence[DescribedDraws]) -> list[DescribedDraws]:
         for site in described
     ]
     if not sites[0].exchangeable:
-        return [replace(site, draws=draws) for site, draws in zip(described, sites, strict=True)]
+        return _with_draws(described, sites)
     relabelled, relabellings = relabel_sites(sites)
     return [
         replace(site, draws=draws, relabelling=one)

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.draws.constraints import Bound, Covariance, Interval, Ordered, Simplex
+from consilience.draws.constraints import Bound, Interval, Ordered, Simplex
 from consilience.draws.containers import other_groups, to_container
 from consilience.draws.draws import Draws, as_draws
+from consilience.draws.matrix_constraints import MatrixConstraint
 from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.assignment import assign_blocks
 
@@ -177,12 +178,10 @@ def component_features(draws: Draws, names: Sequence[str]) -> Array:
             raise InputError(name, f"has values outside of its constraint, {constraint.name}", code="E-NUMBER")
         shape = values.shape[3:]  # of one component
         flat = values.reshape(-1, *shape)
-        if isinstance(constraint, Bound | Interval):
+        if isinstance(constraint, Bound | Interval | MatrixConstraint):
             features = constraint.unconstrain(flat)
         elif isinstance(constraint, Simplex):
             features = np.log(flat).reshape(len(flat), -1)
-        elif isinstance(constraint, Covariance):
-            features = constraint.unconstrain(flat)
         else:
             features = flat.reshape(len(flat), -1)
         columns.append(features.reshape(*values.shape[:3], -1))

@@ -17,6 +17,7 @@ from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.methods.hierarchical import HierarchicalDraws
 from consilience.draws.methods.wasp import WASP
 from consilience.draws.subposteriors import Subposteriors
+from consilience.draws.tied_entries import TiedEntries
 
 SIGNIFICANCE = 0.05
 """p-value of Q below which sites differ, as in a meta-analysis."""
@@ -75,6 +76,8 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
     if code == "fine" and against:
         code = "doubtful"
     parameters = format_count(stack.n_coordinates, "parameter")
+    if n_constant := len(stack.sites[0].constant_names):
+        parameters += f" (beside {format_count(n_constant, 'constant')})"
     text = f"{stack.n_sites} subposteriors of {parameters} combined by {chosen}"
     candidates: dict[str, float] = {}
     if isinstance(method, DrawsAuto):
@@ -221,12 +224,13 @@ def _chain_notes(stack: Subposteriors) -> dict[str, str]:
 def _shape_notes(stack: Subposteriors) -> dict[str, str]:
     """Return variables that are positive everywhere, near zero, and combined as real."""
     near = []
-    for name, _, _, constraint in stack.sites[0].parts():
-        if not isinstance(constraint, Real):
+    for name, _, shape, constraint in stack.sites[0].parts():
+        inner = constraint.inner if isinstance(constraint, TiedEntries) else constraint
+        if not isinstance(inner, Real) or not constraint.n_coordinates(shape):
             continue
-        values = [site.variables[name] for site in stack.sites]
+        values = [constraint.unconstrain(site.variables[name].reshape(-1, *shape)) for site in stack.sites]
         is_positive = all(np.all(one > 0) for one in values)
-        if is_positive and any(np.any(one.mean(axis=(0, 1)) < NEAR_BOUND * one.std(axis=(0, 1))) for one in values):
+        if is_positive and any(np.any(one.mean(axis=0) < NEAR_BOUND * one.std(axis=0)) for one in values):
             near.append(name)
     if not near:
         return {}

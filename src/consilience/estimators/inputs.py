@@ -10,7 +10,13 @@ from typing import Any
 
 from consilience.catalogue import said_once
 from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
-from consilience.core.inputs import NamedInput, files_given_twice, name_inputs, too_few_models
+from consilience.core.inputs import (
+    NamedInput,
+    files_given_twice,
+    name_inputs,
+    refuse_other_kind,
+    too_few_models,
+)
 from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.describe import describe_all, is_estimator, withhold
@@ -94,9 +100,7 @@ def describe_inputs(
                 ancestors = ancestors_of(content[1])
             elif one.file is not None:
                 is_read = False
-                one.file.header()  # which says why, where it cannot be read
-                is_read = True
-                raise InputError("", f"is no statistics file but {_called(one)}", "fuse files of one kind", "E-TYPE")
+                refuse_other_kind(one, "statistics file")
             else:
                 statistics, digest = statistics_of(one.model), None
                 ancestors = ancestors_of(one.model.record if isinstance(one.model, EstimatorFusion) else None)
@@ -133,11 +137,6 @@ def _given_twice(described: Sequence[DescribedEstimator]) -> list[Problem]:
             text = f"{what} {other.label}: the same rows would count twice"
             problems.append(Problem(site.label, text, "give every site once", "E-TWICE"))
     return problems
-
-
-def _called(one: NamedInput) -> str:
-    """Return what a file of another kind is called."""
-    return "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
 
 
 def statistics_of(model: Any) -> Statistics:

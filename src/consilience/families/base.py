@@ -20,7 +20,7 @@ To add a family, write one file with a frozen dataclass that gives the abstract 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
@@ -29,6 +29,7 @@ import numpy as np
 from consilience.checks import Array, Labels, as_rows, as_weights
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.families.chunks import CHUNK_BYTES, row_chunks
+from consilience.families.offsets import far_components
 
 if TYPE_CHECKING:
     from consilience.families.evidence import EvidenceFamily
@@ -94,6 +95,13 @@ class Family(ABC):
     @abstractmethod
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Return (row, what is wrong) for every finite row of `eta` outside the domain."""
+
+    def offsets(self, eta: Array) -> tuple[Array, Array] | None:
+        """Return means and their squared distances from zero in units of the width, both (n, D); see ``offsets``.
+
+        Of families whose natural parameters hold second moments about zero; None of others, and where no width is lost.
+        """
+        return None
 
     @abstractmethod
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
@@ -171,13 +179,22 @@ class Family(ABC):
         return sorted(problems)
 
     @final
-    def member_problems(self, natural: Array, prior: Array | None = None) -> list[str]:
-        """Return what keeps arrays from being the components (n, P) of a model and their prior (P,), a line each."""
+    def member_problems(
+        self, natural: Array, prior: Array | None = None, columns: Sequence[str] | None = None
+    ) -> list[str]:
+        """Return what keeps arrays from being the components (n, P) of a model and their prior (P,), a line each.
+
+        Members of which float64 does not keep the width are among it; `columns` are the names of the data's columns.
+        """
         if natural.ndim != 2 or natural.shape[1] != self.size:
             return [f"natural parameters of {self} must be (n, {self.size}), found {natural.shape}"]
         if len(natural) == 0:
             return ["the model has no components"]
-        problems = [f"component {row} {text}" for row, text in self.check(natural)]
+        with np.errstate(all="ignore"):  # of rows that are no members
+            offsets = self.offsets(natural)
+        far, lines = (set[int](), []) if offsets is None else far_components(*offsets, columns)
+        problems: list[str] = [*lines]
+        problems += [f"component {row} {text}" for row, text in self.check(natural) if row not in far]
         if prior is not None and prior.shape != (self.size,):
             problems.append(f"prior must be ({self.size},), found {prior.shape}")
         elif prior is not None and not np.all(np.isfinite(prior)):

@@ -26,6 +26,7 @@ from consilience.checks import Array, as_rows, as_vector, as_weights
 from consilience.families.base import Draws, Parameters
 from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.linalg import diagonal_of, isotropic_square
+from consilience.families.offsets import is_cancelled
 from consilience.families.random_effects import (
     CopyGroups,
     CovarianceDispersion,
@@ -248,6 +249,16 @@ class _NormalGammaFamily(RandomEffectsFamily):
         has_means = np.flatnonzero(kappa > 0)  # without a positive kappa there is no mean to take off the rates
         bad = has_means[(self.standard(eta[has_means])[3] <= 0).any(axis=1)]
         return problems + [(int(i), "has a rate that is not positive") for i in bad]
+
+    def offsets(self, eta: Array) -> tuple[Array, Array] | None:
+        """Return m and kappa m^2 / (2 b), both (n, D), 0 where b is not small beside it; None where none is."""
+        second, squares = -eta[:, self.dim + 1 : -1], self._sum_by_rate(eta[:, : self.dim] ** 2)
+        if not np.any(is_lost := is_cancelled(second, second + 0.25 * squares / eta[:, self.dim, None])):
+            return None  # which is quick, and nearly always the answer
+        mean, kappa, _, rate = self.standard(eta)
+        left = self._repeat_by_rate(np.where(is_lost, np.maximum(rate, 0.0), np.inf))
+        with np.errstate(divide="ignore"):
+            return mean, 0.5 * kappa[:, None] * mean**2 / left
 
     def _draw(self, eta: Array, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return draws of mean (size, n, D) and precision (size, n, R)."""

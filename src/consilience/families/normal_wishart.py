@@ -39,6 +39,7 @@ from consilience.families.linalg import (
     not_positive_definite,
     unflatten,
 )
+from consilience.families.offsets import is_cancelled, squared_offsets
 from consilience.families.random_effects import (
     CopyGroups,
     CovarianceDispersion,
@@ -391,6 +392,15 @@ class NormalWishart(RandomEffectsFamily):
         inverse_scale = self.standard(eta[has_means])[2]
         problems_of_scale = not_positive_definite(inverse_scale, "scale matrix")
         return problems + [(int(has_means[i]), text) for i, text in problems_of_scale]
+
+    def offsets(self, eta: Array) -> tuple[Array, Array] | None:
+        """Return m and kappa m^2 [W]_dd, both (n, D); None where no W^-1 is small beside kappa m m^T."""
+        linear, diagonal = eta[:, : self.dim], -2.0 * eta[:, self.dim + 1 : -1 : self.dim + 1]
+        if not np.any(is_cancelled(diagonal, diagonal + 0.5 * linear**2 / eta[:, self.dim, None])):
+            return None  # which is quick, and nearly always the answer
+        mean, kappa, inverse_scale, _ = self.standard(eta)
+        second = -2.0 * unflatten(eta[:, self.dim + 1 : -1], self.dim)
+        return mean, squared_offsets(linear, kappa, second, inverse_scale)
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return ``mean`` (size, n, D) and ``precision`` (size, n, D, D), by Bartlett's decomposition."""

@@ -186,6 +186,19 @@ class Product(EvidenceFamily):
             for row, text in family.faults(columns)
         ]
 
+    def offsets(self, eta: Array) -> tuple[Array, Array] | None:
+        """Return those of the blocks that are Gaussians side by side; None where no block has a width that is lost."""
+        blocks = [(family, columns, family.offsets(columns)) for _, family, columns in self._iterate_blocks(eta)]
+        if all(offsets is None for *_, offsets in blocks):
+            return None
+        parts: list[tuple[Array, Array]] = []
+        for family, columns, offsets in blocks:
+            if offsets is not None:
+                parts.append(offsets)
+            elif (gaussians := family.plug_in(columns)) is not None:
+                parts.append((gaussians[0], np.zeros_like(gaussians[0])))
+        return np.concatenate([means for means, _ in parts], axis=1), np.concatenate([one for _, one in parts], axis=1)
+
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return each block's draws under its name."""
         return {name: family.sample(columns, size, rng) for name, family, columns in self._iterate_blocks(eta)}

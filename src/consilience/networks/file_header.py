@@ -24,6 +24,8 @@ FORMAT_VERSION = 1
 REMEDY = "write it with consilience.save or safetensors.torch.save_file"
 _NETWORK, _POSTERIOR, _FISHER = "consilience-network", "consilience-posterior", "consilience-fisher"
 _BAYESIAN, _DESCRIPTION = "consilience-bayesian", "consilience-description"
+_OURS = "consilience-"
+"""Start of the format that a document of this library states."""
 
 
 class NetworkHeader(StrictModel):
@@ -120,6 +122,9 @@ def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:
         raise FileFormatError(
             file, "is a Bayesian network, expected a network or a checkpoint", "fuse it with other Bayesian networks"
         )
+    if str(stated_format).startswith(_OURS) and stated_format != _NETWORK:
+        text = f"is of format {stated_format!r:.60}, expected a network or a checkpoint"
+        raise FileFormatError(file, text, "fuse files of one kind: consilience.save writes a network's")
     if stated_format == _NETWORK:
         check_version(file.label, document, FORMAT_VERSION)
     return validate_document(file.label, NetworkHeader, document)

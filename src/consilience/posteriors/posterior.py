@@ -385,7 +385,7 @@ class Posterior(Displayed, Plotted, Tabular):
 
     def _problems(self) -> list[str]:
         """Return everything that is wrong with the fields, a line each."""
-        problems = self.family.member_problems(self.natural, self.prior)
+        problems = self.family.member_problems(self.natural, self.prior, self.features.names)
         if problems and (self.natural.ndim != 2 or self.natural.size == 0 or self.natural.shape[1] != self.family.size):
             return problems  # of such arrays nothing more can be said
         for name in ("counts", "weights"):

@@ -44,6 +44,12 @@ def fused_of_two():
     return "fused.safetensors"
 
 
+def normal_at(place):
+    """Return a mixture of one component of two columns, of which the second is far from zero."""
+    table = np.random.default_rng(0).normal(size=(300, 2)) + np.array([0.0, place])
+    return GaussianMixture(1, random_state=0).fit(table)
+
+
 def power_pipeline():
     """Return a Pipeline whose first step cannot be undone from what is known of it."""
     return make_pipeline(PowerTransformer(), BayesianGaussianMixture(n_components=2, random_state=0)).fit(rows())
@@ -57,6 +63,9 @@ MODELS = by_fuse_and_check({
     "a set": lambda: ({"a", "b"}, {}),
     "a number": lambda: (5, {}),
     "a generator": lambda: ((one for one in pair()), {}),
+    "mixtures of timestamps": lambda: (
+        [normal_at(1.7e9), normal_at(1.7e9 + 10.0)], {"n_observations": [300, 300]},
+    ),
     "one posterior alone": lambda: (normal(), {}),
     "an unknown class": lambda: ([normal(), object()], {}),
     "two unknown classes": lambda: ([object(), 5], {}),

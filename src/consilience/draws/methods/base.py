@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from consilience.checks import Array, is_count
+import numpy as np
+
+from consilience.checks import Array, Labels, is_count
 from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress
 from consilience.draws.subposteriors import MIN_DRAWS_PER_COORDINATE, Subposteriors
@@ -153,7 +155,7 @@ class DrawsMethod(Options, ABC):
                 stack.names[number],
                 f"has variables that are functions of each other ({stack.called(places)}), so that their covariance is"
                 " singular",
-                "name the parameters alone with only=(...); transformed parameters and generated quantities follow",
+                _without_functions(stack, places),
                 "E-NUMBER",
             )
             for number, places in stack.singular_sites().items()
@@ -178,6 +180,14 @@ class DrawsMethod(Options, ABC):
     @abstractmethod
     def combine(self, stack: Subposteriors, rng: Any, progress: Progress) -> CombinedDraws:
         """Return draws of the full posterior."""
+
+
+def _without_functions(stack: Subposteriors, places: Labels) -> str:
+    """Return how to leave out coordinates that are functions of others."""
+    names = [name for name, part, *_ in stack.sites[0].parts() if np.any((places >= part.start) & (places < part.stop))]
+    if len(names) > 1:
+        return "name the parameters alone with only=(...); transformed parameters and generated quantities follow"
+    return f"give the entries of {names[0]} that are parameters as variables of their own, by name; the others follow"
 
 
 def _some(names: Sequence[str], limit: int = 5) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from consilience.checks import Array
-from consilience.draws.constraints import as_constraint
+from consilience.draws.constraint_table import as_constraint
 from consilience.draws.fusion import DrawsFusion
 from consilience.draws.importance import N_POINTS, Points, Proposal, WeightedPoints, start_proposal
 from consilience.draws.methods import make_draws_method
