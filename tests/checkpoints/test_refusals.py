@@ -160,7 +160,7 @@ def test_quantised_weights_are_refused(tmp_path):
         "q.weight": torch.zeros(4, 4, dtype=torch.float8_e4m3fn), "q.weight_scale_inv": torch.ones(1, 1)
     }  # fmt: skip
     model = write(tmp_path / "a", state)
-    refused(tmp_path, [model, model], r"q\.weight: quantised with scales of its own")
+    refused(tmp_path, [model, model], r"is quantised with scales of its own \(q\.weight\): packed numbers have no mean")
 
 
 def test_types_that_nothing_here_calculates_with_are_named(tmp_path):

@@ -118,7 +118,7 @@ def test_a_description_is_no_network(data, command):
         f"consilience: {DESCRIBED[0]}: is the description of a network; give the networks too [E-NEEDED]"
     ]
     done = command("evaluate", DESCRIBED[0], SITES[1], "--data", "0.npz", *MODULE)
-    assert "is a description, expected the network that it is of" in done.err
+    assert "is a description, expected a network or a checkpoint; give the network that it is of" in done.err
 
 
 def test_inspect_says_what_counts_of_tokens_by_class_tell_of_people(folder, command):
