@@ -215,7 +215,7 @@ def unreadable(path: object, error: OSError) -> Problem:
     """Return why a file cannot be read; for one that is missing, which file beside it was probably meant."""
     text = f"cannot be read: {error.strerror or error}"
     if not isinstance(error, FileNotFoundError):
-        return Problem(path, text)
+        return Problem(path, text, "give a file in it" if isinstance(error, IsADirectoryError) else "")
     place = Path(str(path))
     try:  # by stems: what follows the last dot is alike in most folders
         siblings = {one.stem: one for one in islice(place.parent.iterdir(), _MAX_SIBLINGS)}

@@ -170,6 +170,96 @@ def test_modules_trained_as_a_whole_are_averaged_over_those_that_have_them(tmp_p
         cs.merge([first, second], tmp_path / "sum", "task_arithmetic")
 
 
+BIASES = {
+    "lora_only": [f"{PREFIX}{module}.base_layer.bias" for module in SIZES],
+    "all": [*(f"{PREFIX}{module}.base_layer.bias" for module in SIZES), f"{PREFIX}model.norm.bias"],
+}
+"""Names under which peft saves biases that it trained, by the setting `bias` (`_get_learnable_bias_state_dict`)."""
+
+
+def with_biases(seed, setting, dtype=torch.float32):
+    draw = torch.Generator().manual_seed(100 + seed)
+    return factors(seed) | {name: torch.randn(12, generator=draw).to(dtype) for name in BIASES[setting]}
+
+
+@pytest.mark.parametrize("weights", [None, [3, 1], [1, 0]])
+@pytest.mark.parametrize("setting", BIASES)
+def test_biases_that_peft_trained_are_averaged_as_modules_trained_as_a_whole(tmp_path, setting, weights):
+    made = [with_biases(seed, setting) for seed in range(2)]
+    models = [write_adapter(tmp_path / name, one, bias=setting) for name, one in zip("ab", made, strict=True)]
+    done = cs.merge(models, tmp_path / "out", weights=weights)
+    stored = load_file(done.output / "adapter_model.safetensors")
+    shares = [weight / sum(weights or [1, 1]) for weight in weights or [1, 1]]
+    for name in BIASES[setting]:
+        torch.testing.assert_close(stored[name], shares[0] * made[0][name] + shares[1] * made[1][name])
+    assert config_of(done.output)["bias"] == setting
+    assert not done.notes
+    with pytest.raises(cs.InputError, match="trained as a whole, and a sum of changes needs their base"):
+        cs.merge(models, tmp_path / "sum", "task_arithmetic")
+
+
+@pytest.mark.parametrize(("first", "second"), [("all", "none"), ("none", "lora_only"), ("all", "lora_only")])
+def test_adapters_that_trained_other_biases_are_refused_in_one_line_with_the_reason(tmp_path, first, second):
+    models = [
+        write_adapter(tmp_path / name, with_biases(seed, setting) if setting in BIASES else factors(seed), bias=setting)
+        for seed, (name, setting) in enumerate((("a", first), ("b", second)))
+    ]
+    with pytest.raises(cs.InputError, match=f"b: bias is '{second}', in .*a '{first}': trained biases") as refused:
+        cs.merge(models, tmp_path / "out")
+    assert len(refused.value.problems) == 1
+
+
+def test_a_configuration_without_bias_trains_none(tmp_path):
+    models = [write_adapter(tmp_path / "a", factors(0), bias=None), write_adapter(tmp_path / "b", factors(1))]
+    assert cs.merge(models, tmp_path / "out").digests
+
+
+def test_a_bias_of_the_base_that_was_not_trained_must_be_the_same(tmp_path):
+    bias = BIASES["lora_only"][0]
+    models = [write_adapter(tmp_path / name, factors(seed) | {bias: torch.full((12,), float(seed))})
+              for seed, name in enumerate("ab")]  # fmt: skip
+    with pytest.raises(cs.InputError, match=r"base_layer\.bias is another than in .*a, so the bases differ"):
+        cs.merge(models, tmp_path / "out")
+
+
+def with_factor_biases(seed, modules=SIZES):
+    draw = torch.Generator().manual_seed(200 + seed)
+    return factors(seed, modules=modules) | {
+        f"{PREFIX}{module}.lora_B.bias": torch.randn(SIZES[module][0], generator=draw) for module in modules
+    }
+
+
+def factor_biases(folder):
+    """Return s b by module, what an adapter adds to the answers of each."""
+    config, stored = config_of(folder), load_file(Path(folder) / "adapter_model.safetensors")
+    assert all(parts <= set(stored) for parts in ({f"{PREFIX}{module}.lora_A.weight"} for module in SIZES))
+    scale = config["lora_alpha"] / config["r"]
+    biases = {module: stored.get(f"{PREFIX}{module}.lora_B.bias") for module in SIZES}
+    return {module: 0.0 if bias is None else scale * bias for module, bias in biases.items()}
+
+
+@pytest.mark.parametrize("second", ["all modules", "some modules", "none"])
+def test_biases_of_the_factors_are_averaged_with_their_scales_and_count_as_zero_where_there_are_none(tmp_path, second):
+    one = write_adapter(tmp_path / "a", with_factor_biases(0), lora_bias=True, lora_alpha=2)
+    made = {"all modules": with_factor_biases(1), "none": factors(1),
+            "some modules": factors(1) | with_factor_biases(1, list(SIZES)[:1])}[second]  # fmt: skip
+    two = write_adapter(tmp_path / "b", made, lora_bias=second != "none")
+    done = cs.merge([two, one] if second == "none" else [one, two], tmp_path / "out")
+    merged, a, b = map(factor_biases, (done.output, one, two))
+    for module in SIZES:
+        torch.testing.assert_close(merged[module], (a[module] + b[module]) / 2)
+    assert config_of(done.output)["lora_bias"] is True
+
+
+def test_a_bias_of_a_factor_that_has_another_shape_is_named(tmp_path):
+    short = with_factor_biases(0) | {f"{PREFIX}model.layers.0.q_proj.lora_B.bias": torch.zeros(5)}
+    models = [write_adapter(tmp_path / name, one, lora_bias=True) for name, one in (("a", short), ("b", factors(1)))]
+    with pytest.raises(
+        cs.InputError, match=r"a: model\.layers\.0\.q_proj has a bias \[5\] of factor B, expected \[12\]"
+    ):
+        cs.merge(models, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -160,7 +160,33 @@ def test_quantised_weights_are_refused(tmp_path):
         "q.weight": torch.zeros(4, 4, dtype=torch.float8_e4m3fn), "q.weight_scale_inv": torch.ones(1, 1)
     }  # fmt: skip
     model = write(tmp_path / "a", state)
-    refused(tmp_path, [model, model], r"q\.weight: quantised with scales of its own")
+    refused(tmp_path, [model, model], r"is quantised with scales of its own \(q\.weight\): packed numbers have no mean")
+
+
+FOLDERS = {
+    "nothing": ({}, "has no model.safetensors and no model.safetensors.index.json; save it"),
+    "a pickle": ({"pytorch_model.bin": b"\x80"}, r"has only pickles \(pytorch_model\.bin\), which are never loaded"),
+    "GGUF alone": ({"m.gguf": b"GGUF"}, r"no model\.safetensors; m\.gguf is a GGUF file.*gguf_file='m\.gguf'"),
+    "Flax alone": ({"flax_model.msgpack": b"\x81"}, "flax_model.msgpack is a msgpack file of Flax; convert it once"),
+    "Keras alone": ({"tf_model.h5": b"\x89HDF"}, "tf_model.h5 is a file of Keras"),
+    "one part of two": ({"model-00001-of-00002.safetensors": None}, "has 1 of the 2 parts of a checkpoint, and no"),
+    "parts without an index": ({f"model-0000{i}-of-00002.safetensors": None for i in (1, 2)}, "has 2 of the 2 parts"),
+    "an empty file": ({"model.safetensors": b""}, "model.safetensors: is empty"),
+    "a pointer": ({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\n"}, "a pointer of Git LFS"),
+    "a truncated file": ({"model.safetensors": b"\x99\0\0\0\0\0\0\0{"}, "is truncated or not a safetensors file"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_without_weights_are_named_for_what_they_have(tmp_path, name):
+    files, message = FOLDERS[name]
+    (tmp_path / "a").mkdir()
+    for file, content in files.items():
+        if content is None:
+            save_file({"w": torch.ones(2)}, tmp_path / "a" / file)
+        else:
+            (tmp_path / "a" / file).write_bytes(content)
+    refused(tmp_path, [tmp_path / "a"] * 2, message)
 
 
 def test_types_that_nothing_here_calculates_with_are_named(tmp_path):

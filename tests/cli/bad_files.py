@@ -134,7 +134,7 @@ VARIANTS = {
     "truncated-end": (GOOD[:-1], NOT_SAFETENSORS),
     "trailing-bytes": (GOOD + b"more", NOT_SAFETENSORS),
     "pickle-in-text": (pickle.dumps({"a": 1}, protocol=0), NOT_SAFETENSORS),
-    "zip": (archive(), "is a pickle or zip archive"),
+    "zip": (archive(), "is a zip archive of NumPy arrays"),
     "header-is-huge": (struct.pack("<Q", 2**63) + GOOD[8:], NOT_SAFETENSORS),
     "header-is-longer-than-file": (struct.pack("<Q", 90_000_000) + GOOD[8:], NOT_SAFETENSORS),
     "header-is-a-list": (raw([1, 2]), NOT_SAFETENSORS),

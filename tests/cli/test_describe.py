@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import consilience as cs
 from tests.cli.some_nets import MODULE, SITES, TRACED
@@ -118,7 +119,30 @@ def test_a_description_is_no_network(data, command):
         f"consilience: {DESCRIBED[0]}: is the description of a network; give the networks too [E-NEEDED]"
     ]
     done = command("evaluate", DESCRIBED[0], SITES[1], "--data", "0.npz", *MODULE)
-    assert "is a description, expected the network that it is of" in done.err
+    assert "is a description, expected a network or a checkpoint; give the network that it is of" in done.err
+
+
+COMMANDS = {
+    "describe": ("describe", "a.pt", *MODULE, "--data", "0.npz"),
+    "inspect": ("inspect", "a.pt"),
+    "evaluate": ("evaluate", "a.pt", SITES[0], "--data", "0.npz", *MODULE),
+    "fuse": ("fuse", "a.pt", SITES[0], "-o", "fused", *MODULE, "--example", "1,6"),
+    "check": ("check", "a.pt", SITES[0], *MODULE, "--example", "1,6"),
+    "merge": ("merge", "a.pt", SITES[0], "-o", "merged"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_file_of_torch_gets_the_two_lines_that_convert_it_from_every_command(data, command, name):
+    torch.save({"epoch": 1, "state_dict": torch.nn.Linear(6, 2).state_dict()}, "a.pt")
+    done = command(*COMMANDS[name])
+    assert done.code == 1
+    text, _, remedy = done.complaints()[0].partition("; ")
+    assert (
+        text == "a.pt: is a training checkpoint of torch (weights under 'state_dict'), a pickle, which is never loaded"
+    )
+    lines = "state = torch.load('a.pt', weights_only=True)['state_dict'], then consilience.save(state, 'a.safetensors')"
+    assert remedy == f"convert it once: {lines}"
 
 
 def test_inspect_says_what_counts_of_tokens_by_class_tell_of_people(folder, command):

@@ -64,6 +64,17 @@ tensors:
     assert "not a valid recipe" in command("merge", "--recipe", "recipes/bad.yaml").err
 
 
+def test_a_recipe_of_mergekit_is_merged_and_its_notes_are_printed(checkpoints, command):
+    (checkpoints / "recipe.yaml").write_text(
+        "models: [{model: one, parameters: {weight: 1.0}}, {model: two, parameters: {weight: 0.0}}]\n"
+        "merge_method: linear\ndtype: float32\n"
+    )
+    done = command("merge", "--recipe", "recipe.yaml", "-o", "out")
+    assert (done.code, done.err) == (0, "")
+    assert "note: dtype is the type of the output" in done.out
+    assert all(torch.equal(values, read("one")[name].float()) for name, values in read("out").items())
+
+
 def test_a_dry_run_prints_the_plan(checkpoints, command):
     done = command("merge", "one", "two", "-o", "out", "--dry-run", "--shard-size", "200kB")
     assert (done.code, done.err) == (0, "")

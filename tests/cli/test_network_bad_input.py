@@ -247,11 +247,9 @@ def test_pickles_are_never_loaded(folder, nets, command, unchanged):
     unchanged()
     for hint in ((), TRACED):
         text = refused(command("fuse", "p.pt", "q.pt", *hint, "-o", FUSED), lines=2)
-        assert text.startswith(
-            "p.pt: is a pickle or zip archive, which is never loaded; write it with consilience.save"
-        )
+        assert text.startswith("p.pt: is a file of torch.save, a pickle or zip archive, which is never loaded; convert")
     line = refused(command("fuse", SITES[0], "p.pt", *TRACED, "-o", FUSED))
-    assert line.startswith("p.pt: is a pickle")
+    assert line.startswith("p.pt: is a file of torch.save")
 
 
 TOLD = {

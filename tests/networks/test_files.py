@@ -330,7 +330,7 @@ def test_a_disk_that_refuses_leaves_what_was_there(path, library, before):
 # -- Forged files.
 
 
-BROKEN = ("is empty", "is a pickle or zip", NOT_SAFETENSORS)
+BROKEN = ("is empty", "is a pickle or zip", "is a zip", NOT_SAFETENSORS)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, message) in BAD.items() if message.startswith(BROKEN)])

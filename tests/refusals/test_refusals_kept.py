@@ -44,6 +44,11 @@ REWORDED = {
     "check, a Gaussian process and a posterior": "another class says it all: its options are not listed too",
     "fuse, a number of observations that nobody states": "said once of all models",
     "check, a number of observations that nobody states": "said once of all models",
+    "load, zip": "what is in the archive is named, and what writes it as safetensors",
+    "merge, files: a pickle by name": "the two lines that convert it are given",
+    "merge, files: a pickle by content": "what is in the archive is named",
+    "fuse, a shard among networks": "it is called a shard, which its metadata are not wrong for being",
+    "command on networks, fuse one.safetensors p.pt -o c --module somenets:make_mlp --example 1,6": "two lines more",
 }
 """Cases whose new refusal says something truer than the old one: why."""
 RECORDED = json.loads(RECORD.read_text()) if RECORD.exists() else {}

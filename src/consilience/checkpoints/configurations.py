@@ -18,6 +18,7 @@ from typing import Any
 from consilience.checkpoints.folder import Checkpoint, companion_files
 from consilience.errors import FileFormatError, Problem
 from consilience.files.document import parse_document
+from consilience.files.quantisation import without_quantisation
 
 
 def _words(text: str) -> list[str]:
@@ -36,7 +37,7 @@ MUST_AGREE = frozenset(
     use_sliding_window sliding_window_pattern layer_types max_window_layers embedding_multiplier residual_multiplier
     attention_multiplier logits_scaling scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
     relative_attention_num_buckets relative_attention_max_distance tie_word_embeddings num_hidden_layers n_layer
-    num_layers patch_size image_size is_decoder is_encoder_decoder quantization_config
+    num_layers patch_size image_size is_decoder is_encoder_decoder
 """)
 )
 """Fields that shapes do not show, or not all of them, and that decide what the weights mean."""
@@ -85,10 +86,18 @@ def compare_configurations(models: Sequence[Checkpoint]) -> tuple[list[Problem],
     """
     configured = [model for model in models if model.config]
     problems: list[Problem] = []
-    notes: list[str] = []
+    # Packed tensors are refused elsewhere, so these are floats: dequantised, or never quantised.
+    notes = [
+        f"{model.name}: its configuration says that it is quantised by {model.quantisation}, and its tensors are plain "
+        "floats, which are merged as such; the output's configuration does not say so"
+        for model in models
+        if model.quantisation is not None
+    ]
     for other in configured[1:]:
         first = configured[0]
-        for name, ours, theirs in _differences(_canonical(first.config), _canonical(other.config)):
+        for name, ours, theirs in _differences(
+            *(_canonical(without_quantisation(one.config)) for one in (first, other))
+        ):
             field = name.rsplit(".", 1)[-1]
             text = f"config.json: {name} is {_shown(theirs)}, in {first.name} {_shown(ours)}"
             if field in MUST_AGREE and _ABSENT not in (ours, theirs):

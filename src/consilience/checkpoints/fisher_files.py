@@ -48,7 +48,7 @@ def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
     FileFormatError
         For what is no such file, and for one with factors, which an entry-by-entry merge cannot use.
     """
-    stored_fisher = open_checkpoint(path)
+    stored_fisher = open_checkpoint(path, is_fisher=True)
     if not any(METADATA_KEY in file.header.metadata for file in stored_fisher.files):
         return stored_fisher, None
     header = read_fisher_summary(path).header

@@ -10,6 +10,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any
 
@@ -18,7 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from consilience.catalogue import unreadable
 from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read_header
 from consilience.errors import FileFormatError, Problem
-from consilience.files.document import parse_document, validate_document
+from consilience.files.document import METADATA_KEY, parse_document, validate_document
+from consilience.files.foreign_formats import named_foreign, part_of_checkpoint
+from consilience.files.our_formats import NETWORK, misplaced
+from consilience.files.quantisation import quantisation_beside
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -95,6 +99,11 @@ class Checkpoint:
         """Bytes of its tensors."""
         return sum(stored.nbytes for _, stored in self.tensors.values())
 
+    @cached_property
+    def quantisation(self) -> str | None:
+        """The method of quantisation that the configuration or a file beside the weights states; None for none."""
+        return quantisation_beside(self.files[0].path.parent if self.folder is None else self.folder)
+
 
 class _Index(BaseModel):
     """``model.safetensors.index.json``; other keys are ignored."""
@@ -103,21 +112,34 @@ class _Index(BaseModel):
     weight_map: Annotated[dict[str, str], Field(min_length=1)]
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path, is_fisher: bool = False) -> Checkpoint:
     """Return a checkpoint by its folder, its index file or its only file, headers read.
+
+    Parameters
+    ----------
+    path : Path
+        The folder or file.
+    is_fisher : bool
+        Whether it holds Fisher diagonals, whose reader says what else it is. Default: weights.
 
     Raises
     ------
     FileFormatError
-        Naming every file that is missing, leads out of the folder, or is not what its name says.
+        Naming every file that is missing, leads out of the folder, is not what its name says, or holds anything but
+        weights.
     """
     try:
         if path.is_dir():
-            return _from_folder(path)
-        if path.name.endswith(".index.json"):
-            return _from_index(path, str(path))
-        _refuse_pickle(path)
-        return _join_files([_weight_file(path, None)], str(path), None)
+            checkpoint = _from_folder(path)
+        elif path.name.endswith(".index.json"):
+            checkpoint = _from_index(path, str(path))
+        elif not path.exists():
+            raise FileFormatError(path, "does not exist")
+        else:
+            checkpoint = _join_files([_weight_file(path, None)], str(path), None)
+        if not is_fisher:
+            _refuse_other_formats(checkpoint)
+        return checkpoint
     except (OSError, ValueError) as error:
         if isinstance(error, FileFormatError):
             raise
@@ -163,17 +185,25 @@ def _from_folder(folder: Path) -> Checkpoint:
         return _join_files([_weight_file(folder / WEIGHTS, folder)], str(folder), folder)
     if (folder / INDEX).is_file():
         return _from_index(folder / INDEX, str(folder))
-    candidates = sorted(path for path in folder.iterdir() if path.suffix == ".safetensors")
+    names = sorted(path.name for path in folder.iterdir())
+    candidates = [name for name in names if name.endswith(".safetensors")]
+    if parts := [part for name in candidates if (part := part_of_checkpoint(Path(name))) is not None]:
+        text = f"has {len(parts)} of the {parts[0][1]} parts of a checkpoint, and no {INDEX}"
+        raise FileFormatError(folder, text, "fetch it whole, or save it again")
     if len(candidates) == 1:
-        return _join_files([_weight_file(candidates[0], folder)], str(folder), folder)
+        return _join_files([_weight_file(folder / candidates[0], folder)], str(folder), folder)
     if candidates:
+        _refuse_other_formats(_join_files([_weight_file(folder / candidates[0], folder)], str(folder), folder))
         raise FileFormatError(
             folder,
             f"has {len(candidates)} safetensors files and no {INDEX} that says which belong together",
             "give the path of the one that is meant",
         )
-    if pickles := sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES):
+    if pickles := [name for name in names if name.endswith(_PICKLES)]:
         raise FileFormatError(folder, f"has only pickles ({pickles[0]}), which are never loaded", _REMEDY)
+    if foreign := [problem for name in names if (problem := named_foreign(folder / name)) is not None]:
+        text = f"has no {WEIGHTS}; {Path(foreign[0].subject).name} {foreign[0].text}"
+        raise FileFormatError(folder, text, foreign[0].remedy)
     raise FileFormatError(folder, f"has no {WEIGHTS} and no {INDEX}", _REMEDY)
 
 
@@ -249,11 +279,18 @@ def _refuse_outside(path: Path, folder: Path) -> None:
     raise FileFormatError(path, "is a link to a file outside of its folder, which is not followed")
 
 
-def _refuse_pickle(path: Path) -> None:
-    if path.suffix in _PICKLES:
-        raise FileFormatError(path, "is a pickle by its name, which is never loaded", _REMEDY)
-    if not path.exists():
-        raise FileFormatError(path, "does not exist")
+def _refuse_other_formats(checkpoint: Checkpoint) -> None:
+    """Raise for files of this library that hold no weights: posteriors, sums, draws, what travels beside networks."""
+    texts = [(file, file.header.metadata.get(METADATA_KEY)) for file in checkpoint.files]
+    documents = [(file, parse_document(file.path, text)) for file, text in texts if text is not None]
+    tags = [(file, document.get("format") if isinstance(document, dict) else None) for file, document in documents]
+    problems = [
+        Problem(file.path, *misplaced(tag, "the weights of a checkpoint"), "E-FILE")
+        for file, tag in tags
+        if tag != NETWORK
+    ]
+    if problems:
+        raise FileFormatError(problems)
 
 
 def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:

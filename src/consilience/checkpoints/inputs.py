@@ -14,21 +14,11 @@ from consilience.checkpoints.folder import Checkpoint, WeightFile
 from consilience.checkpoints.header import ITEM_BITS, StoredTensor
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.errors import Problem
+from consilience.files.arrays import DTYPES
+from consilience.files.tensor_names import unfit_tensors
 
 _MAX_LISTED = 5
 """Tensors that a line names; more are counted. Chosen by hand."""
-
-_SCALE_SUFFIXES = (
-    "_scale_inv",
-    "_scale",
-    ".scale",
-    ".weight_scale",
-    ".weight_scale_inv",
-    ".SCB",
-    ".absmax",
-    ".quant_state",
-)
-"""Suffixes of the scales beside quantised weights, as bitsandbytes, compressed-tensors and DeepSeek name them."""
 
 _TOKEN_MARKS = ("embed", "lm_head", "wte", "word_embeddings", "output.weight", "shared")
 """Parts of the names of tensors that have a row for each token."""
@@ -73,6 +63,8 @@ class MergeInputs:
         """Return why these checkpoints do not fit together, a line each."""
         first = self.models[0]
         others = [*self.models[1:], *(() if self.base is None else (self.base,))]
+        if unfit := [line for checkpoint in (first, *others) for line in _packed_weights(checkpoint)]:
+            return unfit  # what else differs follows from it
         problems = [line for checkpoint in (first, *others) for line in _unmergeable(checkpoint)]
         for other in others:
             problems += _differences(first, other)
@@ -100,8 +92,15 @@ class MergeInputs:
         return problems
 
 
+def _packed_weights(checkpoint: Checkpoint) -> Iterator[Problem]:
+    """Yield that a checkpoint's tensors are packed by quantisation, or an optimiser's."""
+    dtypes = {name: DTYPES.get(stored.dtype, stored.dtype) for name, (_, stored) in checkpoint.tensors.items()}
+    if (unfit := unfit_tensors(dtypes, checkpoint.quantisation)) is not None:
+        yield Problem(checkpoint.name, *unfit, "E-TYPE")
+
+
 def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
-    """Yield which tensors of a checkpoint no method can merge: of other types, packed, or quantised with scales."""
+    """Yield which tensors of a checkpoint no method can merge for their types."""
     by_type: dict[str, list[str]] = {}
     for name, (_, stored) in checkpoint.tensors.items():
         # Types of 4 or 6 bits have several entries in a byte.
@@ -116,26 +115,6 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
                 f"{_listed(names)}: type {dtype} cannot be merged",
                 f"convert to one of {', '.join(FLOAT_TYPES)}",
                 "E-TYPE",
-            )
-        )
-    # Scales beside 8-bit weights are per row or block, so a mean of the weights alone means nothing.
-    quantised = [
-        name
-        for name, (_, stored) in checkpoint.tensors.items()
-        if stored.nbytes == stored.size
-        and stored.dtype != "BOOL"
-        and stored.size > 1  # one byte an entry
-        and any(
-            name + suffix in checkpoint.tensors or name.removesuffix(".weight") + suffix in checkpoint.tensors
-            for suffix in _SCALE_SUFFIXES
-        )
-    ]
-    if quantised:
-        yield (
-            Problem(
-                checkpoint.name,
-                f"{_listed(quantised)}: quantised with scales of its own, which no entry-by-entry merge respects",
-                "convert to bfloat16 first",
             )
         )
 

@@ -16,6 +16,7 @@ from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge
 from consilience.errors import InputError, OptionError
 from consilience.files.atomic import write_bytes
+from consilience.files.quantisation import QUANTISATION_FILES, without_quantisation
 
 _MAX_LISTED = 8
 """Files that a note names. Chosen by hand."""
@@ -34,9 +35,11 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
     request, plan = prepared.request, prepared.plan
     first = prepared.inputs.models[0]
     dtype = None if request.dtype is None else FLOAT_TYPES[request.dtype].name
-    notes = copy_companions_of(first, partial, {"config.json"} if dtype is not None else set())
-    if dtype is not None and first.folder is not None and (first.folder / "config.json").is_file():
-        write_bytes(partial.folder / "config.json", config_text(first.config, dtype))
+    config = without_quantisation(first.config)
+    is_changed = dtype is not None or config != first.config
+    notes = copy_companions_of(first, partial, {*QUANTISATION_FILES, *({"config.json"} if is_changed else ())})
+    if is_changed and first.folder is not None and (first.folder / "config.json").is_file():
+        write_bytes(partial.folder / "config.json", config_text(config, dtype))
     if len(plan.shards) > 1:
         index = {
             "metadata": {"total_size": sum(task.nbytes for shard in plan.shards for task in shard.tasks)},

@@ -381,8 +381,11 @@ class Kind(ABC):
         ------
         UnsupportedError
             For a kind whose models say all themselves.
+        FileFormatError
+            For what is no file of a model.
         """
         del module, data, is_rewritten, stated
+        SafetensorsFile(path).header()
         raise UnsupportedError(path, "is no network: it says all that it knows itself")
 
     def writes(self, model: object) -> bool:

@@ -76,6 +76,18 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def first_names(names: Sequence[str], most: int) -> str:
+    """Return the first names of a list, and how many more there are.
+
+    Examples
+    --------
+    >>> first_names(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
 def all_of(count: int, noun: str = "") -> str:
     """Return that something is of all of a number of things: both, where there are two.
 

@@ -16,8 +16,9 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from consilience.catalogue import unreadable
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, Problem
 from consilience.files.budget import check_header, check_text
+from consilience.files.foreign_formats import START_BYTES, foreign_problem
 from consilience.files.schemas import first_problem
 
 METADATA_KEY = "consilience"
@@ -82,14 +83,15 @@ def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy")
             size = stream.seek(0, 2)
         if not start:
             raise FileFormatError(path, "is empty", remedy)
-        if start.startswith((b"\x80", b"PK\x03\x04")) and int.from_bytes(start[:8], "little") > MAX_HEADER_BYTES:
-            raise FileFormatError(path, "is a pickle or zip archive, which is never loaded", remedy)
         length = int.from_bytes(start, "little")
         if len(start) == 8 and length <= min(MAX_HEADER_BYTES, size - 8):  # safe_open refuses any other length unread
             check_header(path, length, size, remedy)
         return safe_open(path, framework=framework)
     except SafetensorError as error:
-        raise FileFormatError(path, f"is truncated or not a safetensors file ({error})", remedy) from error
+        with path.open("rb") as stream:
+            foreign = foreign_problem(path, stream.read(START_BYTES))
+        is_damaged = Problem(path, f"is truncated or not a safetensors file ({error})", remedy)
+        raise FileFormatError(foreign or is_damaged) from error
     except OSError as error:
         raise FileFormatError(unreadable(path, error)) from error
     except ValueError as error:  # a name that no file can have, with a zero byte

@@ -16,6 +16,7 @@ from typing import Any
 
 from consilience.catalogue import unreadable
 from consilience.errors import InputError, OptionError
+from consilience.files.foreign_formats import named_foreign
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,12 @@ def list_files(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ..
     text = str(where)
     files = _list_remote(text, suffixes) if is_remote(text) else _list_local(text, suffixes)
     if not files:
-        raise InputError(text, f"no file named {' or '.join(f'*{suffix}' for suffix in suffixes)} is here")
+        reason, remedy = f"no file named {' or '.join(f'*{suffix}' for suffix in suffixes)} is here", ""
+        if os.path.isdir(text):
+            others = (named_foreign(Path(text, name)) for name in sorted(os.listdir(text)))
+            if (foreign := next((one for one in others if one is not None), None)) is not None:
+                reason, remedy = f"{reason}: {Path(foreign.subject).name} {foreign.text}", foreign.remedy
+        raise InputError(text, reason, remedy)
     return sorted(files, key=lambda file: file.path)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.document import check_version, validate_document
+from consilience.files.our_formats import NETWORK, OUR_FORMATS, misplaced
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
@@ -22,10 +23,6 @@ from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 FORMAT_VERSION = 1
 """Version of the format of network files; newer ones are refused."""
 REMEDY = "write it with consilience.save or safetensors.torch.save_file"
-_NETWORK, _POSTERIOR, _FISHER = "consilience-network", "consilience-posterior", "consilience-fisher"
-_BAYESIAN, _DESCRIPTION = "consilience-bayesian", "consilience-description"
-_OURS = "consilience-"
-"""Start of the format that a document of this library states."""
 
 
 class NetworkHeader(StrictModel):
@@ -88,7 +85,7 @@ def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any
     try:
         return json.dumps(
             {
-                "format": _NETWORK,
+                "format": NETWORK,
                 "format_version": FORMAT_VERSION,
                 "library_version": library_versions()["consilience"],
                 "provenance": json.loads(json.dumps(provenance, sort_keys=True, allow_nan=False)),
@@ -106,25 +103,8 @@ def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:
     if file.header().text is None:
         return None
     stated_format = document.get("format") if isinstance(document, dict) else None
-    if stated_format == _POSTERIOR:
-        raise FileFormatError(
-            file, "is a posterior file, expected a network or a checkpoint", "fuse it with other posterior files"
-        )
-    if stated_format == _FISHER:
-        raise FileFormatError(
-            file, "is a file of Fisher information, expected a network; method 'fisher' takes it beside its network"
-        )
-    if stated_format == _DESCRIPTION:
-        raise FileFormatError(
-            file, "is a description, expected the network that it is of", "give it beside its network"
-        )
-    if stated_format == _BAYESIAN:
-        raise FileFormatError(
-            file, "is a Bayesian network, expected a network or a checkpoint", "fuse it with other Bayesian networks"
-        )
-    if str(stated_format).startswith(_OURS) and stated_format != _NETWORK:
-        text = f"is of format {stated_format!r:.60}, expected a network or a checkpoint"
-        raise FileFormatError(file, text, "fuse files of one kind: consilience.save writes a network's")
-    if stated_format == _NETWORK:
+    if stated_format in OUR_FORMATS and stated_format != NETWORK:
+        raise FileFormatError(file, *misplaced(stated_format, "a network or a checkpoint"))
+    if stated_format == NETWORK:
         check_version(file.label, document, FORMAT_VERSION)
     return validate_document(file.label, NetworkHeader, document)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -17,7 +18,11 @@ import numpy as np
 
 from consilience.checks import AnyArray
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
+from consilience.core.training_state import training_state_problem
 from consilience.errors import InputError, Problem
+from consilience.files.foreign_formats import part_of_checkpoint
+from consilience.files.quantisation import quantisation_beside
+from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, as_buffer, to_bytes
@@ -150,17 +155,29 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
             elif is_state_dict(named.model):
                 described.append(DescribedNetwork(name, label, dict(named.model), None, None, None))
             else:
-                kind = type(named.model).__name__
-                problems.append(
-                    Problem(label, f"a {kind} is no network; expected a module, Network or path", code="E-TYPE")
-                )
+                text = f"a {type(named.model).__name__} is no network; expected a module, Network or path"
+                known = training_state_problem(named.model)
+                problems.append(Problem(label, text, code="E-TYPE") if known is None else known.about(label))
         except InputError as error:
             problems += error.problems
+    paths = {named.label: named.file.path for named in inputs if named.file is not None}
+    problems += [problem for network in described for problem in _unfit_arrays(network, paths.get(network.label))]
     problems += files_given_twice(inputs)
     problems += too_few_models(len(inputs))
     if problems:
         raise InputError(problems)
     return described
+
+
+def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Problem]:
+    """Yield that arrays of a network are packed by quantisation, an optimiser's, or those of a part of its file."""
+    dtypes = {name: str(values.dtype).rpartition(".")[2] for name, values in network.arrays.items()}
+    stated = None if path is None or PLAIN_TYPES.issuperset(dtypes.values()) else quantisation_beside(path.parent)
+    if (unfit := unfit_tensors(dtypes, stated)) is not None:
+        yield Problem(network.label, *unfit, "E-TYPE")
+    elif path is not None and (part := part_of_checkpoint(path)) is not None:
+        text = f"is part {part[0]} of {part[1]} of a checkpoint, expected a whole one"
+        yield Problem(network.label, text, "merge the folders: consilience.merge", "E-FILE")
 
 
 def _described(network: Network, name: str, label: str) -> DescribedNetwork:

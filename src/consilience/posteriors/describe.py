@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from scipy import sparse
@@ -15,7 +16,9 @@ from scipy import sparse
 from consilience.checks import is_number
 from consilience.core.caller import warn_caller
 from consilience.core.fusion import Fusion
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError, WithheldWarning
+from consilience.core.training_state import training_state_problem
+from consilience.errors import FileFormatError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.observation_counts import count_observations, is_stated, require_same_as_recorded
@@ -164,6 +167,10 @@ def _adapter_for(model: Any) -> Adapter:
 def unsupported_model(model: Any) -> Problem:
     """Return why an object is no model that can be fused, and what to hand in instead; its subject is the caller's."""
     name = f"{type(model).__module__}.{type(model).__qualname__}"
+    if (of_training := training_state_problem(model)) is not None:
+        return of_training
+    if isinstance(model, str | Path):
+        return _path_problem(Path(model))
     if isinstance(model, type):
         text = f"is the class {model.__name__}, expected a model that was fitted"
         return Problem("", text, f"make one and fit it: {model.__name__}(...).fit(data)", "E-MODEL")
@@ -187,6 +194,17 @@ def unsupported_model(model: Any) -> Problem:
         " classifiers; PCA, covariances and scalers; posterior draws; torch modules (`consilience methods` lists them)",
         "hand in a consilience.Posterior of its components, the last step of a pipeline, or a torch module",
         "E-MODEL",
+    )
+
+
+def _path_problem(path: Path) -> Problem:
+    """Return that a path stands where a model in memory is expected, and what is wrong with its file, if anything."""
+    try:
+        SafetensorsFile(path).header()
+    except FileFormatError as error:
+        return error.problems[0].with_parts(subject="", text=f"{path}: {error.problems[0].text}")
+    return Problem(
+        "", f"is the path of a file ({path}), expected a model", "load it: consilience.load(path)", "E-MODEL"
     )
 
 

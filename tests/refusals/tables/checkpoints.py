@@ -119,6 +119,59 @@ def with_fishers(count=2, change=None, kind="diagonal"):
     return cs.merge(["0.safetensors", "1.safetensors"], "out", "fisher", fishers=fishers)
 
 
+def quantised(kind):
+    """Return tensors that are packed as a library writes them."""
+    ints = torch.arange(8, dtype=torch.int32).reshape(2, 4)
+    return {
+        "GPTQ": {"l.qweight": ints, "l.qzeros": ints + 1, "l.scales": torch.ones(4), "l.g_idx": ints[0].clone()},
+        "AWQ": {"l.qweight": ints, "l.qzeros": ints + 1, "l.scales": torch.ones(4)},
+        "HQQ": {"l.W_q": ints.to(torch.uint8), "l.scale": torch.ones(4), "l.zero": torch.ones(4)},
+        "compressed-tensors": {"l.weight_packed": ints, "l.weight_scale": torch.ones(4)},
+        "MXFP4": {"l.proj_blocks": ints.to(torch.uint8), "l.proj_scales": ints[0].to(torch.uint8)},
+        "torchao": {"l.weight:qdata": ints.to(torch.int8), "l.weight:scale": torch.ones(4)},
+        "a stated method": {"l.weight": ints.to(torch.int8)},
+        "integers alone": {"step": torch.ones(1, dtype=torch.int64)},
+        "an optimiser": {"state.0.exp_avg": torch.ones(4), "state.0.exp_avg_sq": torch.ones(4)},
+    }[kind]
+
+
+UNFIT = (
+    "GPTQ", "AWQ", "HQQ", "compressed-tensors", "MXFP4", "torchao", "a stated method", "integers alone", "an optimiser",
+)  # fmt: skip
+
+
+def unfit(kind):
+    """Write two such checkpoints, and return their paths."""
+    config = {"quantization_config": {"quant_method": "my-method"}} if kind == "a stated method" else None
+    return [
+        write(name, {key: values + seed for key, values in quantised(kind).items()}, config)
+        for seed, name in enumerate("ab")
+    ]
+
+
+def ours(kind):
+    """Write a file of the library that holds no weights, and return its path."""
+    cs.save(normal() if kind == "posterior" else cs.Draws({"b": np.random.default_rng(0).normal(size=(200, 2))}), kind)
+    return [kind, kind]
+
+
+def adapters(first, second):
+    """Write two adapters of other settings, and return their paths."""
+    from tests.checkpoints.some_adapters import factors, write_adapter
+
+    return [write_adapter(name, factors(0), **one) for name, one in (("a", first), ("b", second))]
+
+
+FOREIGN = {
+    "torch.pt": b"PK\x03\x04" + bytes(22) + b"\x0e\0\0\0" + b"torch/data.pkl" + b"ctorch._utils\n_rebuild_tensor_v2\n",
+    "lightning.ckpt": b"\x80\x02ctorch\n}X\x0a\0\0\0state_dict",
+    "optimiser.pt": b"\x80\x02torchX\x0c\0\0\0param_groups",
+    "keras.h5": b"\x89HDF\r\n\x1a\n" + bytes(40), "graph.onnx": b"\x08\x08\x12\x07pytorch" + bytes(40),
+    "llama.gguf": b"GGUF\x03\0\0\0" + bytes(40), "flax.msgpack": b"\x81\xa6params\x80" + bytes(40),
+    "pointer.safetensors": b"version https://git-lfs.github.com/spec/v1\n",
+    "page.safetensors": b"<!DOCTYPE html><html>",
+    "weights.tar.gz": b"\x1f\x8b\x08" + bytes(40),
+}  # fmt: skip
 HEADER = b'{"a":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]}}'
 NAN = torch.full((16,), float("nan"), dtype=torch.bfloat16)
 TENSORS = "average fisher ties dare task_arithmetic slerp"
@@ -180,6 +233,19 @@ MERGED = {
         "a symmetry of another network": {"symmetry": "net"},
     }, lambda asked: merged(**{**asked,
     **({"symmetry": recurrent_symmetry()} if asked.get("symmetry") == "net" else {})})),
+    **each("merge, tensors that have no mean: ", dict(zip(UNFIT, UNFIT, strict=True)),
+           lambda kind: merged(models=unfit(kind))),
+    **each("fuse, tensors that have no mean: ", dict(zip(UNFIT, UNFIT, strict=True)),
+           lambda kind: cs.fuse([f"{path}/model.safetensors" for path in unfit(kind)], "average")),
+    **each("merge, a file of another program: ", FOREIGN, lambda content: merged(models=[written(next(
+        name for name, one in FOREIGN.items() if one == content), content)])),
+    **each("merge, a file of ours: ", {"a posterior": "posterior", "draws": "draws"},
+           lambda kind: merged(models=ours(kind))),
+    "merge, adapters that trained other biases": lambda at: merged(models=adapters({"bias": "all"}, {"bias": "none"})),
+    "merge, a part of a checkpoint": lambda at: merged(models=lone("model-00001-of-00002.safetensors", "")),
+    "fuse, training checkpoints": lambda at: cs.fuse([{"epoch": n, "state_dict": mlp().state_dict()} for n in (0, 1)]),
+    "fuse, states of optimisers": lambda at: cs.fuse([{"state": {}, "param_groups": [n]} for n in (0, 1)]),
+    "describe, a path": lambda at: cs.describe(written("a.bin", FOREIGN["lightning.ckpt"])),
     "merge, three by slerp": lambda at: merged("slerp", [*two(), write("c", state(2))]),
     "merge, one path": lambda at: cs.merge(str(at), "out"),
     "merge, an array": lambda at: cs.merge([np.zeros(3)], "out"),

@@ -19,11 +19,11 @@ from consilience.errors import Problem
 
 FOLDED = (
     "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules", "exclude_modules",
-    "layers_to_transform", "layers_pattern", "modules_to_save",
+    "layers_to_transform", "layers_pattern", "modules_to_save", "lora_bias",
 )  # fmt: skip
 """Fields that may differ: ranks and scales go into the factors, modules are joined."""
 
-AGREEING = ("base_model_name_or_path", "revision", "task_type", "fan_in_fan_out", "bias", "lora_bias")
+AGREEING = ("base_model_name_or_path", "revision", "task_type", "fan_in_fan_out", "bias")
 """Fields that all adapters must share: what they change, and how their factors lie."""
 
 _KEPT = (
@@ -89,16 +89,27 @@ def disagreements(
     """Yield the fields in which an adapter differs from the first, with both values."""
     for name, config in zip(names[1:], configs[1:], strict=True):
         for field in fields:
-            first, other = (one.get(field) or None for one in (configs[0], config))  # False and None are not set
+            first, other = (one.get(field) or _UNSET.get(field) for one in (configs[0], config))  # False is not set
             if first != other:
-                yield Problem(
-                    name,
-                    f"{field} is {_shown(other)}, in {names[0]} {_shown(first)}",
-                    "merge adapters of one base, or allow it if both name the same thing (allow_differences)"
-                    if field in ("base_model_name_or_path", "revision")
-                    else "merge adapters of one kind",
-                    "E-MISMATCH",
-                )
+                text = f"{field} is {_shown(other)}, in {names[0]} {_shown(first)}{_REASONS.get(field, '')}"
+                yield Problem(name, text, _REMEDIES.get(field, "merge adapters of one kind"), "E-MISMATCH")
+
+
+_UNSET = {"bias": "none"}
+"""What a field is where a configuration leaves it out, if not nothing."""
+
+_SAME_BASE = "merge adapters of one base, or allow it if both name the same thing (allow_differences)"
+_REMEDIES = {"base_model_name_or_path": _SAME_BASE, "revision": _SAME_BASE, "bias": _MERGE_INTO_BASE}
+
+_REASONS = {
+    "bias": ": trained biases replace those of the base, and the file of an adapter that did not train them has none"
+}
+"""Why a field must agree, where its name does not say it."""
+
+
+def trains_biases(config: Mapping[str, Any]) -> bool:
+    """Return whether biases of the base were trained, whole; peft loads them in place of the base's."""
+    return (config.get("bias") or "none") != "none"
 
 
 def _shown(value: Any) -> str:
@@ -137,7 +148,10 @@ def _of_pattern(config: Mapping[str, Any], field: str, module: str, default: flo
 
 
 def merged_config(
-    configs: Sequence[Mapping[str, Any]], modules: Sequence[Sequence[str]], ranks: Mapping[str, int]
+    configs: Sequence[Mapping[str, Any]],
+    modules: Sequence[Sequence[str]],
+    ranks: Mapping[str, int],
+    lora_bias: bool = False,
 ) -> dict[str, Any]:
     """Return the configuration of a merged adapter: alpha = r, so that its factors are taken as they are.
 
@@ -149,6 +163,8 @@ def merged_config(
         Names of the modules that each adapter changes, without the prefix of peft.
     ranks : mapping of str to int
         Rank of each module of the merged adapter.
+    lora_bias : bool
+        Whether its factors B have biases. Default: False.
     """
     most_common = max(set(ranks.values()), key=lambda rank: (list(ranks.values()).count(rank), rank))
     # Longest names first: peft takes the first pattern that ends a name, and "layer" ends "encoder.layer" too.
@@ -171,7 +187,7 @@ def merged_config(
     if not (same_modules and all(_plain(config, selection) == _plain(configs[0], selection) for config in configs)):
         merged |= dict.fromkeys(selection) | {"target_modules": sorted(ranks)}
     saved = sorted({name for config in configs for name in config.get("modules_to_save") or ()})
-    return merged | {"modules_to_save": saved or None}
+    return merged | {"modules_to_save": saved or None} | ({"lora_bias": True} if lora_bias else {})
 
 
 def _plain(config: Mapping[str, Any], fields: Sequence[str]) -> list[Any]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.checkpoints.adapters.config import trains_biases
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.numbers import Floats
 
@@ -29,8 +30,8 @@ PREFIX = "base_model.model."
 
 A_NAMES, B_NAMES = ("lora_A.weight", "lora_embedding_A"), ("lora_B.weight", "lora_embedding_B")
 BIAS = "lora_B.bias"
-BASE_SUFFIXES = (".base_layer.weight", ".base_layer.bias")
-"""Ends of the names of tensors of the base that peft saves beside factors, such as a whole embedding."""
+_BASE_WEIGHT, _BASE_BIAS = ".base_layer.weight", ".base_layer.bias"
+"""Ends of the names of tensors of the base that peft saves beside factors: a whole embedding, and trained biases."""
 
 _FACTOR = re.compile(rf"(?P<module>.+)\.(?P<part>{'|'.join(map(re.escape, (*A_NAMES, *B_NAMES, BIAS)))})")
 
@@ -65,6 +66,15 @@ class Adapter:
     def config(self) -> Mapping[str, Any]:
         """Its configuration."""
         return self.checkpoint.config
+
+    @property
+    def has_factor_biases(self) -> bool:
+        """Whether its factors B have biases (lora_bias): s b is added to what a module answers."""
+        return any(BIAS in parts for parts in self.factors.values())
+
+    def is_of_base(self, tensor: str) -> bool:
+        """Return whether a tensor is the base's own, which all adapters share, and was not trained."""
+        return tensor.endswith(_BASE_WEIGHT) or (tensor.endswith(_BASE_BIAS) and not trains_biases(self.config))
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of a tensor."""

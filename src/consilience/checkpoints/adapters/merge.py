@@ -27,7 +27,7 @@ from consilience.checkpoints.adapters.config import (
 )
 from consilience.checkpoints.adapters.factors import (
     A_NAMES,
-    BASE_SUFFIXES,
+    B_NAMES,
     BIAS,
     Adapter,
     read_factors,
@@ -50,6 +50,7 @@ from consilience.checkpoints.run import FinishedMerge
 from consilience.checkpoints.tensor_reader import InputFiles, read_tensor
 from consilience.checks import as_weights
 from consilience.core.progress import Progress
+from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.atomic import write_bytes
 
@@ -136,7 +137,7 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
     problems += _shape_problems(adapters)
     is_sum = not getattr(request.method, "normalize", True)
     if is_sum and (whole := _whole_tensors(adapters)):
-        text = f"{_listed(whole)} were trained as a whole, and a sum of changes needs their base"
+        text = f"{first_names(whole, _MAX_LISTED)} were trained as a whole, and a sum of changes needs their base"
         problems.append(Problem(names[0], text, "use method average, or merge the adapters into their base first"))
     if problems:
         raise InputError(problems)
@@ -206,20 +207,14 @@ def _owners(adapters: Sequence[Adapter], shares: Sequence[float], module: str) -
 
 def _whole_tensors(adapters: Sequence[Adapter]) -> list[str]:
     """Return the tensors that were trained as a whole, in any adapter."""
-    named = dict.fromkeys(name for adapter in adapters for name in adapter.others)
-    return [name for name in named if not name.endswith(BASE_SUFFIXES)]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return f"{', '.join(names[:_MAX_LISTED])}{more}"
+    return list(dict.fromkeys(name for adapter in adapters for name in adapter.others if not adapter.is_of_base(name)))
 
 
 def _factor_problems(adapter: Adapter) -> list[Problem]:
     """Return what is wrong with the factors of one adapter."""
     problems = []
     if adapter.unknown:
-        text = f"{_listed(adapter.unknown)}: no factors A and B, which alone can be stacked"
+        text = f"{first_names(adapter.unknown, _MAX_LISTED)}: no factors A and B, which alone can be stacked"
         problems.append(Problem(adapter.name, text, _MERGE_INTO_BASE))
     if not adapter.factors:
         problems.append(Problem(adapter.name, "has no factors lora_A and lora_B", "save the adapter again", "E-NEEDED"))
@@ -235,6 +230,9 @@ def _factor_problems(adapter: Adapter) -> list[Problem]:
         if len(a_shape) < 2 or len(b_shape) < 2 or a_shape[0] != rank or b_shape[1] != rank or prod(b_shape[2:]) != 1:
             text = f"{module} has factors {list(a_shape)} and {list(b_shape)}, expected rank {rank} as its {_RANK_SAID}"
             problems.append(Problem(adapter.name, text, "save the adapter again"))
+        elif BIAS in parts and adapter.shape(parts[BIAS]) != b_shape[:1]:
+            text = f"{module} has a bias {list(adapter.shape(parts[BIAS]))} of factor B, expected {list(b_shape[:1])}"
+            problems.append(Problem(adapter.name, text, "save the adapter again", "E-SHAPE"))
         elif odd := [dtype for dtype in stored if dtype not in FLOAT_TYPES]:
             text = f"{module}: type {odd[0]} cannot be merged"
             problems.append(Problem(adapter.name, text, f"convert to one of {', '.join(FLOAT_TYPES)}"))
@@ -254,8 +252,7 @@ def _shape_problems(adapters: Sequence[Adapter]) -> list[Problem]:
         for module in adapter.factors:
             a_name, b_name = adapter.parts(module)
             is_embedding = A_NAMES[1] in adapter.factors[module]
-            has_bias = BIAS in adapter.factors[module]
-            ends[module] = (adapter.shape(b_name)[0], *adapter.shape(a_name)[1:], is_embedding, has_bias)
+            ends[module] = (adapter.shape(b_name)[0], *adapter.shape(a_name)[1:], is_embedding)
         ends |= {name: adapter.shape(name) for name in adapter.others}
         for place, end in ends.items():
             first, expected = first_with.setdefault(place, (adapter, end))
@@ -272,12 +269,12 @@ def _tasks(
     treatment = Treatment(request.method, shares)
     tasks = []
 
-    def add(owner: Adapter, name: str, shape: tuple[int, ...]) -> None:
-        stored = owner.checkpoint.tensors[name][1]
+    def add(owner: Adapter, name: str, shape: tuple[int, ...], typed_as: str) -> None:
+        stored = owner.checkpoint.tensors[typed_as][1]
         is_floating = stored.dtype in FLOAT_TYPES
         dtype = request.dtype if request.dtype is not None and is_floating else stored.dtype
         itemsize = FLOAT_TYPES[dtype].itemsize if is_floating else stored.nbytes // max(1, stored.size)
-        kept = not is_floating or name.endswith(BASE_SUFFIXES)
+        kept = not is_floating or owner.is_of_base(name)
         how = Treatment(None, shares) if kept else treatment
         tasks.append(TensorTask(name, shape, dtype, prod(shape) * itemsize, how, compared=kept))
 
@@ -285,14 +282,24 @@ def _tasks(
         owner = next(adapter for adapter in adapters if module in adapter.factors)
         a_name, b_name = owner.parts(module)
         a_shape, b_shape = owner.shape(a_name), owner.shape(b_name)
-        add(owner, a_name, (rank, *a_shape[1:]))
-        add(owner, b_name, (b_shape[0], rank, *b_shape[2:]))
-        if BIAS in owner.factors[module]:
-            add(owner, owner.factors[module][BIAS], owner.shape(owner.factors[module][BIAS]))
+        add(owner, a_name, (rank, *a_shape[1:]), a_name)
+        add(owner, b_name, (b_shape[0], rank, *b_shape[2:]), b_name)
+        if (bias := _bias_name(adapters, b_name)) is not None:
+            add(owner, bias, (b_shape[0],), owner.factors[module].get(BIAS, b_name))
     for name in dict.fromkeys(name for adapter in adapters for name in adapter.others):
         owner = next(adapter for adapter in adapters if name in adapter.others)
-        add(owner, name, owner.shape(name))
+        add(owner, name, owner.shape(name), name)
     return tasks
+
+
+def _bias_name(adapters: Sequence[Adapter], b_name: str) -> str | None:
+    """Return the name of the bias of a factor B where any adapter trained such; None for embeddings, which have none.
+
+    peft gives one to every module of an adapter with lora_bias. Where an adapter has none, it is 0.
+    """
+    if not b_name.endswith(B_NAMES[0]) or not any(adapter.has_factor_biases for adapter in adapters):
+        return None
+    return b_name.removesuffix(B_NAMES[0]) + BIAS
 
 
 def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -> FinishedMerge:
@@ -324,6 +331,7 @@ def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -
             [adapter.config for adapter in prepared.adapters],
             [list(adapter.factors) for adapter in prepared.adapters],
             prepared.ranks,
+            lora_bias=any(adapter.has_factor_biases for adapter in prepared.adapters),
         )
         write_bytes(partial.folder / ADAPTER_CONFIG, f"{as_json(config)}\n".encode())
         details = {"adapters": {"ranks": prepared.ranks, "rounding": errors}}
@@ -370,10 +378,12 @@ def _write(
             a, b = stack(factors, coefficients)  # type: ignore[arg-type]
             rounded = [writer.put(stream, tasks[name], values) for name, values in ((a_name, a), (b_name, b))]
             errors[module] = relative(*squared_change(a, b, *rounded))
-            if BIAS in owners[0][0].factors[module]:
-                biases = [read(adapter, adapter.factors[module][BIAS]) for adapter, _ in owners]
-                bias = sum(c * of_adapter for c, of_adapter in zip(coefficients, biases, strict=True))
-                writer.put(stream, tasks[owners[0][0].factors[module][BIAS]], np.asarray(bias))
+            if (bias_name := _bias_name(prepared.adapters, b_name)) is not None:
+                bias = np.zeros(len(b))
+                for (adapter, _), coefficient in zip(owners, coefficients, strict=True):
+                    if BIAS in adapter.factors[module]:
+                        bias += coefficient * read(adapter, adapter.factors[module][BIAS])
+                writer.put(stream, tasks[bias_name], bias)
         for name in dict.fromkeys(name for adapter in prepared.adapters for name in adapter.others):
             owners = [
                 (adapter, w)

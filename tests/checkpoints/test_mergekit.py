@@ -22,19 +22,24 @@ def state(seed):
 
 
 @pytest.fixture
-def places(folder):
+def places(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for seed, name in enumerate(("base", "one", "two")):
-        write(folder / name, state(seed))
-    return folder
+        write(tmp_path / name, state(seed))
+    return tmp_path
 
 
 @pytest.fixture
-def run(places, command):
-    def merge(text, *more):
+def run(places):
+    """Merge as a recipe of mergekit says; return the tensors in float64 and the recipe's notes in one text."""
+
+    def merge(text, dtype=None):
         (places / "recipe.yaml").write_text(text)
-        done = command("merge", "--recipe", "recipe.yaml", "-o", "out", *more)
-        assert (done.code, done.err) == (0, ""), done.err
-        return {name: values.double().numpy() for name, values in read("out").items()}, done.out
+        recipe = read_merge_recipe(places / "recipe.yaml")
+        assert {*recipe.model_fields_set} <= {"models", "method", "options", "weights", "base", "dtype", "tensors"}
+        cs.merge(recipe.models, "out", recipe.method, base=recipe.base, weights=recipe.weights,
+                 dtype=dtype or recipe.dtype, patterns=recipe.tensors, **recipe.options)  # fmt: skip
+        return {name: values.double().numpy() for name, values in read("out").items()}, "\n".join(recipe.notes)
 
     return merge
 
@@ -63,7 +68,7 @@ merge_method: linear
 dtype: float32
 """)
     assert_merged(found, {name: (ONE[name] + 0.3 * TWO[name]) / 1.3 for name in SHAPES})
-    assert "note: dtype is the type of the output" in said
+    assert "dtype is the type of the output" in said
 
 
 def test_a_linear_sum_with_a_negative_weight(run):
@@ -102,8 +107,7 @@ parameters:
     - value: 0.5
 dtype: bfloat16
 """,
-        "--dtype",
-        "float32",
+        dtype="float32",
     )
     gradient = {"self_attn": [0.0, 0.3, 1.0], "mlp": [1.0, 0.7, 0.0]}
 

@@ -1,0 +1,39 @@
+"""What files of this library are called, by the format that their documents state, and what takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NETWORK = "consilience-network"
+
+_FUSE = "use `fuse`, with others of its kind"
+_ROUND = "leave it in the folder of its round"
+
+OUR_FORMATS: Mapping[str, tuple[str, str]] = {
+    NETWORK: ("a network", _FUSE),
+    "consilience-fisher": ("a file of Fisher information", "give it beside its network: method 'fisher', fishers="),
+    "consilience-description": ("a description", "give the network that it is of, beside it"),
+    "consilience-posterior": ("a posterior file", _FUSE),
+    "consilience-statistics": ("a statistics file", _FUSE),
+    "consilience-draws": ("a draws file", _FUSE),
+    "consilience-bayesian": ("a Bayesian network", _FUSE),
+    "consilience-shard": ("a shard of many posteriors", _FUSE),
+    "consilience-request": ("a request of a round", _ROUND),
+    "consilience-answer": ("an answer of a round", _ROUND),
+    "consilience-masked": ("a masked message of a round", _ROUND),
+    "consilience-barrier": ("a loss barrier", "show it in a report: `consilience report`"),
+    "consilience-plane": ("a loss plane", "show it in a report: `consilience report`"),
+}
+"""Noun and remedy of every format of safetensors files that this library writes."""
+
+
+def misplaced(tag: object, expected: str) -> tuple[str, str]:
+    """Return what is said of a file of one of our formats where something else is expected, and where it belongs.
+
+    Examples
+    --------
+    >>> misplaced("consilience-plane", "a network")
+    ('is a loss plane, expected a network', 'show it in a report: `consilience report`')
+    """
+    called, remedy = OUR_FORMATS.get(str(tag), (f"a file of format {tag!r}", "update consilience"))
+    return f"is {called}, expected {expected}", remedy
