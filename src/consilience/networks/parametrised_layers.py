@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _OF_TORCH = "torch.nn.utils.parametrizations"
 _WEIGHT_NORM, _SPECTRAL_NORM, _ORTHOGONAL = "_WeightNorm", "_SpectralNorm", "_Orthogonal"
 """Classes of torch's parametrisations, in its module of that name."""
+_LOADS_PARTS = "SpectralNormLoadStateDictPreHook"
+"""Class of torch that reads parts of spectral normalisation, also those of early versions."""
 _HOOKS: Mapping[tuple[str, str], tuple[Any, tuple[str, ...]]] = {
     ("torch.nn.utils.weight_norm", "WeightNorm"): ("weight_norm", ("_g", "_v")),
     ("torch.nn.utils.spectral_norm", "SpectralNorm"): ("spectral_norm", ("_orig", "_u", "_v")),
@@ -327,6 +329,10 @@ def _remove_parts(layer: Any, name: str, weight: Any) -> None:
             "mask": prune.remove,
         }
         remove[of_hooks[name]](layer, name)
+        # torch leaves what loads the parts of spectral normalisation, which takes the weight out of state dicts.
+        loading = layer._load_state_dict_pre_hooks
+        for key in [key for key, hook in loading.items() if type(getattr(hook, "hook", hook)).__name__ == _LOADS_PARTS]:
+            del loading[key]
         setattr(layer, name, torch.nn.Parameter(weight, requires_grad=requires_grad))
         return
     originals = list(layer.parametrizations[name].parameters(recurse=False))

@@ -12,9 +12,9 @@ W. Parts are recognised by the names that torch gives them (`find_parts`), in bo
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from scipy.linalg import eigh
@@ -90,10 +90,15 @@ class WeightParts:
     names: tuple[str, ...]
     dim: int | None = None
 
+    @property
+    def main(self) -> str:
+        """Name of the part of the weight's shape."""
+        return self.names[1 if self.kind == "weight_norm" else 0]
+
     def combine(self, arrays: Mapping[str, AnyArray]) -> AnyArray:
         """Return the weight, computed in float64, in the precision of its largest part."""
         values = [_numbers(arrays[name]) for name in self.names]
-        like = arrays[self.names[1 if self.kind == "weight_norm" else 0]]
+        like = arrays[self.main]
         with np.errstate(all="ignore"):  # a direction of zeros gives NaN, as in torch
             if self.kind == "weight_norm":
                 length, direction = values
@@ -257,7 +262,7 @@ def plain_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
     plain = dict(shapes)
     while pending := find_parts(plain):
         for parts in pending:
-            plain[parts.name] = max((plain[name] for name in parts.names), key=len)
+            plain[parts.name] = plain[parts.main]
             plain = {name: shape for name, shape in plain.items() if name not in parts.names}
     unknown = unknown_parts(plain)
     plain |= {
@@ -269,9 +274,9 @@ def plain_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
     return {name: shape for name, shape in plain.items() if not _is_part(name)}
 
 
-def unknown_parts(names: Mapping[str, Any]) -> list[str]:
+def unknown_parts(names: Iterable[str]) -> list[str]:
     """Return the names of weights of which a state dict has parts that no formula here combines, each once."""
-    unknown = (name.rpartition(PARAMETRISATIONS) for name in names if _is_part(name))
+    unknown = (name.rpartition(PARAMETRISATIONS) for name in sorted(names) if _is_part(name))
     return list(dict.fromkeys(f"{path}{rest.partition('.')[0]}" for path, _, rest in unknown))
 
 
