@@ -17,6 +17,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 import consilience as cs
 from consilience.errors import InputError
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
+from consilience.networks.report.files import network_content_of_files
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import module_with
 from consilience.networks.weight_parts import find_parts, plain_arrays
@@ -289,6 +290,8 @@ def test_described_files_of_parametrised_networks_are_fused_and_load_into_the_mo
     net = network(BY_FORMULA[kind], 3)
     net.load_state_dict(load_file(tmp_path / "fused.safetensors"), strict=True)
     assert distance(fusion.model, net) < ROUNDING
+    content = network_content_of_files(tmp_path / "fused.safetensors", paths)
+    assert [site.parameters for site in content.sites] == [6 * 7 + 7 + 7 * 7 + 7 + 7 * 3 + 3] * 2
 
 
 def test_a_saved_network_is_written_with_its_parts_again(tmp_path: Path) -> None:

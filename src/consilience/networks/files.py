@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from consilience.networks.file_header import REMEDY, NetworkSummary, header_text
 from consilience.networks.symmetry.document import REMEDY as SYMMETRY_REMEDY
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
+from consilience.networks.weight_parts import with_known_weights
 
 __all__ = [
     "NetworkFile",
@@ -36,6 +37,7 @@ __all__ = [
     "read_network",
     "read_network_summary",
     "read_symmetry",
+    "read_weights",
     "symmetry_from_json",
     "write_network",
     "write_symmetry",
@@ -144,6 +146,12 @@ def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> Netw
     read = file.mapped_arrays if mapped else file.arrays
     arrays = read([name for name in order if name in summary.shapes], REMEDY)
     return NetworkFile(arrays, summary.symmetry, summary.provenance)
+
+
+def read_weights(where: Path | SafetensorsFile) -> NetworkFile:
+    """Return the content of a network file with weights instead of the parts that names explain; see `read_network`."""
+    network = read_network(where)
+    return replace(network, arrays=with_known_weights(network.arrays)[0])
 
 
 def write_symmetry(path: Path, symmetry: Symmetry) -> None:

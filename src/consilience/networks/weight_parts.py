@@ -244,13 +244,21 @@ def plain_arrays(
     InputError
         Naming parts of which the names do not say how they are combined.
     """
+    plain, found = with_known_weights(arrays, known, own_names)
+    if unknown := unknown_parts(plain):
+        raise InputError([unknown_parts_problem(label, name) for name in unknown])
+    return plain, found
+
+
+def with_known_weights(
+    arrays: Mapping[str, AnyArray], known: Sequence[PartsOfWeight] = (), own_names: Container[str] = ()
+) -> tuple[dict[str, AnyArray], tuple[PartsOfWeight, ...]]:
+    """Return what `plain_arrays` does, where parts that names do not explain stay."""
     found = [parts for parts in known if all(name in arrays for name in parts.names)]
     plain = with_weights(arrays, found)
     while pending := find_parts({n: tuple(values.shape) for n, values in plain.items() if n not in own_names}):
         plain = with_weights(plain, pending)
         found += pending
-    if unknown := unknown_parts(plain):
-        raise InputError([unknown_parts_problem(label, name) for name in unknown])
     return plain, tuple(found)
 
 

@@ -83,10 +83,15 @@ class NetworkSum(Summand):
         if not self.start:
             raise InputError(file, "has no arrays", code="E-NEEDED")
         shapes = {name: tuple(values.shape) for name, values in self.start.items()}
-        if parametrised := [*(parts.name for parts in find_parts(shapes)), *unknown_parts(shapes)]:
-            listed = ", ".join(parametrised[:3])
+        if parametrised := dict.fromkeys([*(parts.name for parts in find_parts(shapes)), *unknown_parts(shapes)]):
+            listed = ", ".join(list(parametrised)[:3])
             text = f"has parametrised layers ({listed}), and a sum of parts is no sum of weights"
-            raise InputError(file, text, f"{REMOVAL}, at every site", "E-TYPE")
+            raise InputError(
+                file,
+                text,
+                f"{REMOVAL} or its hook (remove_weight_norm, remove_spectral_norm, prune.remove), at every site",
+                "E-TYPE",
+            )
 
     @property
     def length(self) -> int:
