@@ -53,6 +53,13 @@ def data(kind, seed, count=80, offset=1e4):
     return X, None
 
 
+def test_networks_whose_layers_have_parts_are_refused(tmp_path):
+    net = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 2))
+    cs.save(net, tmp_path / "start.safetensors")
+    with pytest.raises(InputError, match=r"parametrised layers \(weight\).*remove it first"):
+        NetworkSum(SafetensorsFile(tmp_path / "start.safetensors"))
+
+
 ESTIMATORS = {
     "GaussianNB": (GaussianNB, "classes"),
     "MultinomialNB": (MultinomialNB, "counts"),

@@ -11,6 +11,8 @@ import consilience as cs
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.federated.requests.base import Content, StandingAnswer
 from consilience.federated.requests.head import RIDGE
+from consilience.federated.requests.network_state import PREFIX, module_of_state
+from consilience.networks.parametrised_layers import plain_module
 from tests.federated.network_sites import SITES, fused, make, own, rows, trained
 from tests.federated.rounds import mixture
 from tests.federated.test_request_mutants import mutant, said
@@ -277,3 +279,13 @@ def test_mutated_messages_are_answered_reduced_or_refused(kind, tmp_path):
         n_taken += len(contents)
         assert all(np.isfinite(values).all() for content in contents for values in content.arrays.values()), number
     assert n_taken < 20
+
+
+def test_sites_answer_by_the_weights_that_layers_in_parts_stand_for():
+    def parametrised(seed):
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3)))
+
+    sent = plain_module(parametrised(0)).state_dict()
+    network = module_of_state(parametrised(1), {f"{PREFIX}{name}": values.numpy() for name, values in sent.items()})
+    assert all(torch.equal(values, sent[name]) for name, values in network.state_dict().items())

@@ -16,6 +16,7 @@ from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.errors import Problem
 from consilience.files.arrays import DTYPES
 from consilience.files.tensor_names import unfit_tensors
+from consilience.networks.weight_parts import REMOVAL, find_parts, unknown_parts
 
 _MAX_LISTED = 5
 """Tensors that a line names; more are counted. Chosen by hand."""
@@ -116,6 +117,17 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
                 f"convert to one of {', '.join(FLOAT_TYPES)}",
                 "E-TYPE",
             )
+        )
+    shapes = {name: stored.shape for name, (_, stored) in checkpoint.tensors.items()}
+    weights = find_parts(shapes)
+    rest = {name: shape for name, shape in shapes.items() if not any(name in parts.names for parts in weights)}
+    nested = find_parts(rest | {parts.name: shapes[parts.main] for parts in weights})
+    for name in [*unknown_parts(rest), *(parts.name for parts in nested)]:
+        yield Problem(
+            checkpoint.name,
+            f"{name} is parametrised in a way that its tensors do not say",
+            REMOVAL,
+            "E-TYPE",
         )
 
 

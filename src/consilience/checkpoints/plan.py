@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 
 from consilience.checkpoints.header import StoredTensor, header_bytes
 from consilience.checkpoints.inputs import MergeInputs
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.networks.weight_parts import WeightParts
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,22 @@ class Treatment:
 
 
 @dataclass(frozen=True)
+class MergedPart:
+    """A part of a weight that is merged as a whole.
+
+    Parameters
+    ----------
+    weight : WeightParts
+        The weight and its parts.
+    treatment : Treatment
+        How the weight is merged.
+    """
+
+    weight: WeightParts
+    treatment: Treatment
+
+
+@dataclass(frozen=True)
 class TensorTask:
     """One tensor of the output.
 
@@ -50,6 +68,8 @@ class TensorTask:
         How it is merged.
     compared : bool
         Whether a copied tensor (integers, truth values) is compared with those of the other models. Default: False.
+    part : MergedPart, optional
+        The weight that the tensor is a part of, after whose merge it is copied from memory. Default: None.
     """
 
     name: str
@@ -58,6 +78,7 @@ class TensorTask:
     nbytes: int
     treatment: Treatment
     compared: bool = False
+    part: MergedPart | None = None
 
     @property
     def size(self) -> int:
@@ -112,7 +133,12 @@ class MergePlan:
         return sum(len(shard.tasks) for shard in self.shards)
 
 
-def plan_tasks(inputs: MergeInputs, treatments: Mapping[str, Treatment], dtype: str | None) -> list[TensorTask]:
+def plan_tasks(
+    inputs: MergeInputs,
+    treatments: Mapping[str, Treatment],
+    dtype: str | None,
+    parts: Mapping[str, MergedPart] = MappingProxyType({}),
+) -> list[TensorTask]:
     """Return what is done for every tensor, in the order of the first model's bytes.
 
     Parameters
@@ -123,10 +149,16 @@ def plan_tasks(inputs: MergeInputs, treatments: Mapping[str, Treatment], dtype: 
         How each tensor is merged, by name.
     dtype : str or None
         Type of floating-point tensors, in the words of safetensors; None keeps the first model's.
+    parts : mapping of str to MergedPart, optional
+        The tensors that are parts of a weight, by name. Default: none.
     """
     tasks = []
     for name, (_, stored) in inputs.models[0].tensors.items():
         treatment = treatments[name]
+        if (part := parts.get(name)) is not None:
+            copy = Treatment(None, treatment.weights)
+            tasks.append(replace(_floating_task(name, stored, dtype or stored.dtype, copy), part=part))
+            continue
         is_floating = stored.dtype in FLOAT_TYPES
         if treatment.method is None or not is_floating:
             # Copied: on request, or because integers and truth values have no mean (then the first model's).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,13 @@ from consilience.checkpoints.inputs import MergeInputs
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.parametrised_weights import parts_in, treat_weights
 from consilience.checkpoints.plan import MergePlan, Treatment, assign_shards, plan_tasks
 from consilience.checkpoints.recipe import TensorRule
 from consilience.checkpoints.tensor_rules import treatments_by_tensor
 from consilience.errors import InputError, Problem
 from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.weight_parts import WeightParts, plain_shapes
 
 SINGLE_FILE_SUFFIX = ".safetensors"
 """Suffix of an output that is a single file instead of a folder."""
@@ -245,7 +247,7 @@ def units_of(symmetry: Symmetry, inputs: MergeInputs) -> dict[str, int]:
     problems: list[Problem] = []
     units_by_model: list[dict[str, int]] = []
     for checkpoint in inputs.models:
-        shapes = {name: stored.shape for name, (_, stored) in checkpoint.tensors.items()}
+        shapes = plain_shapes({name: stored.shape for name, (_, stored) in checkpoint.tensors.items()})
         # Tied weights may be stored under another of their names than the symmetry has.
         for alias, name in symmetry.aliases.items():
             if name not in shapes and alias in shapes:
@@ -263,10 +265,17 @@ def _make_plan(
     request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment], output: Path
 ) -> MergePlan:
     """Return the plan, with notes on what is copied, averaged for want of information, or unproved."""
-    tasks = plan_tasks(inputs, treatments, request.dtype)
+    weights = parts_in(inputs.models[0])
+    treatments, parts = treat_weights(treatments, weights)
+    tasks = plan_tasks(inputs, treatments, request.dtype, parts)
     single = output.name if output.suffix == SINGLE_FILE_SUFFIX else None
     shards = assign_shards(tasks, request.shard_bytes, single)
     notes = []
+    if merged := list(dict.fromkeys(part.weight.name for part in parts.values())):
+        notes.append(
+            f"{', '.join(merged[:_MAX_LISTED])}{', ...' if len(merged) > _MAX_LISTED else ''}: "
+            "merged as the weight that the parts stand for, and written as parts"
+        )
     copied = [task.name for task in tasks if task.compared]
     if copied:
         notes.append(
@@ -286,7 +295,7 @@ def _make_plan(
         shards,
         sum(checkpoint.nbytes for checkpoint in inputs.all),
         sum(shard.nbytes for shard in shards),
-        _memory_bound(request, inputs),
+        _memory_bound(request, inputs) + _bytes_of_weights(inputs, weights),
         tuple(notes),
     )
 
@@ -314,6 +323,12 @@ def _memory_bound(request: MergeRequest, inputs: MergeInputs) -> int:
     matching = 6 * 4 * largest + 4 * 8 * units**2
     moving = largest * itemsize * (n_readers + 2)
     return nbytes + max(matching, moving)
+
+
+def _bytes_of_weights(inputs: MergeInputs, weights: Sequence[WeightParts]) -> int:
+    """Return the bytes of the largest weight that is held in parts, in float64: twice in every input, and merged."""
+    sizes = [inputs.models[0].tensors[weight.main][1].size for weight in weights]
+    return 8 * max(sizes, default=0) * (2 * len(inputs.all) + 3)
 
 
 def default_threads() -> int:

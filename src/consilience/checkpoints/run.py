@@ -23,6 +23,7 @@ from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import Facts
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.output import as_json, copy_companions, refuse_full_disk
+from consilience.checkpoints.parametrised_weights import WeightMerger, combined, parts_in
 from consilience.checkpoints.plan import TensorTask
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge, default_threads, units_of
 from consilience.checkpoints.stream import Stream
@@ -101,7 +102,7 @@ def run(
                 if any(inputs.digests) and bytes_to_write:
                     refuse_mismatched_fishers(inputs.models, inputs.fishers, inputs.digests, input_files)
                 alignment = _align(prepared, input_files)
-                _write_shards(
+                notes = _write_shards(
                     prepared,
                     partial_output,
                     input_files,
@@ -116,7 +117,7 @@ def run(
             finally:
                 input_files.close()
         files = {shard.name: partial_output.finished[shard.name].sha256 for shard in plan.shards}
-        notes = [*plan.notes]
+        notes = [*plan.notes, *notes]
         differing = sorted(name for file in partial_output.finished.values() for name in file.differing)
         if differing:
             notes.append(
@@ -158,8 +159,13 @@ def _align(prepared: PreparedMerge, input_files: InputFiles) -> CheckpointAlignm
     first = inputs.models[0]
     names = {symmetry.aliases.get(name, name): name for name in first.tensors}  # in the checkpoint, by symmetry's name
     floating = {key for key, name in names.items() if first.tensors[name][1].dtype in FLOAT_TYPES}
+    weights = {symmetry.aliases.get(weight.name, weight.name): weight for weight in parts_in(first)}
+    floating |= set(weights)
 
     def read(model: int, key: str) -> Any:
+        if key in weights:
+            weight = combined(inputs.models[model], weights[key], partial(_read_tensor, input_files))
+            return weight.astype(np.float32)
         file, stored = locate_tensor(inputs.models[model], names[key])
         values = np.empty(stored.size, dtype=np.float32)
         FLOAT_TYPES[stored.dtype].decode(read_tensor(input_files, file, stored), values)
@@ -177,8 +183,8 @@ def _write_shards(
     progress: Progress,
     threads: int,
     piece: int,
-) -> None:
-    """Write all files that are not finished."""
+) -> list[str]:
+    """Write all files that are not finished; return notes on weights that are held in parts."""
     inputs, plan, request = prepared.inputs, prepared.plan, prepared.request
     units = {} if alignment is None or request.symmetry is None else units_of(request.symmetry, inputs)
     total = sum(task.nbytes for shard in plan.shards for task in shard.tasks)
@@ -200,6 +206,8 @@ def _write_shards(
         return FileTensorReader(input_files, file, stored.start, stored.dtype, checkpoint.name)
 
     def readers_of(task: TensorTask) -> TensorReaders:
+        if task.part is not None:
+            return merger.part(task)
         method = task.treatment.method
         if method is None and not task.compared:
             source = task.treatment.source
@@ -237,7 +245,15 @@ def _write_shards(
         written += nbytes
         progress(written, total)
 
+    def move_weight(values: Any, name: str, model: int) -> Any:
+        symmetry = request.symmetry
+        layout = None if symmetry is None else symmetry.layouts.get(symmetry.aliases.get(name, name))
+        if alignment is None or layout is None:
+            return values
+        return move(values, layout, alignment.transports[model], units)
+
     stream = Stream(threads, output_hashing, request.seed, piece)
+    merger = WeightMerger(inputs, stream, partial(_read_tensor, input_files), move_weight)
     try:
         for shard in plan.shards:
             if shard.name not in partial_output.finished:
@@ -247,6 +263,13 @@ def _write_shards(
                 partial_output.finish(shard.name, digest, differing)
     finally:
         stream.close()
+    return list(merger.notes.values())
+
+
+def _read_tensor(input_files: InputFiles, checkpoint: Checkpoint, name: str) -> Any:
+    """Return a tensor in float64."""
+    stored = locate_tensor(checkpoint, name)[1]
+    return _read_entries(input_files, checkpoint, name, 0, stored.size).reshape(stored.shape)
 
 
 def _read_entries(input_files: InputFiles, checkpoint: Checkpoint, name: str, start: int, count: int) -> Any:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from io import BytesIO
 from math import isfinite
 from pathlib import Path
 from queue import SimpleQueue
@@ -220,6 +221,13 @@ class Stream:
                 )
                 users += [merging, writing]
                 self._pending.append(writing)
+
+    def merged_bytes(self, task: TensorTask, readers: TensorReaders) -> ByteArray:
+        """Return the bytes of a merged tensor, which is not written to a file."""
+        out = BytesIO()
+        self._merge_tensor(task, readers, {}, out, RunningDigest(self._hashing), 0)
+        self._wait_for_pending()
+        return np.frombuffer(out.getbuffer(), dtype=np.uint8)
 
     def _survey_tensor(
         self, number: int, task: TensorTask, readers: TensorReaders, setting: TensorSetting, facts: Facts

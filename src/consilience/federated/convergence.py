@@ -21,7 +21,7 @@ from consilience.bayesian.file_format import read_bayesian
 from consilience.checks import Array
 from consilience.draws.files import read_draws
 from consilience.estimators.files import read_statistics
-from consilience.networks.files import read_network
+from consilience.networks.files import read_weights
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
 
@@ -74,7 +74,7 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
         # Means and variances are as many numbers, compared as one vector.
         pairs = [(old_bnn.means, new_bnn.means), (old_bnn.variances, new_bnn.variances)]
     else:
-        pairs = [(read_network(before).arrays, read_network(after).arrays)]
+        pairs = [(read_weights(before).arrays, read_weights(after).arrays)]
     # Only floating-point arrays: counters and buffers of integers are no parameters.
     values = [
         (_floats(old.get(name)), _floats(new[name])) for old, new in pairs for name in new if _floats(new[name]).size

@@ -9,6 +9,7 @@ import numpy as np
 
 from consilience.errors import InputError
 from consilience.networks.network import Network
+from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import arrays_of_module, is_module, module_with, unwrapped
 
@@ -54,7 +55,7 @@ def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0
 
     if not is_module(module):
         raise InputError("module", f"expected a torch module, found {type(module).__name__}", code="E-TYPE")
-    return traced_and_proved(unwrapped(module), example, rng)
+    return traced_and_proved(plain_module(unwrapped(module)), example, rng)
 
 
 def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -> Any:
@@ -95,7 +96,7 @@ def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -
     if not is_module(net):
         raise InputError("net", f"expected a torch module or a Network, found {type(net).__name__}", code="E-TYPE")
     net = unwrapped(net)
-    moved = Network(arrays_of_module(net), symmetry, type(net).__name__).permute(orders)
+    moved = Network(arrays_of_module(plain_module(net)), symmetry, type(net).__name__).permute(orders)
     return module_with(net, moved.arrays, symmetry).train(net.training)
 
 
@@ -121,7 +122,7 @@ def barrier(net_a: nn.Module, net_b: nn.Module, evaluate: Any, points: int = 25,
     """
     from consilience.networks.landscape.barrier import barrier as loss_barrier
 
-    return loss_barrier(net_a, net_b, evaluate, points, **options)
+    return loss_barrier(_plain(net_a), _plain(net_b), evaluate, points, **options)
 
 
 def plane(net_a: nn.Module, net_b: nn.Module, net_c: nn.Module, evaluate: Any, **options: Any) -> Plane:
@@ -143,4 +144,9 @@ def plane(net_a: nn.Module, net_b: nn.Module, net_c: nn.Module, evaluate: Any, *
     """
     from consilience.networks.landscape.plane import plane as loss_plane
 
-    return loss_plane(net_a, net_b, net_c, evaluate, **options)
+    return loss_plane(_plain(net_a), _plain(net_b), _plain(net_c), evaluate, **options)
+
+
+def _plain(net: Any) -> Any:
+    """Return a module whose layers have their weights as parameters, on which losses are computed."""
+    return plain_module(net) if is_module(net) else net

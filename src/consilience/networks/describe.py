@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network, negative_variance_problems, non_finite_problems
+from consilience.networks.parametrised_layers import Parametrised, plain_module
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module, unwrapped
@@ -57,7 +58,8 @@ def describe_model(
     from consilience.posteriors.thin_components import MIN_COUNT
 
     name = type(module).__name__
-    arrays = arrays_of_module(module)
+    plain = plain_module(module)
+    arrays = arrays_of_module(plain)
     if problems := [*non_finite_problems(arrays, name), *negative_variance_problems(arrays, name)]:
         raise InputError(problems)
     description, first_inputs = measure_network(
@@ -74,8 +76,8 @@ def describe_model(
     if symmetry is None and isinstance(model, Network) and not model.is_untraced:
         symmetry = model.symmetry
     if symmetry is None:
-        symmetry = _traced(module, first_inputs if example is None else example)
-    return Network(arrays, symmetry, name, description, module)
+        symmetry = _traced(plain, first_inputs if example is None else example)
+    return Network(arrays, symmetry, name, description, module, Parametrised.of_module(module))
 
 
 def _traced(module: nn.Module, example: Any) -> Symmetry:

@@ -22,15 +22,18 @@ from consilience.networks.files import read_network
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.module_inputs import as_tensor, refuse_unfit
 from consilience.networks.network import Network
+from consilience.networks.parametrised_layers import parts_of_module, plain_module
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import (
+    arrays_of_module,
     is_module,
     make_template,
     module_with,
     unwrapped,
     without_wrapper_prefix,
 )
+from consilience.networks.weight_parts import find_parts, plain_arrays
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -120,13 +123,20 @@ def module_of(
         Naming the arrays that do not fit.
     """
     state = template.state_dict()
+    arrays = without_wrapper_prefix(arrays, state)
+    known = parts_of_module(template)
+    if set(arrays) != set(state) and (
+        known or find_parts({key: tuple(v.shape) for key, v in arrays.items() if key not in state})
+    ):
+        plain = module_of(plain_arrays(arrays, name, known, state)[0], plain_module(template), name, aliases)
+        return module_with(template, arrays_of_module(plain), Symmetry({}, ())).eval()
     first_name: dict[int, str] = {}  # of each parameter, by identity
     main_names = {
         key: first_name.setdefault(id(parameter), key)
         for key, parameter in template.named_parameters(remove_duplicate=False)
     }
     # A tied array under any of its names is known under all of them.
-    complete = dict(without_wrapper_prefix(arrays, state))
+    complete = dict(arrays)
     for key, main_name in (*main_names.items(), *(aliases or {}).items()):
         if main_name not in complete and key in complete:
             complete[main_name] = complete[key]

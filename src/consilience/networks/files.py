@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from consilience.networks.file_header import REMEDY, NetworkSummary, header_text
 from consilience.networks.symmetry.document import REMEDY as SYMMETRY_REMEDY
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
+from consilience.networks.weight_parts import with_known_weights
 
 __all__ = [
     "NetworkFile",
@@ -36,6 +37,7 @@ __all__ = [
     "read_network",
     "read_network_summary",
     "read_symmetry",
+    "read_weights",
     "symmetry_from_json",
     "write_network",
     "write_symmetry",
@@ -70,6 +72,8 @@ def write_network(
     arrays: Mapping[str, AnyArray],
     symmetry: Symmetry | None = None,
     provenance: dict[str, Any] | None = None,
+    *,
+    sent: Mapping[str, AnyArray] | None = None,
 ) -> None:
     """Write a network file, whole or not at all.
 
@@ -86,6 +90,9 @@ def write_network(
         Which axes move together. With it, files alone can be fused.
     provenance : dict, optional
         How the network came to be, as JSON values.
+    sent : mapping of str to array, optional
+        What is written instead of `arrays`, which the symmetry is of: a state dict whose parametrised layers have
+        parts. Default: the arrays.
 
     Raises
     ------
@@ -93,21 +100,28 @@ def write_network(
         When the path cannot be written, an array cannot be stored, tied weights differ, the symmetry is of another
         network, or the provenance is not made of JSON values.
     """
-    named = dict(arrays)
-    # A tied array under any of its names is written under all of them: first the main name, then its aliases.
-    for alias, name in {} if symmetry is None else symmetry.aliases.items():
-        if name not in named and alias in named:
-            named[name] = named[alias]
-    for alias, name in {} if symmetry is None else symmetry.aliases.items():
-        if name in named:
-            named.setdefault(alias, named[name])
+    named = with_tied_arrays(arrays, {} if symmetry is None else symmetry.aliases)
     stored = storable_arrays(path, named)
     if symmetry is not None:
         symmetry.units({name: tuple(values.shape) for name, values in stored.items()}, f"{path}: cannot be written")
         _refuse_untied(path, stored, symmetry)
+    if sent is not None and sent is not arrays:
+        stored = storable_arrays(path, dict(sent))
     write_arrays(path, stored, header_text(path, symmetry, provenance))
     if description_path(path).is_file():
         remove_description_of_another(path, network_digest(stored, {}))
+
+
+def with_tied_arrays(arrays: Mapping[str, AnyArray], aliases: Mapping[str, str]) -> dict[str, AnyArray]:
+    """Return arrays with those that are tied under all of their names: first the main name, then its aliases."""
+    named = dict(arrays)
+    for alias, name in aliases.items():
+        if name not in named and alias in named:
+            named[name] = named[alias]
+    for alias, name in aliases.items():
+        if name in named:
+            named.setdefault(alias, named[name])
+    return named
 
 
 def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> NetworkFile:
@@ -132,6 +146,12 @@ def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> Netw
     read = file.mapped_arrays if mapped else file.arrays
     arrays = read([name for name in order if name in summary.shapes], REMEDY)
     return NetworkFile(arrays, summary.symmetry, summary.provenance)
+
+
+def read_weights(where: Path | SafetensorsFile) -> NetworkFile:
+    """Return the content of a network file with weights instead of the parts that names explain; see `read_network`."""
+    network = read_network(where)
+    return replace(network, arrays=with_known_weights(network.arrays)[0])
 
 
 def write_symmetry(path: Path, symmetry: Symmetry) -> None:

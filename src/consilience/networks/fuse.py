@@ -47,9 +47,10 @@ from consilience.networks.methods.distill import Distill
 from consilience.networks.methods.fisher.kronecker import KFAC, KroneckerMethod
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.network import Network
+from consilience.networks.parametrised_layers import Parametrised
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
-from consilience.networks.torch_modules import make_template, without_wrapper_prefix
+from consilience.networks.torch_modules import is_module, make_template, without_wrapper_prefix
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,7 +87,10 @@ def _prepare(
                 *_without_network(description_files, "the description"),
             ]
         )
-    described = describe_networks(networks, mapped=request.only_check)
+    template = make_template(arguments.module)
+    described = describe_networks(networks, mapped=request.only_check, template=template)
+    parametrised = _parametrised_result(described, arguments.target, template)
+    arguments = arguments.without_parametrised_layers(template)
     if arguments.module is not None:
         described = _under_names_of(make_template(arguments.module), described)
     if arguments.classes not in (None, "union"):
@@ -142,23 +146,36 @@ def _prepare(
                 models.template, example, "example" if arguments.example is not None else "descriptions"
             )
         if isinstance(method, Auto):
-            fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
-            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+            return fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
         if isinstance(method, KFAC) and method.damping is None:
-            fusion = fuse_with_chosen_damping(models, sites, stated, information, method, fusion_rng, request.progress)
-            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+            return fuse_with_chosen_damping(models, sites, stated, information, method, fusion_rng, request.progress)
         if isinstance(method, Distill):
-            fusion = fuse_distilled(models, sites, stated, method, fusion_rng, request.progress)
-            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+            return fuse_distilled(models, sites, stated, method, fusion_rng, request.progress)
         fusion, order = fuse_aligned(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information
         )
         if method.refits and models.template is not None:
             fusion = refit_fusion(fusion, order, example, arguments.inputs, refit_rng)
-        fusion = with_verdict(fusion, models, sites, stated, method, verdict_rng)
+        return with_verdict(fusion, models, sites, stated, method, verdict_rng)
+
+    def fuse_and_record() -> NetworkFusion:
+        fusion = replace(fuse(), parametrised=parametrised)
         return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
-    return Prepared((), fuse)
+    return Prepared((), fuse_and_record)
+
+
+def _parametrised_result(
+    described: Sequence[DescribedNetwork], target: Any, template: nn.Module | None
+) -> Parametrised | None:
+    """Return the parametrised layers that the fused network has: those of the target, or of the models' architecture.
+
+    The architecture is that of the first module among the inputs, else that of `module`, else the first state dict.
+    """
+    first = next((network for network in described if network.module is not None), described[0])
+    given = target if is_module(target) else template if first.module is None else None
+    result = first.parametrised if given is None else Parametrised.of_module(given)
+    return None if result is None else result.beside([network.parametrised for network in described])
 
 
 def _under_names_of(template: nn.Module | None, networks: Sequence[DescribedNetwork]) -> list[DescribedNetwork]:

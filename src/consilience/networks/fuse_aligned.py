@@ -25,6 +25,7 @@ from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, check_widths
+from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
@@ -48,6 +49,12 @@ class NetworkArguments:
     fishers: Sequence[Any] | None = None
     descriptions: Any = None
     classes: Literal["union"] | None = None
+
+    def without_parametrised_layers(self, template: nn.Module | None) -> NetworkArguments:
+        """Return the arguments with plain modules: `template`, which the module makes, and the target."""
+        module = None if template is None else plain_module(template)
+        target = plain_module(self.target) if is_module(self.target) and self.target is not None else self.target
+        return replace(self, module=module, target=target)
 
     @property
     def reference_number(self) -> int | None:
@@ -276,6 +283,7 @@ def network_provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int |
         "history": [float(f"{value:.12g}") for value in fusion.history.tolist()],
         "repaired": fusion.repaired,
         **fusion.details,
+        "notes": list(fusion.notes),
     }
     return make_provenance(method.name, asdict(method), seed, inputs, result)
 

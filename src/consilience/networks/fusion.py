@@ -21,11 +21,12 @@ from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
-from consilience.networks.files import write_network
+from consilience.networks.files import with_tied_arrays, write_network
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.network import Network, total_size
 from consilience.networks.norm_distance import MAX_NORM_DISTANCE, norm_distance
+from consilience.networks.parametrised_layers import Parametrised, StoredArrays
 from consilience.networks.symmetry.transport import Transport
 from consilience.networks.untrained_norms import never_saw_data, untrained_norms
 
@@ -98,6 +99,9 @@ class NetworkFusion(Fusion):
         The verdict on a choice among candidates; None where there was none.
     candidates : mapping of str to Module
         By name, the networks among which was chosen, in evaluation mode.
+    parametrised : Parametrised, optional
+        The parametrised layers that the fused model has, and no other network here: `network`, `aligned` and the
+        candidates have the weights that such layers stand for. Default: None, without any.
     """
 
     network: Network
@@ -114,6 +118,7 @@ class NetworkFusion(Fusion):
     keeps_models: bool = False
     judgement: Verdict | None = field(default=None, repr=False)
     candidates: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    parametrised: Parametrised | None = field(default=None, repr=False)
 
     @cached_property
     def model(self) -> Any:
@@ -123,8 +128,20 @@ class NetworkFusion(Fusion):
         """
         self.verdict.warn(stacklevel=5)  # past what caches the property
         if self._rebuild is None:
-            return dict(self.network.arrays)
-        return self._rebuild(self.network)
+            return dict(self.network.arrays if self._sent is None else self._sent.arrays)
+        model = self._rebuild(self.network)
+        if self._sent is None or self.parametrised is None or self.parametrised.module is None:
+            return model
+        from consilience.networks.torch_modules import module_with  # here, since files alone need no torch
+
+        return module_with(self.parametrised.rebuilt(self._sent), self._sent.arrays, self.network.symmetry).eval()
+
+    @cached_property
+    def _sent(self) -> StoredArrays | None:
+        """The state dict of the fused model where it has parametrised layers."""
+        if self.parametrised is None or self.keeps_models:
+            return None
+        return self.parametrised.stored(with_tied_arrays(self.network.arrays, self.network.symmetry.aliases))
 
     @cached_property
     def ensemble(self) -> Any:
@@ -174,7 +191,8 @@ class NetworkFusion(Fusion):
     @property
     def notes(self) -> tuple[str, ...]:
         """What should be known of the networks, a sentence each, as the method and the tracing say it."""
-        return tuple(map(str, self.details.get("notes", ())))
+        of_layers = () if self._sent is None else self._sent.notes
+        return (*map(str, self.details.get("notes", ())), *of_layers)
 
     def _charts(self) -> Mapping[str, Chart | str]:
         return {"matching": self._quality_chart(), **super()._charts()}
@@ -326,6 +344,8 @@ class NetworkFusion(Fusion):
         verdict = self.judgement
         if verdict is None:
             return super().verdict
+        if self._sent is not None and self._sent.changed:
+            verdict = replace(verdict, harmless=None)  # another network was judged
         # Where nothing could be compared for this very reason, the text has it already.
         problems = {problem: remedy for problem, remedy in self.open_problems().items() if problem not in verdict.text}
         if not problems:
@@ -339,6 +359,10 @@ class NetworkFusion(Fusion):
         problems = dict.fromkeys(self.untrained_networks, "train it in train() mode, or leave it out")
         if self.details.get("proved") is False:
             problems["the symmetry of these networks is unproved"] = "prove it with consilience.symmetry"
+        if self._sent is not None and self._sent.changed:
+            problems[f"parametrised layers have the nearest weight only ({', '.join(sorted(self._sent.changed))})"] = (
+                "compare fusion.model with the sites' networks, or remove the parametrisations before the fusion"
+            )
         if self.has_averaged_statistics:
             problems["statistics of batch normalisation are averages, which fit no network"] = (
                 "measure them again with consilience.repair"
@@ -362,7 +386,8 @@ class NetworkFusion(Fusion):
             raise InputError(
                 path, "an ensemble is its members", "write them with consilience.save(fusion.model, folder)"
             )
-        write_network(Path(path), self.network.arrays, self.network.symmetry, self.record)
+        sent = None if self._sent is None else self._sent.arrays
+        write_network(Path(path), self.network.arrays, self.network.symmetry, self.record, sent=sent)
 
     def report(self, path: str | Path, **shown: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -22,13 +22,16 @@ from consilience.core.training_state import training_state_problem
 from consilience.errors import InputError, Problem
 from consilience.files.foreign_formats import part_of_checkpoint
 from consilience.files.quantisation import quantisation_beside
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, as_buffer, to_bytes
+from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module, is_module, unwrapped
+from consilience.networks.torch_modules import arrays_of_module, is_module, unwrapped, without_wrapper_prefix
+from consilience.networks.weight_parts import plain_arrays
 from consilience.posteriors.adapters.table import has_adapter
 
 if TYPE_CHECKING:
@@ -52,15 +55,17 @@ class DescribedNetwork:
     label : str
         Name in messages: the name, or the path of a file.
     arrays : mapping of str to array
-        Parameters and buffers by name.
+        Parameters and buffers by name; of parametrised layers the weights that they stand for.
     symmetry : Symmetry or None
         The symmetry that the input came with.
     module : torch.nn.Module or None
-        The module, where the input is one.
+        The module, where the input is one; parametrised layers have their weights as parameters.
     digest : str or None
         SHA-256 of the file; None for an object in memory, and where nothing will be fused.
     description : Description, optional
         What the site says of the network beside the weights.
+    parametrised : Parametrised, optional
+        Its parametrised layers as the site has them. Default: None, where it has none.
     """
 
     name: str
@@ -70,6 +75,12 @@ class DescribedNetwork:
     module: nn.Module | None
     digest: str | None
     description: Description | None = None
+    parametrised: Parametrised | None = None
+
+    @property
+    def sent_arrays(self) -> Mapping[str, AnyArray]:
+        """The arrays as the site has them, with the parts of parametrised layers."""
+        return self.arrays if self.parametrised is None else self.parametrised.arrays
 
     def network(self) -> Network:
         """Return the network under the trivial symmetry, under which nothing moves."""
@@ -123,7 +134,9 @@ def is_state_dict(model: object) -> bool:
     )
 
 
-def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> list[DescribedNetwork]:
+def describe_networks(
+    inputs: Sequence[NamedInput], *, mapped: bool = False, template: nn.Module | None = None
+) -> list[DescribedNetwork]:
     """Return the networks of all inputs.
 
     Parameters
@@ -132,6 +145,8 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
         Modules, Networks and files.
     mapped : bool
         Whether arrays stay in their files until their values are used; digests are then not taken.
+    template : Module, optional
+        A module of the architecture, which says how parametrised layers of files and state dicts compute their weights.
 
     Raises
     ------
@@ -144,16 +159,10 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
         name, label = named.name, named.label
         try:
             if named.file is not None:
-                network = read_network(named.file, mapped=mapped)
-                digest = None if mapped else named.file.digest
-                described.append(DescribedNetwork(name, label, network.arrays, network.symmetry, None, digest))
-            elif isinstance(named.model, Network):
-                described.append(_described(named.model, name, label))
-            elif is_module(named.model):
-                module = unwrapped(named.model)
-                described.append(DescribedNetwork(name, label, arrays_of_module(module), None, module, None))
-            elif is_state_dict(named.model):
-                described.append(DescribedNetwork(name, label, dict(named.model), None, None, None))
+                of_file = describe_network_file(named.file, name, label, mapped=mapped, template=template)
+                described.append(of_file if mapped else replace(of_file, digest=named.file.digest))
+            elif is_module(named.model) or isinstance(named.model, Network) or is_state_dict(named.model):
+                described.append(describe_object(named.model, name, label, template))
             else:
                 text = f"a {type(named.model).__name__} is no network; expected a module, Network or path"
                 known = training_state_problem(named.model)
@@ -180,7 +189,41 @@ def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Prob
         yield Problem(network.label, text, "merge the folders: consilience.merge", "E-FILE")
 
 
+def describe_network_file(
+    file: SafetensorsFile, name: str, label: str, *, mapped: bool = False, template: nn.Module | None = None
+) -> DescribedNetwork:
+    """Return the network in a file as an input, without its digest; see `describe_networks`."""
+    network = read_network(file, mapped=mapped)
+    return replace(_of_state_dict(network.arrays, name, label, template), symmetry=network.symmetry)
+
+
+def describe_object(model: Any, name: str, label: str, template: nn.Module | None = None) -> DescribedNetwork:
+    """Return a module, Network or state dict as an input; see `describe_networks`."""
+    if isinstance(model, Network):
+        return _described(model, name, label)
+    if not is_module(model):
+        return _of_state_dict(model, name, label, template)
+    module = unwrapped(model)
+    plain = plain_module(module)
+    arrays = arrays_of_module(plain)
+    return DescribedNetwork(name, label, arrays, None, plain, None, parametrised=Parametrised.of_module(module))
+
+
 def _described(network: Network, name: str, label: str) -> DescribedNetwork:
     """Return a Network as an input; one that was not traced says nothing of which axes move together."""
     symmetry = None if network.is_untraced else network.symmetry
-    return DescribedNetwork(name, label, network.arrays, symmetry, network.module, None, network.description)
+    module = None if network.module is None else plain_module(network.module)
+    return DescribedNetwork(
+        name, label, network.arrays, symmetry, module, None, network.description, network.parametrised
+    )
+
+
+def _of_state_dict(
+    arrays: Mapping[str, AnyArray], name: str, label: str, template: nn.Module | None
+) -> DescribedNetwork:
+    """Return the arrays of a network without code as an input."""
+    names = {} if template is None else template.state_dict()
+    sent = arrays if template is None else without_wrapper_prefix(arrays, names)
+    plain, parts = plain_arrays(sent, label, () if template is None else parts_of_module(template), names)
+    parametrised = Parametrised(parts, sent) if parts else None
+    return DescribedNetwork(name, label, plain, None, None, None, parametrised=parametrised)

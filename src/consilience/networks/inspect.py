@@ -15,6 +15,7 @@ from consilience.networks.files import NetworkSummary, read_network_summary
 from consilience.networks.fisher.files import FisherHeader, FisherSummary, layer_people_rows, read_fisher_summary
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
+from consilience.networks.weight_parts import plain_shapes
 
 
 def inspect_network(file: SafetensorsFile) -> Inspection:
@@ -74,7 +75,7 @@ def symmetry_document(symmetry: Symmetry) -> dict[str, Any]:
 
 def _network_document(summary: NetworkSummary) -> dict[str, Any]:
     document = {"symmetry": None, "proved": False} if summary.symmetry is None else symmetry_document(summary.symmetry)
-    units = None if summary.symmetry is None else summary.symmetry.units(summary.shapes)
+    units = None if summary.symmetry is None else summary.symmetry.units(plain_shapes(summary.shapes))
     return {
         "kind": summary.kind,
         "arrays": {n: {"shape": list(s), "dtype": summary.dtypes[n]} for n, s in summary.shapes.items()},
@@ -112,7 +113,7 @@ def _network_rows(file: SafetensorsFile, summary: NetworkSummary) -> list[Row]:
         ("arrays", listed(shown, len(summary.shapes))),
     ]
     if summary.symmetry is not None:
-        rows += symmetry_rows(summary.symmetry, summary.symmetry.units(summary.shapes, str(file)))
+        rows += symmetry_rows(summary.symmetry, summary.symmetry.units(plain_shapes(summary.shapes), str(file)))
     if summary.provenance is not None:
         rows += provenance_rows(summary.provenance)
     return rows

@@ -46,7 +46,7 @@ from consilience.networks.fisher.inputs import gather_information
 from consilience.networks.fuse import prepare_networks
 from consilience.networks.fuse_aligned import split_arguments
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.inputs import DescribedNetwork, is_network, is_state_dict
+from consilience.networks.inputs import describe_network_file, describe_object, is_network, is_state_dict
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS, make_network_method
 from consilience.networks.network import Network, to_numpy
@@ -67,7 +67,8 @@ def load_network(file: SafetensorsFile) -> Network:
             "known symmetry",
             "read it with safetensors, or write it with consilience.save and its symmetry=",
         )
-    return Network(network.arrays, network.symmetry, file.label)
+    described = describe_network_file(file, file.label, file.label)
+    return Network(described.arrays, network.symmetry, file.label, parametrised=described.parametrised)
 
 
 def inspect_network(file: SafetensorsFile) -> Inspection:
@@ -153,20 +154,18 @@ class Networks(Kind):
         if file.format in (FISHER_FORMAT, DESCRIPTION_FORMAT):
             called = "Fisher information" if file.format == FISHER_FORMAT else "a description"
             raise InputError(file, f"is {called}, expected a model", "send it beside its network's file", "E-TYPE")
-        network = read_network(file)
+        network = describe_network_file(file, file.label, file.label)
         refuse_not_finite(file, network.arrays)
         is_informed = companion is not None and companion.format != DESCRIPTION_FORMAT
         if companion is not None and not is_informed:
-            described = DescribedNetwork(file.label, file.label, network.arrays, network.symmetry, None, None)
             of_file = NamedInput(file.label, file.label, file=file)
             with_descriptions(
-                [described], [of_file], None, [NamedInput(companion.label, companion.label, file=companion)]
+                [network], [of_file], None, [NamedInput(companion.label, companion.label, file=companion)]
             )
         elif companion is not None:
             information = read_fisher(companion)
             refuse_not_finite(companion, {**information.residual, **information.factors})
-            described = DescribedNetwork(file.label, file.label, network.arrays, network.symmetry, None, None)
-            gather_information([described], None, [NamedInput(companion.label, companion.label, file=companion)])
+            gather_information([network], None, [NamedInput(companion.label, companion.label, file=companion)])
         scales = array_scales(network.arrays)
         bounded = frozenset(scales)
         if companion is not None and is_informed:
@@ -197,12 +196,14 @@ class Networks(Kind):
         if isinstance(model, Network) and model.is_untraced:
             model = model.module  # nothing says which axes move, and under the module's names tied weights stay
         if isinstance(model, Network):
-            write_network(path, model.arrays, model.symmetry)
+            write_network(path, model.arrays, model.symmetry, sent=model.sent_arrays)
+        elif symmetry is None:
+            write_network(path, dict(model) if is_state_dict(model) else arrays_of_module(unwrapped(model)))
         else:
-            arrays = dict(model) if is_state_dict(model) else arrays_of_module(unwrapped(model))
-            if symmetry is not None:  # which refuses arrays that it does not fit
-                arrays = dict(Network(arrays, symmetry, type(model).__name__).arrays)
-            write_network(path, arrays, symmetry)
+            described = describe_object(model, "", type(model).__name__)
+            network = Network(described.arrays, symmetry, described.label)  # which refuses arrays that it does not fit
+            sent = None if described.parametrised is None else described.sent_arrays
+            write_network(path, network.arrays, symmetry, sent=sent)
         if description is not None:  # after the weights, which remove that of others
             write_description(description_path(path), description)
 
@@ -224,7 +225,7 @@ class Networks(Kind):
         # Bound to the arrays of the file, which may be of another precision than those of the module.
         stored = read_network(path)
         aliases = {} if stored.symmetry is None else stored.symmetry.aliases
-        arrays = without_wrapper_prefix(stored.arrays, described.arrays)  # as `fuse` reads them
+        arrays = without_wrapper_prefix(stored.arrays, described.sent_arrays)  # as `fuse` reads them
         description = replace(described.description, digest=network_digest(arrays, aliases))
         return replace(described, description=description)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from consilience.networks.descriptions.description import Description
+    from consilience.networks.parametrised_layers import Parametrised
 
 # Names of types rather than types, since arrays may be of any library.
 _HALVES = ("float16", "bfloat16")
@@ -52,6 +53,8 @@ class Network(Displayed):
         What a site says of it beside the weights: what ``consilience.describe`` found. Default: None.
     module : Module, optional
         The module that it is of. Default: None.
+    parametrised : Parametrised, optional
+        Its parametrised layers, of which `arrays` has the weights that they stand for. Default: None, without any.
 
     Attributes
     ----------
@@ -69,6 +72,7 @@ class Network(Displayed):
     name: str = "network"
     description: Description | None = None
     module: nn.Module | None = None
+    parametrised: Parametrised | None = None
     units: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +117,11 @@ class Network(Displayed):
             "description": None if self.description is None else self.description._headline(),
             "module": None if self.module is None else type(self.module).__name__,
         }
+
+    @property
+    def sent_arrays(self) -> Mapping[str, AnyArray]:
+        """The arrays of its state dict, with the parts of parametrised layers."""
+        return self.arrays if self.parametrised is None else self.parametrised.arrays
 
     @property
     def is_untraced(self) -> bool:

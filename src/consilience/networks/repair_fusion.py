@@ -17,6 +17,7 @@ from consilience.catalogue import suggestion
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network, is_floating
+from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.torch_modules import arrays_of_module, cast_like, is_module, module_with
 
 if TYPE_CHECKING:
@@ -122,17 +123,14 @@ def replace_module(fusion: NetworkFusion, module: nn.Module, description: str) -
 def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple[nn.Module, list[nn.Module]]:
     """Return the fused module and the aligned ones."""
     if models is None:
-        return fusion.model if is_module(fusion.model) else _no_module(), fusion.aligned_models
+        return fusion.module_of(fusion.network), fusion.aligned_models
     if len(models) != len(fusion.inputs) or not all(is_module(model) for model in models):
         raise InputError("models", f"expected the {len(fusion.inputs)} modules that were fused", code="E-SHAPE")
     symmetry = fusion.network.symmetry
     networks = (fusion.network, *fusion.aligned)
-    modules = [module_with(models[0], network.arrays, symmetry).eval() for network in networks]
+    template = plain_module(models[0])
+    modules = [module_with(template, network.arrays, symmetry).eval() for network in networks]
     return modules[0], modules[1:]
-
-
-def _no_module() -> nn.Module:
-    raise InputError("models", "these are files without a module", "give the modules that were fused", "E-NEEDED")
 
 
 def _repair_on_inputs(

@@ -7,7 +7,6 @@ are replaced while it is copied; where widths differ, the layers of torch are to
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.checks import AnyArray
 from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.networks.parametrised_layers import Parametrised, copy_of_module, parts_of_module, set_hooked_weights
 from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.weight_parts import with_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -190,7 +191,8 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
     template : Module
         A module of the architecture; it is left as it is.
     arrays : mapping of str to array
-        Every array by name; those of tied weights under one name at least.
+        Every array by name; those of tied weights under one name at least. Weights of parametrised layers under their
+        own names, or under those of their parts.
     symmetry : Symmetry
         Which names are tied.
 
@@ -203,6 +205,11 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
 
     state = {key: torch.as_tensor(values) for key, values in arrays.items()}
     state |= {alias: state[key] for alias, key in symmetry.aliases.items() if alias not in state and key in state}
+    parametrised = Parametrised.of_module(template)
+    if parametrised is not None:
+        stored = parametrised.stored(state)
+        template = parametrised.rebuilt(stored)
+        state = {key: torch.as_tensor(values) for key, values in stored.arrays.items()}
     template_state = template.state_dict(keep_vars=True)
     if differing := sorted(set(template_state) ^ set(state)):
         raise InputError(
@@ -216,7 +223,11 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
         parameter = torch.nn.Parameter(values, requires_grad=template_values.requires_grad)
         # The first name of a tied parameter wins, so that it stays tied in the copy.
         memo.setdefault(id(template_values), parameter if isinstance(template_values, torch.nn.Parameter) else values)
-    module = copy.deepcopy(template, memo)
+    module: nn.Module = copy_of_module(template, memo)
+    if parametrised is not None:
+        parts = parts_of_module(template)
+        template_state, state = with_weights(template_state, parts), with_weights(state, parts)
+        set_hooked_weights(module)
     for key, template_values in template_state.items():
         if state[key].shape != template_values.shape:
             _resize_layer(module, key, tuple(template_values.shape), tuple(state[key].shape))
@@ -227,7 +238,7 @@ def _resize_layer(module: nn.Module, key: str, old_shape: tuple[int, ...], new_s
     """Set the sizes that a layer keeps as attributes, after one of its arrays has changed shape."""
     path, _, name = key.rpartition(".")
     layer = module.get_submodule(path)
-    kind = type(layer).__name__
+    kind = type(layer).__name__.removeprefix("Parametrized")
     if kind.startswith("Conv") and name == "weight" and hasattr(layer, "groups"):
         _resize_convolution(layer, old_shape, new_shape)
         return

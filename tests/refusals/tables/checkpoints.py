@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 import consilience as cs
 from tests.checkpoints.some_checkpoints import write
-from tests.refusals.tables.nets import filed, mlp, recurrent_symmetry
+from tests.refusals.tables.nets import filed, mlp, orthogonal, recurrent_symmetry
 from tests.refusals.tables.things import each, named, normal, option_cases, topics, written
 
 SMALL = {
@@ -247,6 +247,9 @@ MERGED = {
     "fuse, states of optimisers": lambda at: cs.fuse([{"state": {}, "param_groups": [n]} for n in (0, 1)]),
     "describe, a path": lambda at: cs.describe(written("a.bin", FOREIGN["lightning.ckpt"])),
     "merge, three by slerp": lambda at: merged("slerp", [*two(), write("c", state(2))]),
+    "merge, orthogonal layers": lambda at: cs.merge(
+        [filed(orthogonal(seed), f"orthogonal-{seed}.safetensors") for seed in (0, 1)], "out"
+    ),
     "merge, one path": lambda at: cs.merge(str(at), "out"),
     "merge, an array": lambda at: cs.merge([np.zeros(3)], "out"),
     "merge, a network": lambda at: cs.merge([mlp(), mlp(1)], "out"),

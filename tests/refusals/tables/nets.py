@@ -117,6 +117,13 @@ def filed(state, path):
     return path
 
 
+def orthogonal(seed=0):
+    """Return the state of a network whose first layer has an orthogonal parametrisation, which names do not explain."""
+    net = mlp(seed)
+    nn.utils.parametrizations.orthogonal(net[0])
+    return {key: values.contiguous() for key, values in net.state_dict().items()}
+
+
 def checkpoints(**arrays):
     """Write two plain checkpoints, the second with other arrays, and return their paths."""
     return [filed(mlp(0).state_dict(), "one.safetensors"), filed(changed(1, **arrays), "two.safetensors")]

@@ -25,6 +25,7 @@ from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.files import read_description_header
 from consilience.networks.files import read_network, write_network
 from consilience.networks.network import to_numpy
+from consilience.networks.weight_parts import REMOVAL, find_parts, unknown_parts
 
 EQUAL, BY_OBSERVATIONS = "equal", "n_observations"
 """How networks are weighted: all alike, or by the numbers of observations in their descriptions, which stay masked."""
@@ -81,6 +82,16 @@ class NetworkSum(Summand):
         self.weights, self.noise, self.site, self.threshold = weights, noise, site, threshold
         if not self.start:
             raise InputError(file, "has no arrays", code="E-NEEDED")
+        shapes = {name: tuple(values.shape) for name, values in self.start.items()}
+        if parametrised := dict.fromkeys([*(parts.name for parts in find_parts(shapes)), *unknown_parts(shapes)]):
+            listed = ", ".join(list(parametrised)[:3])
+            text = f"has parametrised layers ({listed}), and a sum of parts is no sum of weights"
+            raise InputError(
+                file,
+                text,
+                f"{REMOVAL} or its hook (remove_weight_norm, remove_spectral_norm, prune.remove), at every site",
+                "E-TYPE",
+            )
 
     @property
     def length(self) -> int:

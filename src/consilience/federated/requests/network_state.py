@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -95,19 +94,20 @@ def module_of_state(module: Any, arrays: Mapping[str, Array]) -> Any:
 
 
 def own_template(module: Any) -> Any:
-    """Return a copy of a site's module, or of what makes one, with the weights that it has.
+    """Return a copy of a site's module, or of what makes one, with the weights that it has as parameters.
 
     Raises
     ------
     OptionError
         For what is no module, and makes none.
     """
+    from consilience.networks.parametrised_layers import copy_of_module, plain_module
     from consilience.networks.torch_modules import make_template
 
     template = make_template(module)
     if template is None:
         raise OptionError("module", "is needed: the torch module of the network")
-    return copy.deepcopy(template)
+    return copy_of_module(plain_module(template))
 
 
 def _is_tied(state: Mapping[str, Any], name: str, own: Mapping[str, Array]) -> bool:

@@ -79,7 +79,7 @@ def with_descriptions(
     def is_of(description: Description, network: DescribedNetwork) -> bool:
         if id(network) not in digests:
             aliases = {} if network.symmetry is None else network.symmetry.aliases
-            digests[id(network)] = network_digest(network.arrays, aliases)
+            digests[id(network)] = network_digest(network.sent_arrays, aliases)
         return digests[id(network)] == description.digest
 
     by_network, unmatched = assign_by_digest(networks, found, is_of, "describes no network here", _REMEDY)

@@ -14,6 +14,7 @@ from consilience.checks import is_count, is_number
 from consilience.core.progress import Progress, seeded, shown
 from consilience.errors import InputError, OptionError
 from consilience.networks.fisher.information import KINDS, LIKELIHOODS, FisherInformation, Kind, Likelihood
+from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.torch_modules import is_module, unwrapped
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def fisher(
     """
     if not is_module(model):
         raise InputError("model", f"expected a torch module, found {type(model).__name__}", code="E-TYPE")
-    model = unwrapped(model)
+    model = plain_module(unwrapped(model))
     if isinstance(batches, tuple):
         raise InputError("batches", "a tuple is one batch, inputs with labels", "give [(inputs, labels)], or a list")
     is_scale = n_observations is None or (is_number(n_observations) and n_observations > 0)

@@ -19,7 +19,7 @@ from consilience.drawing.words import natural_key, short_names
 from consilience.errors import FileFormatError
 from consilience.files.document import validate_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.networks.files import NetworkFile, read_network
+from consilience.networks.files import NetworkFile, read_weights
 from consilience.networks.match_quality import match_quality
 from consilience.networks.network import Network, identity_transports, total_size
 from consilience.networks.report.content import (
@@ -74,7 +74,7 @@ class _Provenance(BaseModel):
 def network_content_of_files(
     fused: Path | SafetensorsFile,
     sites: Sequence[Path | SafetensorsFile] = (),
-    read: Callable[[SafetensorsFile], NetworkFile] = read_network,
+    read: Callable[[SafetensorsFile], NetworkFile] = read_weights,
 ) -> NetworkContent:
     """Return what the report shows of a fused network file.
 
@@ -86,7 +86,7 @@ def network_content_of_files(
         Files of networks that it was made from, in any order, not necessarily all; each is known by its SHA-256. With
         all of them the page also shows how far apart they are as they stand. Default: none.
     read : callable, optional
-        Function that reads one of these files. Default: `read_network`.
+        Function that reads one of these files. Default: `read_weights`.
 
     Raises
     ------

@@ -1,0 +1,115 @@
+"""Weights that checkpoints hold in parts (weight and spectral normalisation, pruning), merged as weights.
+
+The weight of every model is computed from its parts, all are merged by the method of the tensor, and the parts that
+stand for the result are written under their names (`consilience.networks.weight_parts`). One weight is in memory at a
+time, in float64, for every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from consilience.checkpoints.buffers import TensorReaders
+from consilience.checkpoints.folder import Checkpoint
+from consilience.checkpoints.inputs import MergeInputs
+from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.plan import MergedPart, TensorTask, Treatment
+from consilience.checkpoints.stream import Stream
+from consilience.checkpoints.tensor_reader import ArrayTensorReader, ByteArray
+from consilience.checks import Array
+from consilience.networks.weight_parts import WeightParts, find_parts
+
+ReadTensor = Callable[[Checkpoint, str], Array]
+"""Gives a tensor of a checkpoint by its name, in float64."""
+MoveUnits = Callable[[Array, str, int], Array]
+"""Gives a weight with its units moved, by its name and the number of the model."""
+_DOUBLE = "F64"
+
+
+def parts_in(checkpoint: Checkpoint) -> list[WeightParts]:
+    """Return the weights that a checkpoint holds in parts of floating-point numbers, by names and shapes."""
+    tensors = {name: stored for name, (_, stored) in checkpoint.tensors.items() if stored.dtype in FLOAT_TYPES}
+    return find_parts({name: stored.shape for name, stored in tensors.items()})
+
+
+def treat_weights(
+    treatments: Mapping[str, Treatment], weights: list[WeightParts]
+) -> tuple[dict[str, Treatment], dict[str, MergedPart]]:
+    """Return the treatments of all tensors, the same for all parts of a weight, and the parts that are merged."""
+    treated = dict(treatments)
+    merged: dict[str, MergedPart] = {}
+    for weight in weights:
+        treatment = treatments[weight.main]
+        treated |= dict.fromkeys(weight.names, treatment)
+        if treatment.method is not None:
+            merged |= dict.fromkeys(weight.names, MergedPart(weight, treatment))
+    return treated, merged
+
+
+@dataclass(eq=False)
+class WeightMerger:
+    """Merges weights that are held in parts.
+
+    Parameters
+    ----------
+    inputs : MergeInputs
+        The checkpoints.
+    stream : Stream
+        Merges tensors.
+    read : callable
+        Gives a tensor.
+    move : callable
+        Gives a weight with the units of a model moved.
+    """
+
+    inputs: MergeInputs
+    stream: Stream
+    read: ReadTensor
+    move: MoveUnits
+
+    def __post_init__(self) -> None:
+        self._last: tuple[str, Mapping[str, Array]] = ("", {})
+        self.notes: dict[str, str] = {}
+
+    def part(self, task: TensorTask) -> TensorReaders:
+        """Return the merged values of a part of a weight, in the type of the output."""
+        assert task.part is not None  # noqa: S101  (asked of parts only)
+        weight = task.part.weight
+        if self._last[0] != weight.name:  # parts of a weight follow one another, as a rule
+            self._last = (weight.name, self._merged(task.part))
+        values = np.ascontiguousarray(self._last[1][task.name], dtype=np.float64).reshape(-1)
+        written = np.empty(task.nbytes, dtype=np.uint8)
+        FLOAT_TYPES[task.dtype].encode(values.copy(), written)
+        return TensorReaders((ArrayTensorReader(written, task.dtype, task.name),))
+
+    def _merged(self, part: MergedPart) -> Mapping[str, Array]:
+        """Return the parts of the merged weight by name."""
+        weight, models, base = part.weight, self.inputs.models, self.inputs.base
+        parts_of_models = [{name: self.read(model, name) for name in weight.names} for model in models]
+        weights = [self.move(weight.combine(parts), weight.name, j) for j, parts in enumerate(parts_of_models)]
+        method = part.treatment.method
+        readers = TensorReaders(
+            tuple(_reader(values, model.name) for values, model in zip(weights, models, strict=True))
+        )
+        if method is not None and method.needs_base and base is not None:
+            readers = replace(readers, base=_reader(combined(base, weight, self.read), base.name))
+        task = TensorTask(weight.name, weights[0].shape, _DOUBLE, weights[0].nbytes, part.treatment)
+        merged = self.stream.merged_bytes(task, readers).view(np.float64).reshape(task.shape)
+        split = weight.split(merged, parts_of_models)
+        if split.note:
+            self.notes[weight.name] = split.note
+        return split.parts
+
+
+def _reader(values: Array, name: str) -> ArrayTensorReader:
+    data: ByteArray = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    return ArrayTensorReader(data, _DOUBLE, name)
+
+
+def combined(checkpoint: Checkpoint, weight: WeightParts, read: ReadTensor) -> Any:
+    """Return the weight that a checkpoint holds in parts, in float64."""
+    return weight.combine({name: read(checkpoint, name) for name in weight.names})
