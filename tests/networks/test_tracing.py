@@ -187,9 +187,9 @@ def test_shared_heads_of_keys_move_with_all_their_queries():
     assert segments(symmetry, "k.weight") == [("heads", 1, 3)]
 
 
-@pytest.mark.parametrize("wrap", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
-def test_weights_computed_from_others_are_looked_through(wrap):
-    symmetry = trace(nn.Sequential(wrap(nn.Linear(3, 6)), nn.ReLU(), nn.Linear(6, 2)), torch.zeros(2, 3))
+def test_weights_computed_from_others_are_looked_through():
+    normalised = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 6))
+    symmetry = trace(nn.Sequential(normalised, nn.ReLU(), nn.Linear(6, 2)), torch.zeros(2, 3))
     assert list(symmetry.groups.values()) == [6]
     assert symmetry.notes == ()
 

@@ -270,7 +270,7 @@ def _size(term: Term) -> int:
 
 def _group_name(array: str) -> str:
     """Return the name of the units that an array makes: its own, without the suffix of its kind."""
-    module, _, last = array.replace(".parametrizations.weight.original0", ".weight").rpartition(".")
+    module, _, last = array.rpartition(".")
     if last.startswith("weight_hr"):  # the projection of an LSTM makes units beside those of its state
         last = last.replace("weight_hr", "weight_projection", 1)
         return _join_path(module, last.removeprefix("weight_"))

@@ -57,16 +57,6 @@ def _group_norm(call: OperatorCall) -> TracedTensor:
     return TracedTensor((tensor.axes[0], channels, *tensor.axes[2:]), data=True)
 
 
-def _weight_norm(call: OperatorCall) -> TracedTensor:
-    """Trace weight normalisation: every slice v of an array becomes g v / |v|."""
-    tensor, length = call["v"], call["g"]  # direction (out, ...), length (out, 1, ...)
-    dim = call.dim(tensor)
-    if len(length.axes) == len(tensor.axes):
-        call.record.algebra.join(tensor.axes[dim], length.axes[dim])
-    record_reduction(call.record, tensor, [n for n in range(len(tensor.axes)) if n != dim])
-    return tensor
-
-
 def _softmax(call: OperatorCall) -> TracedTensor:
     """Trace a softmax along an axis, which is the same in any order."""
     tensor: TracedTensor = call["self"]
@@ -125,7 +115,6 @@ RULES: dict[str, OperatorRule] = {
     ),
     **dict.fromkeys(["layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"], _last_norm),
     "group_norm": _group_norm,
-    "_weight_norm": _weight_norm,
     **dict.fromkeys(["softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"], _softmax),
     **dict.fromkeys(
         [
