@@ -138,9 +138,7 @@ def test_a_process_refuses_bad_data_too(folder, process, name):
 def test_what_is_no_file_is_refused(folder, command, kind):
     (folder / f"folder.{kind}").mkdir()
     refused(
-        command("evaluate", *TWO, "--data", f"folder.{kind}"),
-        f"folder.{kind}",
-        "cannot be read: Is a directory; give a file in it$",
+        command("evaluate", *TWO, "--data", f"folder.{kind}"), f"folder.{kind}", "Is a directory; give a file in it$"
     )
     refused(
         command("evaluate", *TWO, "--data", f"no.{kind}"),

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import consilience as cs
+from consilience.api.kinds import inspect_file
 from consilience.files.foreign_formats import foreign_problem
 
 
@@ -95,6 +96,13 @@ def test_other_files_are_named_for_what_they_are(tmp_path, name):
     write(tmp_path / name)
     with pytest.raises(cs.FileFormatError, match=message):
         cs.load(tmp_path / name)
+
+
+def test_the_index_of_a_checkpoint_is_named_where_it_is_inspected(tmp_path):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "b"}}')
+    with pytest.raises(cs.FileFormatError, match="is the index of a checkpoint in several files"):
+        inspect_file(index)
 
 
 @pytest.mark.parametrize("name", ["state.pt", "weights.bin", "a.ckpt", "plain"])

@@ -216,7 +216,7 @@ def inspect_file(path: Path) -> Inspection:
     from consilience.networks.inspect import inspect_symmetry  # here, so that fusing starts without them
     from consilience.posteriors.sharded.inspect import inspect_shard
 
-    if _starts_like_json(path):
+    if _starts_like_json(path) and not path.name.endswith(".index.json"):  # whose reader says what it is
         return inspect_symmetry(read_symmetry(path), str(path))
     if path.suffix == SUFFIXES["parquet"] or (path.is_file() and is_shard(path)):
         return inspect_shard(path)

@@ -366,9 +366,7 @@ def _write(
     with (partial.folder / shard.name).open("w+b") as stream:
         stream.write(shard.header)
         for module in prepared.ranks:
-            owners = [
-                (adapter, share) for adapter, share in _owners(prepared.adapters, prepared.weights, module) if share
-            ]
+            owners = [owner for owner in _owners(prepared.adapters, prepared.weights, module) if owner[1]]
             a_name, b_name = owners[0][0].parts(module)
             factors = [tuple(read(adapter, name) for name in adapter.parts(module)) for adapter, _ in owners]
             coefficients = [
@@ -379,11 +377,12 @@ def _write(
             rounded = [writer.put(stream, tasks[name], values) for name, values in ((a_name, a), (b_name, b))]
             errors[module] = relative(*squared_change(a, b, *rounded))
             if (bias_name := _bias_name(prepared.adapters, b_name)) is not None:
-                bias = np.zeros(len(b))
-                for (adapter, _), coefficient in zip(owners, coefficients, strict=True):
-                    if BIAS in adapter.factors[module]:
-                        bias += coefficient * read(adapter, adapter.factors[module][BIAS])
-                writer.put(stream, tasks[bias_name], bias)
+                terms = [
+                    coefficient * read(adapter, adapter.factors[module][BIAS])
+                    for (adapter, _), coefficient in zip(owners, coefficients, strict=True)
+                    if BIAS in adapter.factors[module]
+                ]
+                writer.put(stream, tasks[bias_name], sum(terms, np.zeros(len(b))))
         for name in dict.fromkeys(name for adapter in prepared.adapters for name in adapter.others):
             owners = [
                 (adapter, w)
