@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from consilience.checkpoints.header import StoredTensor, header_bytes
 from consilience.checkpoints.inputs import MergeInputs
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.base import TensorMethod
-from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.numbers import COMPLEX_TYPES, FLOAT_TYPES
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,10 @@ class TensorTask:
     treatment : Treatment
         How it is merged.
     compared : bool
-        Whether a copied tensor (integers, truth values) is compared with those of the other models. Default: False.
+        Whether a copied tensor (integers, truth values) must be the same in all models. Default: False.
+    complex_type : str, optional
+        Type of a complex tensor in the output; shape and type are then those of its pairs of real numbers. Default:
+        None, for any other tensor.
     """
 
     name: str
@@ -58,6 +61,7 @@ class TensorTask:
     nbytes: int
     treatment: Treatment
     compared: bool = False
+    complex_type: str | None = None
 
     @property
     def size(self) -> int:
@@ -75,7 +79,12 @@ class OutputShard:
     @property
     def header(self) -> bytes:
         """Bytes of the file before those of its first tensor."""
-        entries = [(task.name, task.dtype, task.shape, task.nbytes) for task in self.tasks]
+        entries = [
+            (task.name, task.dtype, task.shape, task.nbytes)
+            if task.complex_type is None
+            else (task.name, task.complex_type, task.shape[:-1], task.nbytes)
+            for task in self.tasks
+        ]
         return header_bytes(entries, {"format": "pt"})
 
     @property
@@ -127,6 +136,11 @@ def plan_tasks(inputs: MergeInputs, treatments: Mapping[str, Treatment], dtype: 
     tasks = []
     for name, (_, stored) in inputs.models[0].tensors.items():
         treatment = treatments[name]
+        if stored.dtype in COMPLEX_TYPES and treatment.method is not None:
+            # No type of the output but their own holds complex numbers.
+            task = _floating_task(name, stored.real_pairs, COMPLEX_TYPES[stored.dtype], treatment)
+            tasks.append(replace(task, complex_type=stored.dtype))
+            continue
         is_floating = stored.dtype in FLOAT_TYPES
         if treatment.method is None or not is_floating:
             # Copied: on request, or because integers and truth values have no mean (then the first model's).

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.buffers import buffer_bytes
+from consilience.checkpoints.common_names import with_common_names
 from consilience.checkpoints.configurations import compare_configurations, compare_tokenizers
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import open_checkpoint
@@ -166,7 +167,9 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     inputs = MergeInputs(
         tuple(models), base, tuple(fisher for fisher, _ in fishers), tuple(digest for _, digest in fishers)
     )
-    problems += inputs.problems()
+    expected = None if request.symmetry is None else (*request.symmetry.layouts, *request.symmetry.aliases)
+    inputs, name_notes, prefixes = with_common_names(inputs, expected)
+    problems += prefixes or inputs.problems()  # without the prefix, all names would be listed as missing
     differences, configuration_notes = compare_inputs(inputs, request.allow_differences)
     problems += differences
     names = list(inputs.models[0].tensors)
@@ -179,7 +182,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     if request.symmetry is not None:
         units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
     plan = _make_plan(request, inputs, treatments, output)
-    return PreparedMerge(request, inputs, replace(plan, notes=(*plan.notes, *configuration_notes)))
+    return PreparedMerge(request, inputs, replace(plan, notes=(*name_notes, *plan.notes, *configuration_notes)))
 
 
 def compare_inputs(inputs: MergeInputs, allow_differences: bool) -> tuple[list[Problem], list[str]]:
@@ -271,7 +274,8 @@ def _make_plan(
     if copied:
         notes.append(
             f"{len(copied)} tensor{'s' if len(copied) > 1 else ''} of integers or truth values "
-            f"({', '.join(copied[:_MAX_LISTED])}{', ...' if len(copied) > _MAX_LISTED else ''}) are the first model's"
+            f"({', '.join(copied[:_MAX_LISTED])}{', ...' if len(copied) > _MAX_LISTED else ''}) "
+            "have no mean: all models must have the same"
         )
     fisher_tasks = [task for task in tasks if isinstance(task.treatment.method, TensorFisher)]
     if fisher_tasks:

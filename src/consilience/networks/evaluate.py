@@ -17,6 +17,7 @@ from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.files.npy import not_data
 from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.entry_names import is_bookkeeping, renamed_like
 from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.files import read_network
 from consilience.networks.fusion import NetworkFusion
@@ -25,11 +26,11 @@ from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import (
+    arrays_of_module,
     is_module,
     make_template,
     module_with,
     unwrapped,
-    without_wrapper_prefix,
 )
 
 if TYPE_CHECKING:
@@ -119,14 +120,17 @@ def module_of(
     InputError
         Naming the arrays that do not fit.
     """
-    state = template.state_dict()
+    state = arrays_of_module(template)
     first_name: dict[int, str] = {}  # of each parameter, by identity
     main_names = {
         key: first_name.setdefault(id(parameter), key)
         for key, parameter in template.named_parameters(remove_duplicate=False)
     }
     # A tied array under any of its names is known under all of them.
-    complete = dict(without_wrapper_prefix(arrays, state))
+    complete = renamed_like(arrays, state, name)
+    # Bookkeeping that not every version of a library saves is the template's, or left out.
+    complete = {k: v for k, v in complete.items() if k in state or not is_bookkeeping(k, tuple(v.shape))}
+    complete |= {k: v for k, v in state.items() if k not in complete and is_bookkeeping(k, tuple(v.shape))}
     for key, main_name in (*main_names.items(), *(aliases or {}).items()):
         if main_name not in complete and key in complete:
             complete[main_name] = complete[key]
@@ -159,7 +163,7 @@ def module_of(
     if problems:
         raise InputError(problems)
     layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in complete.items()}
-    network = Network(complete, Symmetry(layouts, ()), name)  # which refuses what is not finite
+    network = Network(complete, Symmetry(layouts, ()), name, module=template)  # which refuses what is not finite
     return module_with(template, network.arrays, network.symmetry).eval()
 
 

@@ -21,6 +21,12 @@ from consilience.networks.choice.kronecker import described_information, fuse_wi
 from consilience.networks.choice.named_method import with_verdict
 from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.classes.union import unite_classes
+from consilience.networks.common_entries import (
+    extra_state_notes,
+    own_arrays,
+    under_common_names,
+    with_common_bookkeeping,
+)
 from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.compare import given_scale_problems
 from consilience.networks.descriptions.description import Description
@@ -49,7 +55,7 @@ from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.network import Network
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
-from consilience.networks.torch_modules import make_template, without_wrapper_prefix
+from consilience.networks.torch_modules import initialised, make_template
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,9 +92,16 @@ def _prepare(
                 *_without_network(description_files, "the description"),
             ]
         )
-    described = describe_networks(networks, mapped=request.only_check)
-    if arguments.module is not None:
-        described = _under_names_of(make_template(arguments.module), described)
+    first_input = _first_input(arguments.inputs) if arguments.example is None else arguments.example
+    described = describe_networks(networks, mapped=request.only_check, example=first_input)
+    template = make_template(arguments.module)
+    if template is not None:
+        template = initialised(template, first_input)
+        arguments = replace(arguments, module=template)
+    notes: list[str] = []
+    own = None if method.keeps_models else own_arrays(described, template, arguments.symmetry)
+    if not method.keeps_models:  # of an ensemble each may be of an architecture of its own
+        described, notes = under_common_names(described, own)
     if arguments.classes not in (None, "union"):
         raise OptionError("classes", f"expected 'union', found {arguments.classes!r}")
     unites = arguments.classes == "union"
@@ -124,6 +137,9 @@ def _prepare(
         asked = request.weights is not None or request.n_observations is not None
         counts = ensemble_class_counts(method, len(described), weights if asked else None)
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
+    has_module = template is not None or any(network.module is not None for network in described)
+    described, more_notes = with_common_bookkeeping(described, own)
+    notes += [*more_notes, *extra_state_notes(described, has_module)]
     proof_rng, fusion_rng, refit_rng, verdict_rng = request.rng.spawn(4)
     models = _with_symmetry(described, information, method, arguments, example, proof_rng)
     sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
@@ -137,34 +153,30 @@ def _prepare(
         return Prepared.checked(_refusals(models, method, arguments, weights, information))
 
     def fuse() -> NetworkFusion:
+        fusion = fuse_prepared()
+        if notes:
+            fusion = replace(fusion, details={**fusion.details, "notes": [*fusion.details.get("notes", ()), *notes]})
+        return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+
+    def fuse_prepared() -> NetworkFusion:
         if isinstance(method, Auto | Distill) and models.template is not None:
             _refuse_unfit_example(
                 models.template, example, "example" if arguments.example is not None else "descriptions"
             )
         if isinstance(method, Auto):
-            fusion = fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
-            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+            return fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
         if isinstance(method, KFAC) and method.damping is None:
-            fusion = fuse_with_chosen_damping(models, sites, stated, information, method, fusion_rng, request.progress)
-            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+            return fuse_with_chosen_damping(models, sites, stated, information, method, fusion_rng, request.progress)
         if isinstance(method, Distill):
-            fusion = fuse_distilled(models, sites, stated, method, fusion_rng, request.progress)
-            return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+            return fuse_distilled(models, sites, stated, method, fusion_rng, request.progress)
         fusion, order = fuse_aligned(
             models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information
         )
         if method.refits and models.template is not None:
             fusion = refit_fusion(fusion, order, example, arguments.inputs, refit_rng)
-        fusion = with_verdict(fusion, models, sites, stated, method, verdict_rng)
-        return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+        return with_verdict(fusion, models, sites, stated, method, verdict_rng)
 
     return Prepared((), fuse)
-
-
-def _under_names_of(template: nn.Module | None, networks: Sequence[DescribedNetwork]) -> list[DescribedNetwork]:
-    """Return networks whose arrays have the names of a module, without the prefix of a wrapper around it."""
-    names = {} if template is None else template.state_dict()
-    return [replace(network, arrays=without_wrapper_prefix(network.arrays, names)) for network in networks]
 
 
 def _is_exact(information: FisherInformation) -> bool:

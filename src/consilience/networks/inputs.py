@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -21,9 +21,10 @@ from consilience.errors import InputError, Problem
 from consilience.networks.descriptions.description import Description
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, as_buffer, to_bytes
+from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module, is_module, unwrapped
+from consilience.networks.torch_modules import arrays_of_module, initialised, is_module, unwrapped
 from consilience.posteriors.adapters.table import has_adapter
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class DescribedNetwork:
         SHA-256 of the file; None for an object in memory, and where nothing will be fused.
     description : Description, optional
         What the site says of the network beside the weights.
+    extra_state : tuple of str, optional
+        Names of the entries of a state dict that are extra state, and no arrays. Default: none.
     """
 
     name: str
@@ -65,6 +68,7 @@ class DescribedNetwork:
     module: nn.Module | None
     digest: str | None
     description: Description | None = None
+    extra_state: tuple[str, ...] = ()
 
     def network(self) -> Network:
         """Return the network under the trivial symmetry, under which nothing moves."""
@@ -109,16 +113,9 @@ def is_network(model: object) -> bool:
     return isinstance(model, Network) or is_state_dict(model) or (is_module(model) and not has_adapter(model))
 
 
-def is_state_dict(model: object) -> bool:
-    """Return whether an object is a mapping of names to torch tensors, such as ``module.state_dict()``."""
-    return (
-        isinstance(model, Mapping)
-        and len(model) > 0
-        and all(isinstance(key, str) and hasattr(values, "is_floating_point") for key, values in model.items())
-    )
-
-
-def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> list[DescribedNetwork]:
+def describe_networks(
+    inputs: Sequence[NamedInput], *, mapped: bool = False, example: Any = None
+) -> list[DescribedNetwork]:
     """Return the networks of all inputs.
 
     Parameters
@@ -127,6 +124,8 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
         Modules, Networks and files.
     mapped : bool
         Whether arrays stay in their files until their values are used; digests are then not taken.
+    example : Tensor or tuple, optional
+        Arguments for a call of the modules, which gives lazy layers their shapes. Default: lazy layers are refused.
 
     Raises
     ------
@@ -145,10 +144,13 @@ def describe_networks(inputs: Sequence[NamedInput], *, mapped: bool = False) -> 
             elif isinstance(named.model, Network):
                 described.append(_described(named.model, name, label))
             elif is_module(named.model):
-                module = unwrapped(named.model)
-                described.append(DescribedNetwork(name, label, arrays_of_module(module), None, module, None))
+                module = initialised(unwrapped(named.model), example)
+                arrays, extra = arrays_of_module(module, label), extra_state(module.state_dict())
+                described.append(DescribedNetwork(name, label, arrays, None, module, None, extra_state=extra))
             elif is_state_dict(named.model):
-                described.append(DescribedNetwork(name, label, dict(named.model), None, None, None))
+                arrays = dense_arrays(named.model, label)
+                extra = extra_state(named.model)
+                described.append(DescribedNetwork(name, label, arrays, None, None, None, extra_state=extra))
             else:
                 kind = type(named.model).__name__
                 problems.append(

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from consilience.errors import UnsupportedError
+from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import seeded_torch
 from consilience.networks.tracing.export import Example, evaluating
@@ -281,4 +282,8 @@ def _largest_difference(outputs: Sequence[Tensor], references: Sequence[Tensor])
 
 def arrays_of(module: nn.Module) -> dict[str, Tensor]:
     """Return the arrays of a module by name."""
-    return {name: array for name, array in module.state_dict().items() if isinstance(array, Tensor)}
+    return {
+        name: array
+        for name, array in module.state_dict().items()
+        if isinstance(array, Tensor) and not is_extra_state(name)
+    }
