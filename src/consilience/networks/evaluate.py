@@ -22,7 +22,7 @@ from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.files import read_network
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.module_inputs import as_tensor, refuse_unfit
-from consilience.networks.network import Network
+from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import (
@@ -193,7 +193,8 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
         if class_numbers is None:
             raise OptionError(name, "has no labels", "give a .npz with x and y, or the labels apart (labels=)")
     else:
-        values = data.detach().cpu().numpy() if hasattr(data, "detach") else data
+        is_real = hasattr(data, "detach") and data.is_floating_point()  # of any precision, bfloat16 too
+        values = to_numpy(data) if is_real else data.detach().cpu().numpy() if hasattr(data, "detach") else data
         if labels is None:
             raise OptionError(
                 "labels", "networks are scored on labeled data", "give the number of the class of every row"

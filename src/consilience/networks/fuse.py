@@ -109,7 +109,7 @@ def _prepare(
     _refuse_other_scale(arguments.inputs, described)
     example = arguments.example
     if example is None:
-        example = _described_example(described, arguments)
+        example = _described_example(described, template)
     if example is None:
         example = _first_input(arguments.inputs)
     if unites:
@@ -195,12 +195,10 @@ def _without_network(files: Sequence[NamedInput], called: str) -> list[Problem]:
     return [Problem(file.label, f"is {called} of a network", "give the networks too", "E-NEEDED") for file in files]
 
 
-def _described_example(described: Sequence[DescribedNetwork], arguments: NetworkArguments) -> Any:
+def _described_example(described: Sequence[DescribedNetwork], module: nn.Module | None) -> Any:
     """Return an example of the inputs that sites describe; None without a module that could take it."""
-    template = next((network.module for network in described if network.module is not None), None)
-    if template is None and arguments.module is None:
-        return None
-    return example_of([network.description for network in described], template)
+    template = next((network.module for network in described if network.module is not None), module)
+    return None if template is None else example_of([network.description for network in described], template)
 
 
 def _as_module(network: DescribedNetwork, template: nn.Module | Callable[[], nn.Module] | None) -> DescribedNetwork:
