@@ -149,7 +149,7 @@ def test_a_mask_over_units_is_refused_where_units_go_elsewhere():
             moved = {"hidden": lambda v: v[order], "out": lambda v: v[:, order] if v.ndim > 1 else v}
             if name != "keep":
                 other.state_dict()[name].copy_(moved[name.partition(".")[0]](values))
-    with pytest.raises(cs.InputError, match="mask keep is not that of model . once the units are matched"):
+    with pytest.raises(cs.InputError, match=r"mask keep is not that of model . once the units are matched"):
         cs.fuse([net, other], "rebasin", example=x)
 
 
