@@ -58,7 +58,9 @@ def with_carried_tensors(
             )
             if not same:
                 text = f"{task.name} is not the same as in {first.name}, and {first.dtype} has no mean"
-                problems.append(Problem(other.name, text, f"{CARRIED_REMEDY}, or copy one by a pattern", "E-MISMATCH"))
+                problems.append(
+                    Problem(other.name, text, f"{CARRIED_REMEDY}, or copy one model's by a pattern", "E-MISMATCH")
+                )
         return task
 
     result = [replace(shard, tasks=tuple(map(carried, shard.tasks))) for shard in shards]

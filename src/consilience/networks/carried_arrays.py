@@ -18,7 +18,7 @@ from consilience.networks.network import Network, as_buffer, is_averaged, is_com
 from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.transport import Transport, move
 
-CARRIED_REMEDY = "make it the same in all, or convert it to float32 (quantised weights: dequantise)"
+CARRIED_REMEDY = "make it the same in all (quantised weights: dequantise), or leave it out"
 """What to do about integers and truth values that differ."""
 
 

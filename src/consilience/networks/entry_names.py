@@ -177,7 +177,10 @@ def _prefix_reason(names: Collection[str], others: Collection[str]) -> str:
     smaller = min(len(ours), len(theirs))
     if 2 * len(ours & theirs) >= smaller:
         return ""
-    for one, other, verb in ((ours, theirs, "have"), (theirs, ours, "lack")):
+    for one, other, text in (
+        (ours, theirs, "its names have the prefix {!r}, which those of {{where}} lack"),
+        (theirs, ours, "its names lack the prefix {!r}, which those of {{where}} have"),
+    ):
         for prefix in sorted({f"{name.partition('.')[0]}." for name in one if "." in name}):
             plain = {name.removeprefix(prefix) for name in one}
             if 2 * len(plain & other) > smaller:
@@ -185,5 +188,5 @@ def _prefix_reason(names: Collection[str], others: Collection[str]) -> str:
                 rest = sorted(plain ^ other)
                 more = f" and {len(rest) - _MAX_LISTED} more" if len(rest) > _MAX_LISTED else ""
                 end = f"; without it {', '.join(rest[:_MAX_LISTED])}{more} would still differ" if rest else ""
-                return f"its names {verb} the prefix {prefix!r} against those of {{where}}{end}"
+                return text.format(prefix) + end
     return ""
