@@ -105,6 +105,23 @@ def test_infinities_that_differ_anywhere_are_refused(tmp_path, change):
     assert same_bits(merged(tmp_path, [{"mask": one}, {"mask": one}])[0]["mask"], one)
 
 
+def test_extra_state_is_the_first_models(tmp_path):
+    states = [{"w": torch.ones(2), "l._extra_state": torch.ones(n, dtype=torch.uint8)} for n in (2, 4)]
+    found, done = merged(tmp_path, states)
+    assert torch.equal(found["l._extra_state"], states[0]["l._extra_state"])
+    assert any("_extra_state: extra state has no mean" in note for note in done.notes)
+
+
+@pytest.mark.parametrize("without", [0, 1])
+def test_a_counter_that_one_lacks_does_not_keep_units_from_being_matched(tmp_path, without):
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    symmetry = cs.symmetry(net.eval(), torch.randn(5, 3))
+    states = [net.state_dict(), cs.permute(net, symmetry, {"0": [2, 0, 3, 1]}).state_dict()]
+    del states[without]["1.num_batches_tracked"]
+    found, _ = merged(tmp_path, states, symmetry=symmetry)
+    assert all(torch.allclose(values, net.state_dict()[name]) for name, values in found.items())
+
+
 PREFIXES = ["module.", "_orig_mod.", "model.", "bert.", "transformer."]
 
 

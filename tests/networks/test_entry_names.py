@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import consilience as cs
@@ -103,6 +104,28 @@ def test_state_dicts_under_a_prefix_are_fused(prefix, has_module):
     found = fusion.model.state_dict() if has_module else fusion.model
     assert all(torch.equal(found[name], values) for name, values in state.items())
     assert f"model 0: names without the prefix {prefix!r}" in fusion.notes
+
+
+class Wrapper(nn.Module):
+    """A module around a network, as a trainer has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = norm_net()
+
+
+def test_a_module_around_the_network_of_another_site_is_refused_by_its_prefix():
+    with pytest.raises(cs.InputError, match=r"model 1: its names have the prefix 'model\.'.*give the network inside"):
+        cs.fuse([norm_net(), Wrapper()], "average")
+
+
+def test_extra_state_in_files_is_left_out(tmp_path):
+    paths = [tmp_path / f"{number}.safetensors" for number in (2, 4)]
+    for number, path in zip((2, 4), paths, strict=True):
+        save_file({"w": torch.ones(2), "l._extra_state": torch.ones(number, dtype=torch.uint8)}, path)
+    fusion = cs.fuse(paths, "average")
+    assert set(fusion.model) == {"w"}
+    assert any("_extra_state: extra state has no mean" in note for note in fusion.notes)
 
 
 def test_a_prefix_with_more_than_it_is_the_reason_of_the_refusal():

@@ -14,6 +14,7 @@ from consilience.checkpoints.folder import Checkpoint, WeightFile
 from consilience.checkpoints.header import ITEM_BITS, StoredTensor
 from consilience.checkpoints.numbers import COMPLEX_TYPES, FLOAT_TYPES
 from consilience.errors import Problem
+from consilience.networks.state_entries import is_extra_state
 
 _MAX_LISTED = 5
 """Tensors that a line names; more are counted. Chosen by hand."""
@@ -156,7 +157,11 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
             f"has {_listed(extra)}, which {first.name} lacks{_tied_hint(extra, first, other)}",
             code="E-NEEDED",
         )
-    reshaped = [name for name in first.tensors if name in other.tensors and _shape(first, name) != _shape(other, name)]
+    reshaped = [
+        name
+        for name in first.tensors
+        if name in other.tensors and _shape(first, name) != _shape(other, name) and not is_extra_state(name)
+    ]
     for name in reshaped[:_MAX_LISTED]:
         yield (
             Problem(

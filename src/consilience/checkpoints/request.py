@@ -22,6 +22,8 @@ from consilience.checkpoints.plan import MergePlan, Treatment, assign_shards, pl
 from consilience.checkpoints.recipe import TensorRule
 from consilience.checkpoints.tensor_rules import treatments_by_tensor
 from consilience.errors import InputError, Problem
+from consilience.networks.entry_names import is_bookkeeping, is_counter
+from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 
 SINGLE_FILE_SUFFIX = ".safetensors"
@@ -253,6 +255,10 @@ def units_of(symmetry: Symmetry, inputs: MergeInputs) -> dict[str, int]:
         for alias, name in symmetry.aliases.items():
             if name not in shapes and alias in shapes:
                 shapes[name] = shapes[alias]
+        # Bookkeeping that not all checkpoints have was left out, and says nothing of units.
+        for name, layout in symmetry.layouts.items():
+            if name not in shapes and not layout.moving_axes and is_bookkeeping(name, layout.shape({})):
+                shapes[name] = layout.shape({})
         try:
             units_by_model.append(symmetry.units(shapes, checkpoint.name))
         except InputError as error:
@@ -270,7 +276,12 @@ def _make_plan(
     single = output.name if output.suffix == SINGLE_FILE_SUFFIX else None
     shards = assign_shards(tasks, request.shard_bytes, single)
     notes = []
-    copied = [task.name for task in tasks if task.compared]
+    copied = [
+        task.name for task in tasks if task.compared and not is_extra_state(task.name) and not is_counter(task.name)
+    ]
+    if extra := [task.name for task in tasks if task.compared and is_extra_state(task.name)]:
+        shown = f"{', '.join(extra[:_MAX_LISTED])}{', ...' if len(extra) > _MAX_LISTED else ''}"
+        notes.append(f"{shown}: extra state has no mean, the first model's is taken")
     if copied:
         notes.append(
             f"{len(copied)} tensor{'s' if len(copied) > 1 else ''} of integers or truth values "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
@@ -56,19 +56,23 @@ def under_common_names(
     Raises
     ------
     InputError
-        For networks that differ in a prefix and in more.
+        For networks that differ in a prefix and in more, or in a prefix that a module or a symmetry needs.
     """
-    free = [number for number, network in enumerate(networks) if network.module is None and network.symmetry is None]
-    if not free:
-        return list(networks), []
-    shapes = [{key: tuple(values.shape) for key, values in networks[number].arrays.items()} for number in free]
-    found = common_names(shapes, [networks[number].label for number in free], own)
-    if found.problems:
-        raise InputError(found.problems)
+    shapes = [{key: tuple(values.shape) for key, values in network.arrays.items()} for network in networks]
+    labels = [network.label for network in networks]
+    found = common_names(shapes, labels, own)
+    problems = list(found.problems)
     renamed = list(networks)
-    for number, own_names in zip(free, found.own_names, strict=True):
-        arrays = networks[number].arrays
-        renamed[number] = replace(networks[number], arrays={key: arrays[own] for key, own in own_names.items()})
+    for number, (network, own_names, left_out) in enumerate(
+        zip(networks, found.own_names, found.left_out, strict=True)
+    ):
+        if network.module is None and network.symmetry is None:
+            renamed[number] = replace(network, arrays={key: network.arrays[name] for key, name in own_names.items()})
+        elif left_out:
+            text = f"its names have {left_out}, which those of the others lack"
+            problems.append(Problem(network.label, text, "give the network inside of what wraps it", "E-MISMATCH"))
+    if problems:
+        raise InputError(problems)
     return renamed, list(found.notes)
 
 

@@ -49,13 +49,16 @@ class NamesInCommon:
     ----------
     own_names : tuple of dict of str to str
         For every checkpoint its own name of every entry, by the name in common, in its order.
+    left_out : tuple of str
+        For every checkpoint what the names have lost, such as "the prefix 'model.'"; empty for nothing.
     notes : tuple of str
-        Which prefixes were left out, a line each.
+        The same of those that lost something, a line each.
     problems : tuple of Problem
         Which checkpoints differ in a prefix and in more.
     """
 
     own_names: tuple[dict[str, str], ...]
+    left_out: tuple[str, ...]
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -109,11 +112,8 @@ def common_names(
         target = max(agreed, key=lambda core: (sum(map(len, core)), sorted(core)), default=None)
         chosen = [0 if target is None else each.index(target) for each in cores]
     own_names = tuple(each[number] for each, number in zip(spellings, chosen, strict=True))
-    notes = tuple(
-        f"{label}: names without {_left_out(spelled)}"
-        for label, spelled, number in zip(labels, own_names, chosen, strict=True)
-        if number
-    )
+    left_out = tuple(_left_out(spelled) if number else "" for spelled, number in zip(own_names, chosen, strict=True))
+    notes = tuple(f"{label}: names without {what}" for label, what in zip(labels, left_out, strict=True) if what)
     plain = [each[number] for each, number in zip(cores, chosen, strict=True)]
     against = [
         (label, core, _prefix_reason(core, expected or plain[0])) for label, core in zip(labels, plain, strict=True)
@@ -124,7 +124,7 @@ def common_names(
         for label, _, text in against
         if text
     )
-    return NamesInCommon(own_names, notes, problems)
+    return NamesInCommon(own_names, left_out, notes, problems)
 
 
 def renamed_like(entries: Mapping[str, Any], expected: Collection[str], label: str) -> dict[str, Any]:

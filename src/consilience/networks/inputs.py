@@ -140,7 +140,10 @@ def describe_networks(
             if named.file is not None:
                 network = read_network(named.file, mapped=mapped)
                 digest = None if mapped else named.file.digest
-                described.append(DescribedNetwork(name, label, network.arrays, network.symmetry, None, digest))
+                arrays, extra = dense_arrays(network.arrays, label), extra_state(network.arrays)
+                described.append(
+                    DescribedNetwork(name, label, arrays, network.symmetry, None, digest, extra_state=extra)
+                )
             elif isinstance(named.model, Network):
                 described.append(_described(named.model, name, label))
             elif is_module(named.model):

@@ -307,7 +307,7 @@ SYMMETRIES = {
         "another infinity": {"w": torch.tensor([torch.inf, 1.0]), "mask": torch.tensor([True, False])},
         "a sparse entry": {"w": torch.ones(2).to_sparse(), "mask": torch.tensor([True, False])},
         "an entry that is no tensor": {"w": torch.ones(2), "mask": torch.tensor([True, False]), "epoch": 3},
-        "a prefix and more": {"bert.w": torch.ones(2), "bert.mask": torch.tensor([True, False]), "cls.w": torch.ones(2)},
+        "a prefix and more": {"bert.w": torch.ones(2), "bert.mask": torch.tensor([True, False]), "c.w": torch.ones(2)},
     }, lambda other: cs.fuse([{"w": torch.ones(2), "mask": torch.tensor([True, False])}, other], "average")),
     "save, a lazy layer": lambda at: cs.save(torch.nn.LazyLinear(3), "a.safetensors"),
     "save, a symmetry of another": lambda at: cs.save(mlp(), "a.safetensors", symmetry=recurrent_symmetry()),
