@@ -160,15 +160,6 @@ def test_patterns_say_what_is_different_for_some_tensors(tmp_path):
     assert torch.equal(found[name], ((states[0][name].double() + states[1][name].double()) / 2).to(torch.bfloat16))
 
 
-def test_integers_are_the_first_models_and_differences_are_told(tmp_path):
-    states = [tensors(seed) | {"steps": torch.tensor([seed]), "mask": torch.tensor([True, False])} for seed in (5, 6)]
-    paths = [write(tmp_path / name, state) for name, state in zip("ab", states, strict=True)]
-    done = cs.merge(paths, tmp_path / "out")
-    found = read(done.output)
-    assert (found["steps"].item(), found["mask"].tolist()) == (5, [True, False])
-    assert any("steps" in note and "not the same" in note and "mask" not in note for note in done.notes)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float8_e4m3fn"])
 def test_the_type_of_the_output_can_be_chosen_and_the_configuration_says_it(tmp_path, dtype):
     _, models = three(tmp_path)

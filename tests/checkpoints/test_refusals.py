@@ -40,7 +40,7 @@ def test_everything_that_differs_is_told_at_once(tmp_path):
         "has model.extra",
         "model.layers.0.mlp.down_proj.weight has shape [16, 25]",
         "the vocabularies differ in size",
-        "floating numbers and others do not mix",
+        "real, complex and other numbers do not mix",
         "'nothing.*' matches no tensor",
     ):
         assert part in said

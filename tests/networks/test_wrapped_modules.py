@@ -12,7 +12,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import consilience as cs
-from consilience.networks.torch_modules import unwrapped, without_wrapper_prefix
+from consilience.networks.entry_names import renamed_like
+from consilience.networks.torch_modules import unwrapped
 
 WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "spread": nn.DataParallel,
@@ -76,8 +77,8 @@ def test_saved_networks_have_their_own_names(tmp_path: Path) -> None:
 
 def test_a_network_whose_own_names_begin_so_keeps_them() -> None:
     arrays = {"module.weight": torch.zeros(2), "module.bias": torch.zeros(2)}
-    assert without_wrapper_prefix(arrays, arrays).keys() == arrays.keys()
-    assert without_wrapper_prefix(arrays, {"weight"}) is arrays  # not all would be known
+    assert renamed_like(arrays, arrays, "a").keys() == arrays.keys()
+    assert renamed_like(arrays, {"weight"}, "a").keys() == arrays.keys()  # not all would be known
 
 
 def test_a_module_of_other_names_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
 from consilience.catalogue import unreadable
+from consilience.checkpoints.numbers import COMPLEX_TYPES
 from consilience.errors import FileFormatError
 from consilience.files.document import MAX_HEADER_BYTES, open_safetensors, parse_document
 
@@ -53,6 +54,13 @@ class StoredTensor:
     def size(self) -> int:
         """Number of entries."""
         return prod(self.shape)
+
+    @property
+    def real_pairs(self) -> StoredTensor:
+        """A complex tensor as its real and imaginary parts, (..., 2); any other as it is."""
+        if self.dtype not in COMPLEX_TYPES:
+            return self
+        return replace(self, dtype=COMPLEX_TYPES[self.dtype], shape=(*self.shape, 2))
 
 
 @dataclass(frozen=True)

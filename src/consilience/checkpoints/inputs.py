@@ -12,10 +12,11 @@ from pathlib import Path
 
 from consilience.checkpoints.folder import Checkpoint, WeightFile
 from consilience.checkpoints.header import ITEM_BITS, StoredTensor
-from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.numbers import COMPLEX_TYPES, FLOAT_TYPES
 from consilience.errors import Problem
 from consilience.files.arrays import DTYPES
 from consilience.files.tensor_names import unfit_tensors
+from consilience.networks.state_entries import is_extra_state
 from consilience.networks.weight_parts import REMOVAL, find_parts, unknown_parts
 
 _MAX_LISTED = 5
@@ -147,7 +148,11 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
             f"has {_listed(extra)}, which {first.name} lacks{_tied_hint(extra, first, other)}",
             code="E-NEEDED",
         )
-    reshaped = [name for name in first.tensors if name in other.tensors and _shape(first, name) != _shape(other, name)]
+    reshaped = [
+        name
+        for name in first.tensors
+        if name in other.tensors and _shape(first, name) != _shape(other, name) and not is_extra_state(name)
+    ]
     for name in reshaped[:_MAX_LISTED]:
         yield (
             Problem(
@@ -166,14 +171,14 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
     mixed = [
         name
         for name, (_, stored) in first.tensors.items()
-        if name in other.tensors and (stored.dtype in FLOAT_TYPES) != (other.tensors[name][1].dtype in FLOAT_TYPES)
+        if name in other.tensors and _number_kind(stored) != _number_kind(other.tensors[name][1])
     ]
     if mixed:
         yield (
             Problem(
                 other.name,
                 f"{_listed(mixed)}: {other.tensors[mixed[0]][1].dtype} where {first.name} has "
-                f"{first.tensors[mixed[0]][1].dtype}; floating numbers and others do not mix",
+                f"{first.tensors[mixed[0]][1].dtype}; real, complex and other numbers do not mix",
                 code="E-MISMATCH",
             )
         )
@@ -194,6 +199,11 @@ def _fisher_mismatches(model: Checkpoint, fisher: Checkpoint) -> Iterator[Proble
                 f"{name} has shape {list(stored.shape)}, in {model.name} {list(_shape(model, name))}",
                 code="E-SHAPE",
             )
+
+
+def _number_kind(stored: StoredTensor) -> str:
+    """Return whether a tensor holds real, complex or other numbers."""
+    return "real" if stored.dtype in FLOAT_TYPES else "complex" if stored.dtype in COMPLEX_TYPES else "other"
 
 
 def _shape(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:

@@ -35,12 +35,11 @@ _MAX_JOURNAL_BYTES = 2**26
 
 
 class FinishedFile(BaseModel):
-    """A complete file: its digest, its length, and the names of copied tensors in which the models differ."""
+    """A complete file: its digest and its length."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     nbytes: Annotated[int, Field(ge=0)]
-    differing: list[str]
 
 
 class _Journal(BaseModel):
@@ -68,10 +67,10 @@ class PartialOutput:
         self.folder, self._identity = folder, identity
         self.finished = finished
 
-    def finish(self, name: str, sha256: str, differing: list[str]) -> None:
+    def finish(self, name: str, sha256: str) -> None:
         """Record a file as complete; its bytes must be on the disk by now."""
         nbytes = (self.folder / name).stat().st_size
-        self.finished[name] = FinishedFile(sha256=sha256, nbytes=nbytes, differing=differing)
+        self.finished[name] = FinishedFile(sha256=sha256, nbytes=nbytes)
         journal = _Journal(identity=self._identity, files=self.finished)
         write_bytes(self.folder / JOURNAL, journal.model_dump_json().encode())
 

@@ -104,5 +104,8 @@ FLOAT_TYPES: Mapping[str, FloatType] = {
 _ROUNDED_FROM_FLOAT32 = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
 """Types to which ml_dtypes casts float64 by way of float32: two roundings, whose result may not be the nearest."""
 
+COMPLEX_TYPES: Mapping[str, str] = {"C64": "F32"}
+"""Types of complex numbers, which are merged as pairs of real ones: the type of the parts, by names in safetensors."""
+
 SAFETENSORS_NAMES: Mapping[str, str] = {float_type.name: name for name, float_type in FLOAT_TYPES.items()}
 """The name of a type in safetensors, by its name in torch."""

@@ -11,7 +11,7 @@ from consilience.checkpoints.header import StoredTensor, header_bytes
 from consilience.checkpoints.inputs import MergeInputs
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.base import TensorMethod
-from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.numbers import COMPLEX_TYPES, FLOAT_TYPES
 from consilience.networks.weight_parts import WeightParts
 
 
@@ -67,9 +67,12 @@ class TensorTask:
     treatment : Treatment
         How it is merged.
     compared : bool
-        Whether a copied tensor (integers, truth values) is compared with those of the other models. Default: False.
+        Whether a copied tensor (integers, truth values) must be the same in all models. Default: False.
     part : MergedPart, optional
         The weight that the tensor is a part of, after whose merge it is copied from memory. Default: None.
+    complex_type : str, optional
+        Type of a complex tensor in the output; shape and type are then those of its pairs of real numbers. Default:
+        None, for any other tensor.
     """
 
     name: str
@@ -79,6 +82,7 @@ class TensorTask:
     treatment: Treatment
     compared: bool = False
     part: MergedPart | None = None
+    complex_type: str | None = None
 
     @property
     def size(self) -> int:
@@ -96,7 +100,12 @@ class OutputShard:
     @property
     def header(self) -> bytes:
         """Bytes of the file before those of its first tensor."""
-        entries = [(task.name, task.dtype, task.shape, task.nbytes) for task in self.tasks]
+        entries = [
+            (task.name, task.dtype, task.shape, task.nbytes)
+            if task.complex_type is None
+            else (task.name, task.complex_type, task.shape[:-1], task.nbytes)
+            for task in self.tasks
+        ]
         return header_bytes(entries, {"format": "pt"})
 
     @property
@@ -158,6 +167,11 @@ def plan_tasks(
         if (part := parts.get(name)) is not None:
             copy = Treatment(None, treatment.weights)
             tasks.append(replace(_floating_task(name, stored, dtype or stored.dtype, copy), part=part))
+            continue
+        if stored.dtype in COMPLEX_TYPES and treatment.method is not None:
+            # No type of the output but their own holds complex numbers.
+            task = _floating_task(name, stored.real_pairs, COMPLEX_TYPES[stored.dtype], treatment)
+            tasks.append(replace(task, complex_type=stored.dtype))
             continue
         is_floating = stored.dtype in FLOAT_TYPES
         if treatment.method is None or not is_floating:

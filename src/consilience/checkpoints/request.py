@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.buffers import buffer_bytes
+from consilience.checkpoints.common_names import with_common_names
 from consilience.checkpoints.configurations import compare_configurations, compare_tokenizers
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import open_checkpoint
@@ -22,6 +23,8 @@ from consilience.checkpoints.plan import MergePlan, Treatment, assign_shards, pl
 from consilience.checkpoints.recipe import TensorRule
 from consilience.checkpoints.tensor_rules import treatments_by_tensor
 from consilience.errors import InputError, Problem
+from consilience.networks.entry_names import is_bookkeeping, is_counter
+from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.weight_parts import WeightParts, plain_shapes
 
@@ -168,7 +171,9 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     inputs = MergeInputs(
         tuple(models), base, tuple(fisher for fisher, _ in fishers), tuple(digest for _, digest in fishers)
     )
-    problems += inputs.problems()
+    expected = None if request.symmetry is None else (*request.symmetry.layouts, *request.symmetry.aliases)
+    inputs, name_notes, prefixes = with_common_names(inputs, expected)
+    problems += prefixes or inputs.problems()  # without the prefix, all names would be listed as missing
     differences, configuration_notes = compare_inputs(inputs, request.allow_differences)
     problems += differences
     names = list(inputs.models[0].tensors)
@@ -181,7 +186,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     if request.symmetry is not None:
         units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
     plan = _make_plan(request, inputs, treatments, output)
-    return PreparedMerge(request, inputs, replace(plan, notes=(*plan.notes, *configuration_notes)))
+    return PreparedMerge(request, inputs, replace(plan, notes=(*name_notes, *plan.notes, *configuration_notes)))
 
 
 def compare_inputs(inputs: MergeInputs, allow_differences: bool) -> tuple[list[Problem], list[str]]:
@@ -252,6 +257,10 @@ def units_of(symmetry: Symmetry, inputs: MergeInputs) -> dict[str, int]:
         for alias, name in symmetry.aliases.items():
             if name not in shapes and alias in shapes:
                 shapes[name] = shapes[alias]
+        # Bookkeeping that not all checkpoints have was left out, and says nothing of units.
+        for name, layout in symmetry.layouts.items():
+            if name not in shapes and not layout.moving_axes and is_bookkeeping(name, layout.shape({})):
+                shapes[name] = layout.shape({})
         try:
             units_by_model.append(symmetry.units(shapes, checkpoint.name))
         except InputError as error:
@@ -276,11 +285,17 @@ def _make_plan(
             f"{', '.join(merged[:_MAX_LISTED])}{', ...' if len(merged) > _MAX_LISTED else ''}: "
             "merged as the weight that the parts stand for, and written as parts"
         )
-    copied = [task.name for task in tasks if task.compared]
+    copied = [
+        task.name for task in tasks if task.compared and not is_extra_state(task.name) and not is_counter(task.name)
+    ]
+    if extra := [task.name for task in tasks if task.compared and is_extra_state(task.name)]:
+        shown = f"{', '.join(extra[:_MAX_LISTED])}{', ...' if len(extra) > _MAX_LISTED else ''}"
+        notes.append(f"{shown}: extra state has no mean, the first model's is taken")
     if copied:
         notes.append(
             f"{len(copied)} tensor{'s' if len(copied) > 1 else ''} of integers or truth values "
-            f"({', '.join(copied[:_MAX_LISTED])}{', ...' if len(copied) > _MAX_LISTED else ''}) are the first model's"
+            f"({', '.join(copied[:_MAX_LISTED])}{', ...' if len(copied) > _MAX_LISTED else ''}) "
+            "have no mean: all models must have the same"
         )
     fisher_tasks = [task for task in tasks if isinstance(task.treatment.method, TensorFisher)]
     if fisher_tasks:

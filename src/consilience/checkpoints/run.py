@@ -15,6 +15,7 @@ import numpy as np
 from consilience.checkpoints.align import CheckpointAlignment, align
 from consilience.checkpoints.buffers import PIECE_ENTRIES, TensorReaders
 from consilience.checkpoints.card import merge_provenance, model_card
+from consilience.checkpoints.carried_tensors import with_carried_tensors
 from consilience.checkpoints.fisher_files import diagonal_norms, refuse_mismatched_fishers
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import locate_tensor
@@ -38,9 +39,6 @@ from consilience.core.progress import Progress
 from consilience.core.provenance import library_versions
 from consilience.files.atomic import write_bytes
 from consilience.networks.symmetry.transport import move
-
-_MAX_LISTED = 5
-"""Tensors that a note names. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +116,6 @@ def run(
                 input_files.close()
         files = {shard.name: partial_output.finished[shard.name].sha256 for shard in plan.shards}
         notes = [*plan.notes, *notes]
-        differing = sorted(name for file in partial_output.finished.values() for name in file.differing)
-        if differing:
-            notes.append(
-                f"{', '.join(differing[:_MAX_LISTED])}{' and others' if len(differing) > _MAX_LISTED else ''}: "
-                "not the same in all models; the first model's"
-            )
         details: dict[str, Any] = {}
         if alignment is not None:
             details["aligned"] = {"units_moved": list(alignment.moved)}
@@ -158,7 +150,7 @@ def _align(prepared: PreparedMerge, input_files: InputFiles) -> CheckpointAlignm
         return None
     first = inputs.models[0]
     names = {symmetry.aliases.get(name, name): name for name in first.tensors}  # in the checkpoint, by symmetry's name
-    floating = {key for key, name in names.items() if first.tensors[name][1].dtype in FLOAT_TYPES}
+    floating = {key for key, name in names.items() if first.tensors[name][1].real_pairs.dtype in FLOAT_TYPES}
     weights = {symmetry.aliases.get(weight.name, weight.name): weight for weight in parts_in(first)}
     floating |= set(weights)
 
@@ -167,6 +159,7 @@ def _align(prepared: PreparedMerge, input_files: InputFiles) -> CheckpointAlignm
             weight = combined(inputs.models[model], weights[key], partial(_read_tensor, input_files))
             return weight.astype(np.float32)
         file, stored = locate_tensor(inputs.models[model], names[key])
+        stored = stored.real_pairs
         values = np.empty(stored.size, dtype=np.float32)
         FLOAT_TYPES[stored.dtype].decode(read_tensor(input_files, file, stored), values)
         return values.reshape(stored.shape)
@@ -202,8 +195,8 @@ def _write_shards(
                 itemsize = stored.nbytes // max(1, prod(stored.shape))
                 values = read_tensor(input_files, file, stored).view(f"u{itemsize}").reshape(stored.shape)
                 moved = np.ascontiguousarray(move(values, layout, alignment.transports[model], units))
-                return ArrayTensorReader(moved.reshape(-1).view(np.uint8), stored.dtype, checkpoint.name)
-        return FileTensorReader(input_files, file, stored.start, stored.dtype, checkpoint.name)
+                return ArrayTensorReader(moved.reshape(-1).view(np.uint8), stored.real_pairs.dtype, checkpoint.name)
+        return FileTensorReader(input_files, file, stored.start, stored.real_pairs.dtype, checkpoint.name)
 
     def readers_of(task: TensorTask) -> TensorReaders:
         if task.part is not None:
@@ -252,15 +245,16 @@ def _write_shards(
             return values
         return move(values, layout, alignment.transports[model], units)
 
+    shards = [shard for shard in plan.shards if shard.name not in partial_output.finished]
+    shards = with_carried_tensors(shards, readers_of)
     stream = Stream(threads, output_hashing, request.seed, piece)
     merger = WeightMerger(inputs, stream, partial(_read_tensor, input_files), move_weight)
     try:
-        for shard in plan.shards:
-            if shard.name not in partial_output.finished:
-                digest, differing = stream.write_shard(
-                    shard, partial_output.folder / shard.name, readers_of, facts_of, input_position, on_written
-                )
-                partial_output.finish(shard.name, digest, differing)
+        for shard in shards:
+            digest = stream.write_shard(
+                shard, partial_output.folder / shard.name, readers_of, facts_of, input_position, on_written
+            )
+            partial_output.finish(shard.name, digest)
     finally:
         stream.close()
     return list(merger.notes.values())

@@ -22,7 +22,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from consilience.checkpoints.buffers import (
-    MAX_BUFFER_BYTES,
     N_PIECE_BUFFERS,
     PIECE_ENTRIES,
     PieceBuffers,
@@ -34,6 +33,7 @@ from consilience.checkpoints.buffers import (
     non_finite_problem,
     piece_length,
 )
+from consilience.checkpoints.carried_tensors import convert, is_constant, refuse_other_constant
 from consilience.checkpoints.methods.base import BLOCK_ENTRIES, Facts, Floats, TensorBlock, TensorSetting
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.plan import OutputShard, TensorTask
@@ -48,7 +48,7 @@ _MAX_PENDING = 4 * N_PIECE_BUFFERS
 """Writes and flushes under way before their errors are looked for. Chosen by hand; pieces are bounded by their buffers
 anyway."""
 
-_MIN_COPY_BYTES, _MAX_COPY_BYTES = 2**16, 2**22
+_COPY_BYTES = 2**22
 """Bytes of a copied tensor that are read at once. Chosen by hand; no byte depends on it."""
 
 _OVERFLOW_CHECK_FROM = 2.0**15
@@ -80,6 +80,7 @@ class Stream:
             self._free_buffers.put(PieceBuffers())
         self._thread_local = threading.local()
         self._pending: deque[Future[Any]] = deque()
+        self._constants: deque[TensorTask] = deque()  # tensors with a piece that was carried over for its infinities
 
     def close(self) -> None:
         """End all threads; what has not begun is dropped."""
@@ -94,8 +95,8 @@ class Stream:
         facts_of: Callable[[TensorTask], Facts],
         input_position: Callable[[TensorTask], Any],
         on_written: Callable[[int], None],
-    ) -> tuple[str, list[str]]:
-        """Write one file; return its SHA-256, and the names of copied tensors in which models differ.
+    ) -> str:
+        """Write one file and return its SHA-256.
 
         Parameters
         ----------
@@ -117,7 +118,7 @@ class Stream:
         for task in shard.tasks:
             starts[task.name] = position
             position += task.nbytes
-        differing: list[str] = []
+        self._constants.clear()
         with path.open("wb", buffering=0) as out:
             digest = RunningDigest(self._hashing)
             self._put(out, digest, 0, head)
@@ -126,7 +127,7 @@ class Stream:
             for task in sorted(shard.tasks, key=input_position):
                 readers = readers_of(task)
                 if task.treatment.method is None:
-                    self._copy_tensor(task, readers, out, digest, starts[task.name], differing)
+                    self._copy_tensor(task, readers, out, digest, starts[task.name])
                 else:
                     self._merge_tensor(task, readers, facts_of(task), out, digest, starts[task.name])
                 on_written(task.nbytes)
@@ -135,8 +136,10 @@ class Stream:
                     unflushed_bytes = 0
                     self._pending.append(self._flushing.submit(os.fsync, out.fileno()))
             self._wait_for_pending()
+            for task in {task.name: task for task in self._constants}.values():
+                refuse_other_constant(task.name, readers_of(task).models, task.size)
             self._flushing.submit(os.fsync, out.fileno()).result()
-        return digest.finish(path), differing
+        return digest.finish(path)
 
     def _wait_for_pending(self, max_pending: int = 0) -> None:
         """Wait until no more than `max_pending` writes are under way; raise what went wrong in them."""
@@ -317,6 +320,8 @@ class Stream:
         """Return the statistics of a piece's blocks."""
         method = task.treatment.method
         assert method is not None  # noqa: S101
+        if is_constant(readers, stored):
+            return []
         with np.errstate(all="ignore"):
             return [
                 method.survey(number, block, setting, facts) for _, block in self._blocks(task, readers, stored, start)
@@ -341,6 +346,11 @@ class Stream:
         """
         method, float_type = task.treatment.method, FLOAT_TYPES[task.dtype]
         assert method is not None  # noqa: S101
+        if is_constant(readers, stored) and convert(
+            stored[0], FLOAT_TYPES[readers.models[0].dtype], float_type, written
+        ):
+            self._constants.append(task)
+            return
         with np.errstate(all="ignore"):
             for first, block in self._blocks(task, readers, stored, start):
                 values = method.merge(block, setting, facts)
@@ -376,40 +386,20 @@ class Stream:
         ]
 
     def _copy_tensor(
-        self,
-        task: TensorTask,
-        readers: TensorReaders,
-        out: BinaryIO,
-        digest: RunningDigest,
-        position: int,
-        differing: list[str],
+        self, task: TensorTask, readers: TensorReaders, out: BinaryIO, digest: RunningDigest, position: int
     ) -> None:
-        """Copy one tensor as it is stored; where it is compared, note its name in `differing` if models differ."""
-        source = task.treatment.source
-        chosen = readers.models if task.compared else (readers.models[source],)
-        source_number = chosen.index(readers.models[source])
-        is_equal = True
-        chunk_bytes = max(
-            _MIN_COPY_BYTES, min(_MAX_COPY_BYTES, MAX_BUFFER_BYTES // (N_PIECE_BUFFERS * max(1, len(chosen))))
-        )
-        for start in range(0, task.nbytes, chunk_bytes):
-            count = min(chunk_bytes, task.nbytes - start)
+        """Copy one tensor as it is stored."""
+        source = readers.models[task.treatment.source]
+        for start in range(0, task.nbytes, _COPY_BYTES):
+            count = min(_COPY_BYTES, task.nbytes - start)
             with self._piece_buffers() as (buffers, users):
-                while len(buffers.read) < len(chosen):
-                    buffers.read.append(np.empty(0, dtype=np.uint8))
-                for number, reader in enumerate(chosen):
-                    buffers.read[number] = grown(buffers.read[number], count)
-                    if (hashing := reader.fill(buffers.read[number][:count], start)) is not None:
-                        users.append(hashing)
-                data = buffers.read[source_number][:count]
-                is_equal = is_equal and all(
-                    np.array_equal(data, other[:count]) for other in buffers.read[: len(chosen)]
-                )
+                buffers.written = grown(buffers.written, count)
+                data = buffers.written[:count]
+                if (hashing := source.fill(data, start)) is not None:
+                    users.append(hashing)
                 writing = self._writing.submit(self._put, out, digest, position + start, data)
                 users.append(writing)
                 self._pending.append(writing)
-        if not is_equal:
-            differing.append(task.name)
 
     def _put_after(
         self, merging: Future[None], out: BinaryIO, digest: RunningDigest, position: int, data: ByteArray

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.network import Network, negative_variance_problems, non_finite_problems
+from consilience.networks.network import (
+    Network,
+    negative_variance_problems,
+    non_finite_problems,
+    untrained_infinities,
+)
 from consilience.networks.parametrised_layers import Parametrised, plain_module
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module, unwrapped
+from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, initialised, is_module, unwrapped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,14 +58,15 @@ def describe_model(
     module: Any = model.module if isinstance(model, Network) else model
     if not is_module(module):
         raise OptionError("data", "are given to a network by its module, and this one has none", "describe the module")
-    module = unwrapped(module)
+    module = initialised(unwrapped(module), example)
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
     from consilience.posteriors.thin_components import MIN_COUNT
 
     name = type(module).__name__
     plain = plain_module(module)
     arrays = arrays_of_module(plain)
-    if problems := [*non_finite_problems(arrays, name), *negative_variance_problems(arrays, name)]:
+    constants = untrained_infinities(arrays, plain)
+    if problems := [*non_finite_problems(arrays, name, constants), *negative_variance_problems(arrays, name)]:
         raise InputError(problems)
     description, first_inputs = measure_network(
         module,

@@ -17,11 +17,12 @@ from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.files.npy import not_data
 from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.entry_names import is_bookkeeping, renamed_like
 from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.files import read_network
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.module_inputs import as_tensor, refuse_unfit
-from consilience.networks.network import Network
+from consilience.networks.network import Network, to_numpy
 from consilience.networks.parametrised_layers import parts_of_module, plain_module
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -31,7 +32,6 @@ from consilience.networks.torch_modules import (
     make_template,
     module_with,
     unwrapped,
-    without_wrapper_prefix,
 )
 from consilience.networks.weight_parts import find_parts, plain_arrays
 
@@ -122,8 +122,8 @@ def module_of(
     InputError
         Naming the arrays that do not fit.
     """
-    state = template.state_dict()
-    arrays = without_wrapper_prefix(arrays, state)
+    state = arrays_of_module(template)
+    arrays = renamed_like(arrays, state, name)
     known = parts_of_module(template)
     if set(arrays) != set(state) and (
         known or find_parts({key: tuple(v.shape) for key, v in arrays.items() if key not in state})
@@ -136,7 +136,9 @@ def module_of(
         for key, parameter in template.named_parameters(remove_duplicate=False)
     }
     # A tied array under any of its names is known under all of them.
-    complete = dict(arrays)
+    # Bookkeeping that not every version of a library saves is the template's, or left out.
+    complete = {k: v for k, v in arrays.items() if k in state or not is_bookkeeping(k, tuple(v.shape))}
+    complete |= {k: v for k, v in state.items() if k not in complete and is_bookkeeping(k, tuple(v.shape))}
     for key, main_name in (*main_names.items(), *(aliases or {}).items()):
         if main_name not in complete and key in complete:
             complete[main_name] = complete[key]
@@ -169,7 +171,7 @@ def module_of(
     if problems:
         raise InputError(problems)
     layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in complete.items()}
-    network = Network(complete, Symmetry(layouts, ()), name)  # which refuses what is not finite
+    network = Network(complete, Symmetry(layouts, ()), name, module=template)  # which refuses what is not finite
     return module_with(template, network.arrays, network.symmetry).eval()
 
 
@@ -199,7 +201,8 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
         if class_numbers is None:
             raise OptionError(name, "has no labels", "give a .npz with x and y, or the labels apart (labels=)")
     else:
-        values = data.detach().cpu().numpy() if hasattr(data, "detach") else data
+        is_real = hasattr(data, "detach") and data.is_floating_point()  # of any precision, bfloat16 too
+        values = to_numpy(data) if is_real else data.detach().cpu().numpy() if hasattr(data, "detach") else data
         if labels is None:
             raise OptionError(
                 "labels", "networks are scored on labeled data", "give the number of the class of every row"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import AnyArray, Array
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
@@ -21,6 +21,12 @@ from consilience.networks.choice.kronecker import described_information, fuse_wi
 from consilience.networks.choice.named_method import with_verdict
 from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.classes.union import unite_classes
+from consilience.networks.common_entries import (
+    extra_state_notes,
+    own_arrays,
+    under_common_names,
+    with_common_bookkeeping,
+)
 from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.compare import given_scale_problems
 from consilience.networks.descriptions.description import Description
@@ -50,7 +56,7 @@ from consilience.networks.network import Network
 from consilience.networks.parametrised_layers import Parametrised
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
-from consilience.networks.torch_modules import is_module, make_template, without_wrapper_prefix
+from consilience.networks.torch_modules import initialised, is_module, make_template
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,12 +93,8 @@ def _prepare(
                 *_without_network(description_files, "the description"),
             ]
         )
-    template = make_template(arguments.module)
-    described = describe_networks(networks, mapped=request.only_check, template=template)
-    parametrised = _parametrised_result(described, arguments.target, template)
-    arguments = arguments.without_parametrised_layers(template)
-    if arguments.module is not None:
-        described = _under_names_of(make_template(arguments.module), described)
+    described, arguments, gathered = _gather(networks, arguments, method, only_check=request.only_check)
+    template, own, notes = arguments.module, gathered.own, list(gathered.notes)
     if arguments.classes not in (None, "union"):
         raise OptionError("classes", f"expected 'union', found {arguments.classes!r}")
     unites = arguments.classes == "union"
@@ -100,7 +102,7 @@ def _prepare(
     _refuse_other_scale(arguments.inputs, described)
     example = arguments.example
     if example is None:
-        example = _described_example(described, arguments)
+        example = _described_example(described, make_template(template))
     if example is None:
         example = _first_input(arguments.inputs)
     if unites:
@@ -128,6 +130,9 @@ def _prepare(
         asked = request.weights is not None or request.n_observations is not None
         counts = ensemble_class_counts(method, len(described), weights if asked else None)
         return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
+    has_module = template is not None or any(network.module is not None for network in described)
+    described, more_notes = with_common_bookkeeping(described, own)
+    notes += [*more_notes, *extra_state_notes(described, has_module)]
     proof_rng, fusion_rng, refit_rng, verdict_rng = request.rng.spawn(4)
     models = _with_symmetry(described, information, method, arguments, example, proof_rng)
     sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
@@ -141,6 +146,12 @@ def _prepare(
         return Prepared.checked(_refusals(models, method, arguments, weights, information))
 
     def fuse() -> NetworkFusion:
+        fusion = replace(fuse_prepared(), parametrised=gathered.parametrised)
+        if notes:
+            fusion = replace(fusion, details={**fusion.details, "notes": [*fusion.details.get("notes", ()), *notes]})
+        return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+
+    def fuse_prepared() -> NetworkFusion:
         if isinstance(method, Auto | Distill) and models.template is not None:
             _refuse_unfit_example(
                 models.template, example, "example" if arguments.example is not None else "descriptions"
@@ -158,11 +169,44 @@ def _prepare(
             fusion = refit_fusion(fusion, order, example, arguments.inputs, refit_rng)
         return with_verdict(fusion, models, sites, stated, method, verdict_rng)
 
-    def fuse_and_record() -> NetworkFusion:
-        fusion = replace(fuse(), parametrised=parametrised)
-        return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
+    return Prepared((), fuse)
 
-    return Prepared((), fuse_and_record)
+
+@dataclass(frozen=True)
+class _Gathered:
+    """What the gathering of inputs found.
+
+    Parameters
+    ----------
+    parametrised : Parametrised or None
+        The parametrised layers that the fused network has.
+    own : mapping of str to array, or None
+        What says by which names a network knows its arrays; see `own_arrays`.
+    notes : tuple of str
+        What was left out of names.
+    """
+
+    parametrised: Parametrised | None
+    own: Mapping[str, AnyArray | None] | None
+    notes: tuple[str, ...]
+
+
+def _gather(
+    networks: Sequence[NamedInput], arguments: NetworkArguments, method: NetworkMethod, *, only_check: bool
+) -> tuple[list[DescribedNetwork], NetworkArguments, _Gathered]:
+    """Return the networks under names in common, the arguments with plain modules, and what was found."""
+    first_input = _first_input(arguments.inputs) if arguments.example is None else arguments.example
+    template = make_template(arguments.module)
+    if template is not None:
+        template = initialised(template, first_input)
+    described = describe_networks(networks, mapped=only_check, template=template, example=first_input)
+    plain = arguments.without_parametrised_layers(template)
+    own, notes = None, list[str]()
+    if not method.keeps_models:  # of an ensemble each may be of an architecture of its own
+        own = own_arrays(described, make_template(plain.module), plain.symmetry)
+        described, notes = under_common_names(described, own)
+    parametrised = _parametrised_result(described, arguments.target, template)
+    return described, plain, _Gathered(parametrised, own, tuple(notes))
 
 
 def _parametrised_result(
@@ -176,12 +220,6 @@ def _parametrised_result(
     given = target if is_module(target) else template if first.module is None else None
     result = first.parametrised if given is None else Parametrised.of_module(given)
     return None if result is None else result.beside([network.parametrised for network in described])
-
-
-def _under_names_of(template: nn.Module | None, networks: Sequence[DescribedNetwork]) -> list[DescribedNetwork]:
-    """Return networks whose arrays have the names of a module, without the prefix of a wrapper around it."""
-    names = {} if template is None else template.state_dict()
-    return [replace(network, arrays=without_wrapper_prefix(network.arrays, names)) for network in networks]
 
 
 def _is_exact(information: FisherInformation) -> bool:
@@ -200,12 +238,10 @@ def _without_network(files: Sequence[NamedInput], called: str) -> list[Problem]:
     return [Problem(file.label, f"is {called} of a network", "give the networks too", "E-NEEDED") for file in files]
 
 
-def _described_example(described: Sequence[DescribedNetwork], arguments: NetworkArguments) -> Any:
+def _described_example(described: Sequence[DescribedNetwork], module: nn.Module | None) -> Any:
     """Return an example of the inputs that sites describe; None without a module that could take it."""
-    template = next((network.module for network in described if network.module is not None), None)
-    if template is None and arguments.module is None:
-        return None
-    return example_of([network.description for network in described], template)
+    template = next((network.module for network in described if network.module is not None), module)
+    return None if template is None else example_of([network.description for network in described], template)
 
 
 def _as_module(network: DescribedNetwork, template: nn.Module | Callable[[], nn.Module] | None) -> DescribedNetwork:

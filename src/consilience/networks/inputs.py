@@ -25,12 +25,14 @@ from consilience.files.quantisation import quantisation_beside
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
+from consilience.networks.entry_names import renamed_like
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, as_buffer, to_bytes
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
+from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module, is_module, unwrapped, without_wrapper_prefix
+from consilience.networks.torch_modules import arrays_of_module, initialised, is_module, unwrapped
 from consilience.networks.weight_parts import plain_arrays
 from consilience.posteriors.adapters.table import has_adapter
 
@@ -66,6 +68,8 @@ class DescribedNetwork:
         What the site says of the network beside the weights.
     parametrised : Parametrised, optional
         Its parametrised layers as the site has them. Default: None, where it has none.
+    extra_state : tuple of str, optional
+        Names of the entries of a state dict that are extra state, and no arrays. Default: none.
     """
 
     name: str
@@ -76,6 +80,7 @@ class DescribedNetwork:
     digest: str | None
     description: Description | None = None
     parametrised: Parametrised | None = None
+    extra_state: tuple[str, ...] = ()
 
     @property
     def sent_arrays(self) -> Mapping[str, AnyArray]:
@@ -125,17 +130,8 @@ def is_network(model: object) -> bool:
     return isinstance(model, Network) or is_state_dict(model) or (is_module(model) and not has_adapter(model))
 
 
-def is_state_dict(model: object) -> bool:
-    """Return whether an object is a mapping of names to torch tensors, such as ``module.state_dict()``."""
-    return (
-        isinstance(model, Mapping)
-        and len(model) > 0
-        and all(isinstance(key, str) and hasattr(values, "is_floating_point") for key, values in model.items())
-    )
-
-
 def describe_networks(
-    inputs: Sequence[NamedInput], *, mapped: bool = False, template: nn.Module | None = None
+    inputs: Sequence[NamedInput], *, mapped: bool = False, template: nn.Module | None = None, example: Any = None
 ) -> list[DescribedNetwork]:
     """Return the networks of all inputs.
 
@@ -147,6 +143,8 @@ def describe_networks(
         Whether arrays stay in their files until their values are used; digests are then not taken.
     template : Module, optional
         A module of the architecture, which says how parametrised layers of files and state dicts compute their weights.
+    example : Tensor or tuple, optional
+        Arguments for a call of the modules, which gives lazy layers their shapes. Default: lazy layers are refused.
 
     Raises
     ------
@@ -162,7 +160,7 @@ def describe_networks(
                 of_file = describe_network_file(named.file, name, label, mapped=mapped, template=template)
                 described.append(of_file if mapped else replace(of_file, digest=named.file.digest))
             elif is_module(named.model) or isinstance(named.model, Network) or is_state_dict(named.model):
-                described.append(describe_object(named.model, name, label, template))
+                described.append(describe_object(named.model, name, label, template, example))
             else:
                 text = f"a {type(named.model).__name__} is no network; expected a module, Network or path"
                 known = training_state_problem(named.model)
@@ -197,16 +195,19 @@ def describe_network_file(
     return replace(_of_state_dict(network.arrays, name, label, template), symmetry=network.symmetry)
 
 
-def describe_object(model: Any, name: str, label: str, template: nn.Module | None = None) -> DescribedNetwork:
+def describe_object(
+    model: Any, name: str, label: str, template: nn.Module | None = None, example: Any = None
+) -> DescribedNetwork:
     """Return a module, Network or state dict as an input; see `describe_networks`."""
     if isinstance(model, Network):
         return _described(model, name, label)
     if not is_module(model):
         return _of_state_dict(model, name, label, template)
-    module = unwrapped(model)
+    module = initialised(unwrapped(model), example)
     plain = plain_module(module)
-    arrays = arrays_of_module(plain)
-    return DescribedNetwork(name, label, arrays, None, plain, None, parametrised=Parametrised.of_module(module))
+    arrays, extra = arrays_of_module(plain, label), extra_state(plain.state_dict())
+    parametrised = Parametrised.of_module(module)
+    return DescribedNetwork(name, label, arrays, None, plain, None, parametrised=parametrised, extra_state=extra)
 
 
 def _described(network: Network, name: str, label: str) -> DescribedNetwork:
@@ -218,12 +219,15 @@ def _described(network: Network, name: str, label: str) -> DescribedNetwork:
     )
 
 
-def _of_state_dict(
-    arrays: Mapping[str, AnyArray], name: str, label: str, template: nn.Module | None
-) -> DescribedNetwork:
+def _of_state_dict(state: Mapping[str, Any], name: str, label: str, template: nn.Module | None) -> DescribedNetwork:
     """Return the arrays of a network without code as an input."""
-    names = {} if template is None else template.state_dict()
-    sent = arrays if template is None else without_wrapper_prefix(arrays, names)
-    plain, parts = plain_arrays(sent, label, () if template is None else parts_of_module(template), names)
+    names = {} if template is None else arrays_of_module(template)
+    known = [] if template is None else parts_of_module(template)
+    sent = dense_arrays(state, label)
+    if known:  # by whose names the parts are known
+        sent = renamed_like(sent, names, label)
+    plain, parts = plain_arrays(sent, label, known, names)
     parametrised = Parametrised(parts, sent) if parts else None
-    return DescribedNetwork(name, label, plain, None, None, None, parametrised=parametrised)
+    return DescribedNetwork(
+        name, label, plain, None, None, None, parametrised=parametrised, extra_state=extra_state(state)
+    )

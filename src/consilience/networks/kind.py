@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import (
@@ -37,6 +35,7 @@ from consilience.networks.descriptions.files import (
 )
 from consilience.networks.descriptions.inputs import with_descriptions
 from consilience.networks.ensemble_files import is_ensemble, write_ensemble
+from consilience.networks.entry_names import renamed_like
 from consilience.networks.evaluation import NetworkEvaluation
 from consilience.networks.files import read_network, write_network
 from consilience.networks.fisher.files import read_fisher, write_fisher
@@ -46,12 +45,21 @@ from consilience.networks.fisher.inputs import gather_information
 from consilience.networks.fuse import prepare_networks
 from consilience.networks.fuse_aligned import split_arguments
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.inputs import describe_network_file, describe_object, is_network, is_state_dict
+from consilience.networks.inputs import describe_network_file, describe_object, is_network
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS, make_network_method
-from consilience.networks.network import Network, to_numpy
+from consilience.networks.network import (
+    Network,
+    has_nan,
+    is_averaged,
+    is_finite,
+    real_pairs,
+    to_numpy,
+    untrained_infinities,
+)
+from consilience.networks.state_entries import is_state_dict
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module, unwrapped, without_wrapper_prefix
+from consilience.networks.torch_modules import arrays_of_module, unwrapped
 
 MAX_ARRAYS_NAMED = 8
 """Arrays that are not finite and that an error names. Chosen by hand for short messages."""
@@ -68,7 +76,11 @@ def load_network(file: SafetensorsFile) -> Network:
             "read it with safetensors, or write it with consilience.save and its symmetry=",
         )
     described = describe_network_file(file, file.label, file.label)
-    return Network(described.arrays, network.symmetry, file.label, parametrised=described.parametrised)
+    # One file does not say what all networks of a fusion share: NaN is refused here, an infinity where it is fused.
+    constants = frozenset(key for key, values in described.arrays.items() if not has_nan(values))
+    return Network(
+        described.arrays, network.symmetry, file.label, constants=constants, parametrised=described.parametrised
+    )
 
 
 def inspect_network(file: SafetensorsFile) -> Inspection:
@@ -155,7 +167,7 @@ class Networks(Kind):
             called = "Fisher information" if file.format == FISHER_FORMAT else "a description"
             raise InputError(file, f"is {called}, expected a model", "send it beside its network's file", "E-TYPE")
         network = describe_network_file(file, file.label, file.label)
-        refuse_not_finite(file, network.arrays)
+        refuse_not_finite(file, network.arrays, untrained_infinities(network.arrays))
         is_informed = companion is not None and companion.format != DESCRIPTION_FORMAT
         if companion is not None and not is_informed:
             of_file = NamedInput(file.label, file.label, file=file)
@@ -200,8 +212,9 @@ class Networks(Kind):
         elif symmetry is None:
             write_network(path, dict(model) if is_state_dict(model) else arrays_of_module(unwrapped(model)))
         else:
-            described = describe_object(model, "", type(model).__name__)
-            network = Network(described.arrays, symmetry, described.label)  # which refuses arrays that it does not fit
+            label = "state dict" if is_state_dict(model) else type(model).__name__
+            described = describe_object(model, "", label)
+            network = Network(described.arrays, symmetry, label)  # which refuses arrays that it does not fit
             sent = None if described.parametrised is None else described.sent_arrays
             write_network(path, network.arrays, symmetry, sent=sent)
         if description is not None:  # after the weights, which remove that of others
@@ -225,7 +238,7 @@ class Networks(Kind):
         # Bound to the arrays of the file, which may be of another precision than those of the module.
         stored = read_network(path)
         aliases = {} if stored.symmetry is None else stored.symmetry.aliases
-        arrays = without_wrapper_prefix(stored.arrays, described.sent_arrays)  # as `fuse` reads them
+        arrays = renamed_like(stored.arrays, described.sent_arrays, str(path))  # as `fuse` reads them
         description = replace(described.description, digest=network_digest(arrays, aliases))
         return replace(described, description=description)
 
@@ -283,15 +296,15 @@ def network_facets(kind: str, arrays: Mapping[str, Any], symmetry: Symmetry | No
     }
 
 
-def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any]) -> None:
-    """Raise for arrays with values that are not finite.
+def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any], constants: Container[str] = ()) -> None:
+    """Raise for arrays with values that are not finite, but for those that are constants.
 
     Raises
     ------
     InputError
         Naming the first of them.
     """
-    non_finite = [name for name, values in arrays.items() if not _is_finite(values)]
+    non_finite = [name for name, values in arrays.items() if name not in constants and not is_finite(values)]
     if non_finite:
         raise InputError(
             [
@@ -302,15 +315,9 @@ def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any]) -> None:
 
 
 def array_scales(arrays: Mapping[str, Any]) -> dict[str, float]:
-    """Return the root mean square of every array of floating-point numbers, by name."""
+    """Return the root mean square of every array of real or complex numbers that are finite, by name."""
     return {
-        name: root_mean_square(to_numpy(values))
+        name: root_mean_square(to_numpy(real_pairs(values)))
         for name, values in arrays.items()
-        if (values.dtype.kind == "f" if isinstance(values, np.ndarray) else values.is_floating_point())
+        if is_averaged(values) and is_finite(values)
     }
-
-
-def _is_finite(values: Any) -> bool:
-    if isinstance(values, np.ndarray):
-        return values.dtype.kind not in "fc" or bool(np.isfinite(values).all())
-    return not values.is_floating_point() or bool(values.float().isfinite().all())

@@ -31,6 +31,7 @@ from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
+from consilience.networks.carried_arrays import largest_counters, moved_mask_problems
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.robust import (
@@ -294,6 +295,8 @@ class NetworkMethod(Options, ABC):
         alignment = self.align(prepared if robust is None else clip_array_scales(prepared, robust), rng, progress)
         if problems := _alignment_problems(prepared, alignment):
             raise InputError(problem.about(self.name) for problem in problems)
+        if problems := moved_mask_problems(prepared.networks, alignment.transports, ensemble.reference):
+            raise InputError(problems)
         arrays = alignment.arrays
         if arrays is None:
             if self.robust is True:
@@ -301,7 +304,8 @@ class NetworkMethod(Options, ABC):
                 alignment = replace(alignment, details={**alignment.details, "robust": details})
             else:
                 arrays = average(prepared, alignment.transports, robust)
-        return NetworkOutcome(alignment, prepared.networks[ensemble.reference].with_arrays(arrays), prepared)
+        fused = prepared.networks[ensemble.reference].with_arrays({**arrays, **largest_counters(prepared.networks)})
+        return NetworkOutcome(alignment, fused, prepared)
 
 
 def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list[Problem]:
@@ -460,7 +464,7 @@ def _transported(
             values = move_axis(values, number, axis, model_transports, network.units)
             # Only the output side decides ownership: a column of a unit that the model lacks is a zero that counts.
             if axis.side != "input" and not _owns_axis(axis, model_transports):
-                shape = tuple(-1 if n == number else 1 for n in range(len(layout.axes)))
+                shape = tuple(-1 if n == number else 1 for n in range(values.ndim))
                 mask = mask * np.reshape(owned_entries(axis, model_transports, ensemble.target_units), shape)
         arrays.append(values)
         ownership.append(mask)

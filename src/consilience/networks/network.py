@@ -8,7 +8,7 @@ keep the precision of their files; methods compute with `Network.working`, in at
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import isfinite, prod
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 # Names of types rather than types, since arrays may be of any library.
 _HALVES = ("float16", "bfloat16")
 _FLOATS = (*_HALVES, "float32", "float64")
+_COMPLEX = ("complex32", "complex64", "complex128")
+
+RUNNING_STATISTICS = ("running_mean", "running_var")
+"""Names that torch gives to what normalisation layers learn without a gradient."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,6 +59,9 @@ class Network(Displayed):
         The module that it is of. Default: None.
     parametrised : Parametrised, optional
         Its parametrised layers, of which `arrays` has the weights that they stand for. Default: None, without any.
+    constants : frozenset of str, optional
+        Arrays that were not trained, such as masks and bounds: they may hold infinities, and no method averages them.
+        Those that `untrained_infinities` recognises are added. Default: none.
 
     Attributes
     ----------
@@ -73,6 +80,7 @@ class Network(Displayed):
     description: Description | None = None
     module: nn.Module | None = None
     parametrised: Parametrised | None = None
+    constants: frozenset[str] = frozenset()
     units: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,12 +106,16 @@ class Network(Displayed):
                 self.name, f"array {key} holds {_kind(arrays[key])}, but its units move", "convert it to floating-point"
             )
             for key, layout in self.symmetry.layouts.items()
-            if not is_floating(arrays[key]) and _kind(arrays[key]) != "bool" and layout.moving_axes
+            if not is_averaged(arrays[key]) and _kind(arrays[key]) != "bool" and layout.moving_axes
         ]
-        problems += non_finite_problems(arrays, self.name)
+        moving = {key for key, layout in self.symmetry.layouts.items() if layout.moving_axes}
+        infinite = {key: values for key, values in arrays.items() if not is_finite(values)}
+        constants = (self.constants | untrained_infinities(infinite, self.module)) & (infinite.keys() - moving)
+        problems += non_finite_problems(infinite, self.name, constants)
         if problems:
             raise InputError(problems)
         object.__setattr__(self, "arrays", arrays)
+        object.__setattr__(self, "constants", constants)
 
     def _headline(self) -> str:
         size = sum(math.prod(values.shape) for values in self.arrays.values())
@@ -130,8 +142,15 @@ class Network(Displayed):
 
     @cached_property
     def working(self) -> dict[str, AnyArray]:
-        """Its floating arrays in at least 32 bits, which methods compute with."""
-        return {key: working_precision(values) for key, values in self.arrays.items() if is_floating(values)}
+        """What methods compute with: its floating arrays in at least 32 bits, without those that are constants.
+
+        Complex arrays are pairs of real numbers, on one axis more than their layouts have: (..., 2).
+        """
+        return {
+            key: real_pairs(working_precision(values))
+            for key, values in self.arrays.items()
+            if is_averaged(values) and key not in self.constants
+        }
 
     def move(self, transports: Mapping[str, Transport]) -> dict[str, AnyArray]:
         """Return its floating arrays with units moved by the transports of their groups, in working precision."""
@@ -139,14 +158,14 @@ class Network(Displayed):
         return {key: move(values, layouts[key], transports, self.units) for key, values in self.working.items()}
 
     def with_arrays(self, arrays: Mapping[str, AnyArray], name: str = "fused") -> Network:
-        """Return a network with other floating arrays, written in the precision of this one's.
+        """Return a network with other arrays, given as `working` has them and written in the types of this one's.
 
-        Arrays that are not floating (counters) stay as they are here.
+        Arrays that are not given (counters, masks) stay as they are here.
         """
         written = {
             key: _cast_like(arrays[key], values) if key in arrays else values for key, values in self.arrays.items()
         }
-        return Network(written, self.symmetry, name)
+        return Network(written, self.symmetry, name, constants=self.constants)
 
     def permute(self, orders: Mapping[str, Sequence[int] | Labels]) -> Network:
         """Return the same function with units in another order.
@@ -218,6 +237,16 @@ def is_floating(values: AnyArray) -> bool:
     return _kind(values) in _FLOATS
 
 
+def is_complex(values: AnyArray) -> bool:
+    """Return whether an array holds complex numbers."""
+    return _kind(values) in _COMPLEX
+
+
+def is_averaged(values: AnyArray) -> bool:
+    """Return whether an array holds real or complex numbers, which have a mean."""
+    return is_floating(values) or is_complex(values)
+
+
 def _kind(values: AnyArray) -> str:
     """Return the type of an array's entries, as NumPy calls it."""
     return _dtype_name(values.dtype)
@@ -230,29 +259,87 @@ def _dtype_name(dtype: Hashable) -> str:
 
 
 def working_precision(values: AnyArray) -> AnyArray:
-    """Return a floating array in at least 32 bits."""
-    if _kind(values) not in _HALVES:
+    """Return a floating array in at least 32 bits, a complex one in at least twice 32."""
+    kind = _kind(values)
+    if kind not in _HALVES and kind != "complex32":
         return values
     xp = array_namespace(values)
-    return xp.astype(values, xp.float32)
+    return xp.astype(values, xp.complex64 if kind == "complex32" else xp.float32)
+
+
+def real_pairs(values: AnyArray) -> AnyArray:
+    """Return a complex array as its real and imaginary parts, (..., 2), not copied; a real one as it is.
+
+    Sums, means by real weights, distances and permutations of complex numbers are those of the pairs.
+    """
+    if not is_complex(values):
+        return values
+    if hasattr(values, "detach"):
+        import torch
+
+        return torch.view_as_real(values.detach().resolve_conj())
+    rows = np.ascontiguousarray(values)
+    return rows.view(rows.real.dtype).reshape(*values.shape, 2)
 
 
 def _cast_like(values: AnyArray, other: AnyArray) -> AnyArray:
-    """Return an array in the precision of another of the same library."""
+    """Return an array in the type of another of the same library; pairs of real numbers where that is complex."""
+    if is_complex(other) and not is_complex(values):
+        if hasattr(values, "detach"):
+            import torch
+
+            values = torch.view_as_complex(values.contiguous())
+        else:
+            values = np.ascontiguousarray(values).view(np.result_type(values.dtype, np.complex64))[..., 0]
     if values.dtype == other.dtype:
         return values
     return array_namespace(values).astype(values, other.dtype)
 
 
-def non_finite_problems(arrays: Mapping[str, AnyArray], name: str) -> list[Problem]:
-    """Return a line for every array of a network that has NaN or infinite values."""
+def non_finite_problems(
+    arrays: Mapping[str, AnyArray], name: str, constants: Container[str] = frozenset()
+) -> list[Problem]:
+    """Return a line for every array of a network that has NaN or infinite values, and is none of the constants."""
     return [
         Problem(
             name, f"array {key} has NaN or infinite values", "leave this network out, or train it again", "E-NUMBER"
         )
         for key, values in arrays.items()
-        if not _is_finite(values)
+        if key not in constants and not is_finite(values)
     ]
+
+
+def untrained_infinities(arrays: Mapping[str, AnyArray], module: nn.Module | None = None) -> frozenset[str]:
+    """Return the names of arrays whose NaN or infinite values are no sign of broken training: masks and bounds.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        Parameters and buffers of one network.
+    module : Module, optional
+        The network. Its buffers are not trained, but for running statistics. Without it, an array of zeros and
+        infinities alone is taken for a mask or a bound: training leaves other numbers, or NaN.
+
+    Examples
+    --------
+    >>> sorted(untrained_infinities({"mask": np.array([0.0, -np.inf]), "weight": np.array([0.5, np.inf])}))
+    ['mask']
+    """
+    trained = None if module is None else {key for key, _ in module.named_parameters(remove_duplicate=False)}
+    return frozenset(
+        key
+        for key, values in arrays.items()
+        if key.rpartition(".")[2] not in RUNNING_STATISTICS
+        and not is_finite(values)
+        and (_is_zero_or_infinite(values) if trained is None else key not in trained)
+    )
+
+
+def _is_zero_or_infinite(values: AnyArray) -> bool:
+    """Return whether every entry is zero or infinite."""
+    working = real_pairs(working_precision(values))
+    xp = array_namespace(working)
+    return bool(xp.all((working == 0) | xp.isinf(working)))
 
 
 def negative_variance_problems(arrays: Mapping[str, AnyArray], name: str) -> list[Problem]:
@@ -261,7 +348,9 @@ def negative_variance_problems(arrays: Mapping[str, AnyArray], name: str) -> lis
     NaN and infinite ones are said by `non_finite_problems`.
     """
     variances = {key: values for key, values in arrays.items() if key.rpartition(".")[2] == "running_var"}
-    least = {key: float(values.min()) for key, values in variances.items() if prod(values.shape)}
+    least = {
+        key: float(values.min()) for key, values in variances.items() if prod(values.shape) and is_floating(values)
+    }
     return [
         Problem(name, f"array {key} has a negative variance ({value:.3g})", "leave this network out, or train it again")
         for key, value in least.items()
@@ -269,15 +358,24 @@ def negative_variance_problems(arrays: Mapping[str, AnyArray], name: str) -> lis
     ]
 
 
-def _is_finite(values: AnyArray) -> bool:
-    """Whether no entry is NaN or infinite."""
-    if not is_floating(values):
+def is_finite(values: AnyArray) -> bool:
+    """Return whether no entry is NaN or infinite."""
+    if not is_averaged(values):
         return True
-    working = working_precision(values)
+    working = real_pairs(working_precision(values))
     if isfinite(float(working.sum())):  # one NaN or infinity would show in the sum, which is quick to compute
         return True
     xp = array_namespace(working)
     return bool(xp.all(xp.isfinite(working)))
+
+
+def has_nan(values: AnyArray) -> bool:
+    """Return whether an array has NaN."""
+    if not is_averaged(values):
+        return False
+    working = real_pairs(working_precision(values))
+    xp = array_namespace(working)
+    return bool(xp.any(xp.isnan(working)))
 
 
 def same_values(values: AnyArray, other: AnyArray) -> bool:
@@ -296,8 +394,9 @@ def square_sum(values: AnyArray) -> float:
 
 def to_numpy(values: AnyArray) -> Array:
     """Return an array as NumPy float64 on the CPU."""
-    detached = values.detach().cpu() if hasattr(values, "detach") else values
-    return np.asarray(detached, dtype=np.float64)
+    if hasattr(values, "detach"):
+        return values.detach().cpu().double().numpy()  # torch, since NumPy lacks bfloat16
+    return np.asarray(values, dtype=np.float64)
 
 
 def on_host(values: AnyArray) -> AnyArray:

@@ -10,12 +10,13 @@ weight, or for the nearest one that it can stand for. torch is imported only whe
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from consilience.checks import AnyArray
 from consilience.networks.orthogonal_maps import nearest_orthogonal, orthogonal_part
+from consilience.networks.state_entries import is_extra_state
 from consilience.networks.weight_parts import (
     PARAMETRISATIONS,
     PartsOfWeight,
@@ -226,7 +227,17 @@ class Parametrised:
     def of_module(cls, module: nn.Module) -> Parametrised | None:
         """Return the parametrised layers of a module; None where it has none."""
         parts = parts_of_module(module)
-        return cls(tuple(parts), dict(module.state_dict()), module) if parts else None
+        state = {name: values for name, values in module.state_dict().items() if not is_extra_state(name)}
+        return cls(tuple(parts), state, module) if parts else None
+
+    def without_prefix(self, prefix: str) -> Parametrised:
+        """Return the same layers, by names without a prefix that a state dict or file puts before all of them."""
+        parts: list[Any] = list(self.parts)  # all are dataclasses, as their protocol cannot say
+        parts = [
+            replace(one, name=one.name.removeprefix(prefix), names=_without_prefix(one.names, prefix)) for one in parts
+        ]
+        arrays = dict(zip(_without_prefix(self.arrays, prefix), self.arrays.values(), strict=True))
+        return replace(self, parts=tuple(parts), arrays=arrays)
 
     def beside(self, networks: Sequence[Parametrised | None]) -> Parametrised:
         """Return the same layers with other networks whose parts may be taken."""
@@ -271,6 +282,10 @@ class Parametrised:
         return module
 
 
+def _without_prefix(names: Iterable[str], prefix: str) -> tuple[str, ...]:
+    return tuple(name.removeprefix(prefix) for name in names)
+
+
 def set_hooked_weights(module: nn.Module) -> None:
     """Compute the weights that hooks compute before each call, so that they are right before the first one."""
     state = dict(module.state_dict())
@@ -283,7 +298,7 @@ def set_hooked_weights(module: nn.Module) -> None:
 
 def _parametrisations(layer: nn.Module) -> Mapping[str, Any]:
     """Return the parametrisations of a layer by the name of the array."""
-    lists = layer._modules.get("parametrizations")
+    lists = dict(layer.named_children()).get("parametrizations")
     is_parametrised = type(lists).__name__ == "ModuleDict" and type(layer).__name__.startswith("Parametrized")
     return dict(lists.items()) if is_parametrised else {}  # type: ignore[union-attr, operator]
 

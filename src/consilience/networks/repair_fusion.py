@@ -16,7 +16,7 @@ import numpy as np
 from consilience.catalogue import suggestion
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.network import Network, is_floating
+from consilience.networks.network import is_floating
 from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.torch_modules import arrays_of_module, cast_like, is_module, module_with
 
@@ -106,7 +106,7 @@ def replace_module(fusion: NetworkFusion, module: nn.Module, description: str) -
     new_arrays = {key: values for key, values in arrays_of_module(module).items() if key in before}
     # In the precision that the networks came in, whatever that of the module is.
     arrays = {key: cast_like(values, before[key]) for key, values in new_arrays.items()}
-    network = Network({**before, **arrays}, fusion.network.symmetry, fusion.network.name)
+    network = replace(fusion.network, arrays={**before, **arrays})
     repaired = description if fusion.repaired is None else f"{fusion.repaired}; {description}"
     result = {**fusion.provenance.get("result", {}), "repaired": repaired}
     result.pop("chosen", None)  # a choice is of the network that was judged

@@ -17,9 +17,15 @@ import numpy as np
 
 from consilience.checks import AnyArray
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.networks.carried_arrays import difference_problems, shared_constants, type_problems
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
-from consilience.networks.network import Network, is_floating, negative_variance_problems, non_finite_problems
+from consilience.networks.network import (
+    Network,
+    negative_variance_problems,
+    non_finite_problems,
+    untrained_infinities,
+)
 from consilience.networks.symmetry.axes import Action, Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import (
@@ -161,12 +167,15 @@ def without_symmetry(
 
 
 def _non_finite_module_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
-    """Return which arrays of modules are not finite."""
+    """Return which arrays of modules are not finite, and no constants."""
+    shared = shared_constants([network.arrays for network in inputs])
     return [
         problem
         for network in inputs
         if network.module is not None
-        for problem in non_finite_problems(network.arrays, network.label)
+        for problem in non_finite_problems(
+            network.arrays, network.label, shared | untrained_infinities(network.arrays, network.module)
+        )
     ]
 
 
@@ -178,18 +187,20 @@ def _networks(
     problems = list(problems)
     # Where one input is of torch, all become tensors beside its first one, so that methods see one library.
     tensor = next((v for network in inputs for v in network.arrays.values() if hasattr(v, "detach")), None)
-    for described in inputs:
-        arrays = (
-            described.arrays
-            if tensor is None
-            else {key: tensor_beside(v, tensor) for key, v in described.arrays.items()}
-        )
+    by_network = [
+        described.arrays if tensor is None else {key: tensor_beside(v, tensor) for key, v in described.arrays.items()}
+        for described in inputs
+    ]
+    constants = shared_constants(by_network)
+    for described, arrays in zip(inputs, by_network, strict=True):
         problems += negative_variance_problems(arrays, described.label)
         try:
-            networks.append(Network(arrays, symmetry, described.label))
+            networks.append(Network(arrays, symmetry, described.label, constants=constants))
         except InputError as error:
             problems += error.problems
-    problems += [problem for network in networks[1:] for problem in _dtype_problems(network, networks[0])]
+    problems += [problem for network in networks[1:] for problem in type_problems(network, networks[0])]
+    if not problems:
+        problems += [problem for network in networks[1:] for problem in difference_problems(network, networks[0])]
     if problems:
         raise InputError(problems)
     return tuple(networks)
@@ -209,20 +220,6 @@ def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
         for network, types_by_path in zip(with_modules[1:], types[1:], strict=True)
         for path in types_by_path
         if path in types[0] and types_by_path[path] != types[0][path]
-    ]
-
-
-def _dtype_problems(network: Network, first: Network) -> list[Problem]:
-    """Return which arrays of a network are real numbers where those of another are not."""
-    return [
-        Problem(
-            network.name,
-            f"array {key} holds {values.dtype}, but {first.arrays[key].dtype} in {first.name}",
-            "convert one",
-            "E-TYPE",
-        )
-        for key, values in network.arrays.items()
-        if is_floating(values) != is_floating(first.arrays[key])
     ]
 
 

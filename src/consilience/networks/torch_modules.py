@@ -7,7 +7,8 @@ are replaced while it is copied; where widths differ, the layers of torch are to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from consilience.checks import AnyArray
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.parametrised_layers import Parametrised, copy_of_module, parts_of_module, set_hooked_weights
+from consilience.networks.state_entries import dense_arrays, is_extra_state, is_uninitialised
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.weight_parts import with_weights
 
@@ -39,10 +41,6 @@ _WRAPPED_AS = {
     ("torch._dynamo.eval_frame", "OptimizedModule"): "_orig_mod",
 }
 """Attribute that holds the network, by the class of torch that wraps it."""
-_WRAPPER_PREFIXES = tuple(f"{attribute}." for attribute in dict.fromkeys(_WRAPPED_AS.values()))
-"""What state dicts of these classes have before the name of every array."""
-_WRAPPER_BUFFERS = ("n_averaged",)
-"""What ``AveragedModel`` has beside the network."""
 
 
 def is_module(model: object) -> bool:
@@ -60,26 +58,6 @@ def unwrapped(module: nn.Module) -> nn.Module:
             network: nn.Module = wrapped
             return network
         wrapped = getattr(wrapped, attribute)
-
-
-def without_wrapper_prefix(arrays: Mapping[str, AnyArray], names: Container[str]) -> Mapping[str, AnyArray]:
-    """Return the arrays of a network under its own names, where a wrapper has put a prefix before all of them.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        A state dict, perhaps of a wrapper such as ``DataParallel``.
-    names : container of str
-        The names that the network itself has. Nothing is renamed unless all names are among these afterwards.
-    """
-    named = dict(arrays)
-    while named and not any(key in names for key in named):
-        named = {key: values for key, values in named.items() if key not in _WRAPPER_BUFFERS}
-        prefix = next((prefix for prefix in _WRAPPER_PREFIXES if all(key.startswith(prefix) for key in named)), None)
-        if prefix is None:
-            return arrays
-        named = {key.removeprefix(prefix): values for key, values in named.items()}
-    return named if named and all(key in names for key in named) else arrays
 
 
 @contextmanager
@@ -114,9 +92,36 @@ def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Modu
     return None if template is None else unwrapped(template)
 
 
-def arrays_of_module(module: nn.Module) -> dict[str, AnyArray]:
-    """Return the state of a module: parameters and persistent buffers by name, not copied."""
-    return {name: values.detach() for name, values in module.state_dict().items()}
+def arrays_of_module(module: nn.Module, label: str | None = None) -> dict[str, AnyArray]:
+    """Return the state of a module: parameters and persistent buffers by name, not copied; no extra state.
+
+    Raises
+    ------
+    InputError
+        For entries that are no dense tensors, by the module's name in messages (default: that of its class).
+    """
+    return dense_arrays(module.state_dict(), type(module).__name__ if label is None else label)
+
+
+def initialised(module: nn.Module, example: Any) -> nn.Module:
+    """Return a module whose lazy layers have shapes: itself, or a copy that was called on an example, with seed 0.
+
+    Raises
+    ------
+    InputError
+        For an example that it does not take.
+    """
+    lazy: list[Any] = [one for one in (*module.parameters(), *module.buffers()) if is_uninitialised(one)]
+    if example is None or not lazy:
+        return module
+    from consilience.networks.module_inputs import refuse_unfit
+
+    # torch cannot copy buffers without a shape.
+    memo: dict[int, Any] = {id(one): type(one)(device=one.device, dtype=one.dtype) for one in lazy}
+    called = copy.deepcopy(module, memo).eval()
+    with seeded_torch():
+        refuse_unfit(called, example if isinstance(example, tuple) else (example,), "example")
+    return called
 
 
 def aliases_of_module(module: nn.Module) -> dict[str, str]:
@@ -210,13 +215,17 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
         stored = parametrised.stored(state)
         template = parametrised.rebuilt(stored)
         state = {key: torch.as_tensor(values) for key, values in stored.arrays.items()}
-    template_state = template.state_dict(keep_vars=True)
+    template_state = {
+        key: values for key, values in template.state_dict(keep_vars=True).items() if not is_extra_state(key)
+    }
     if differing := sorted(set(template_state) ^ set(state)):
         raise InputError(
             type(template).__name__,
             f"arrays {', '.join(differing[:5])} are in the module or in the network only",
             code="E-MISMATCH",
         )
+    if is_scripted(template):  # whose copies are made outside of Python
+        return _scripted_with(template, state)
     memo: dict[int, Any] = {}  # a deep copy takes what stands here instead of copying it
     for key, template_values in template_state.items():
         values = state[key].detach().to(device=template_values.device, dtype=template_values.dtype, copy=True)
@@ -231,6 +240,33 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
     for key, template_values in template_state.items():
         if state[key].shape != template_values.shape:
             _resize_layer(module, key, tuple(template_values.shape), tuple(state[key].shape))
+    return module
+
+
+def is_scripted(module: nn.Module) -> bool:
+    """Return whether a module is one of TorchScript."""
+    return any(
+        (base.__module__, base.__name__) == ("torch.jit._script", "ScriptModule") for base in type(module).__mro__
+    )
+
+
+def _scripted_with(template: nn.Module, state: Mapping[str, Any]) -> nn.Module:
+    """Return a copy of a TorchScript module with other arrays of the same shapes.
+
+    Raises
+    ------
+    UnsupportedError
+        For arrays of other shapes, which its compiled code does not take.
+    """
+    import torch
+
+    module = copy.deepcopy(template)
+    with torch.no_grad():
+        for key, values in arrays_of_module(module).items():
+            if values.shape != state[key].shape:
+                text = f"a TorchScript module keeps its widths, and {key} would have shape {tuple(state[key].shape)}"
+                raise UnsupportedError(type(template).__name__, text, "give the module that it was scripted from")
+            values.copy_(state[key])
     return module
 
 

@@ -183,7 +183,12 @@ MERGED = {
         "integers": {"model__norm__weight": torch.zeros(16, dtype=torch.int64)}, "tied": {"lm_head__weight": None,
         "config": {"tie_word_embeddings": True}}, "NaN": {"model__norm__weight": NAN},
         "quantised": {"lm_head__weight_scale_inv": torch.ones(1, 1)},
+        "complex": {"model__norm__weight": torch.zeros(16, dtype=torch.complex64)},
     }, lambda changes: merged(models=two(**changes))),
+    "merge, truth values that differ": lambda at: merged(models=[
+        write(name, state(0, mask=torch.tensor([value, False]))) for name, value in (("a", True), ("b", False))]),
+    "merge, a prefix and more": lambda at: merged(models=[write("a", state(0)), write(
+        "b", {f"bert.{name}": values for name, values in state(1).items()} | {"cls.weight": torch.ones(2)})]),
     **each("merge, files: ", {
         "a pickle in a folder": lambda: lone("pytorch_model.bin", b"\x80\x04cos\nsystem\n"),
         "an empty folder": lambda: lone("notes.txt", "nothing"), "several files": several, "a link": linked,

@@ -293,6 +293,16 @@ SYMMETRIES = {
     "network, NaN": lambda at: cs.Network(changed(0, **{"0__bias": with_nan}), symmetry()),
     "network, no group": lambda at: cs.Network(mlp().state_dict(), symmetry()).permute({"x": [0]}),
     "load, a checkpoint without symmetry": lambda at: cs.load(checkpoints()[0]),
+    **each("fuse, state dicts of which one has ", {
+        "other truth values": {"w": torch.ones(2), "mask": torch.tensor([False, True])},
+        "other integers": {"w": torch.ones(2), "mask": torch.tensor([2, 1])},
+        "complex numbers": {"w": torch.ones(2, dtype=torch.cfloat), "mask": torch.tensor([True, False])},
+        "another infinity": {"w": torch.tensor([torch.inf, 1.0]), "mask": torch.tensor([True, False])},
+        "a sparse entry": {"w": torch.ones(2).to_sparse(), "mask": torch.tensor([True, False])},
+        "an entry that is no tensor": {"w": torch.ones(2), "mask": torch.tensor([True, False]), "epoch": 3},
+        "a prefix and more": {"bert.w": torch.ones(2), "bert.mask": torch.tensor([True, False]), "c.w": torch.ones(2)},
+    }, lambda other: cs.fuse([{"w": torch.ones(2), "mask": torch.tensor([True, False])}, other], "average")),
+    "save, a lazy layer": lambda at: cs.save(torch.nn.LazyLinear(3), "a.safetensors"),
     "save, a symmetry of another": lambda at: cs.save(mlp(), "a.safetensors", symmetry=recurrent_symmetry()),
     "save, NaN in a network": lambda at: cs.save(
         loaded(changed(1, **{"2__weight": with_nan})), "a.safetensors", symmetry=symmetry()),

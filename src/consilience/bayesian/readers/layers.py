@@ -41,7 +41,7 @@ def accepts(model: object) -> bool:
         return False
     module: Any = model
     # Almost every network is asked this, and few have a name to look at.
-    if not any("rho" in name for path, layer in module.named_modules() for name in (path, *layer._parameters)):
+    if not any("rho" in name for path, layer in module.named_modules() for name in (path, *layer._parameters.keys())):
         return False
     return bool(paired_names([name for name, _ in module.named_parameters()], (RHO,)))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from consilience.checks import is_count, is_number
 from consilience.core.progress import Progress, seeded, shown
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.fisher.information import KINDS, LIKELIHOODS, FisherInformation, Kind, Likelihood
 from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.torch_modules import is_module, unwrapped
@@ -119,6 +119,9 @@ def fisher(
     if not is_module(model):
         raise InputError("model", f"expected a torch module, found {type(model).__name__}", code="E-TYPE")
     model = plain_module(unwrapped(model))
+    if names := [name for name, parameter in model.named_parameters() if parameter.is_complex()]:
+        text = f"parameter {names[0]} is complex, and Fisher information is of real ones"
+        raise UnsupportedError(type(model).__name__, text, "fuse by a method that needs none, such as 'average'")
     if isinstance(batches, tuple):
         raise InputError("batches", "a tuple is one batch, inputs with labels", "give [(inputs, labels)], or a list")
     is_scale = n_observations is None or (is_number(n_observations) and n_observations > 0)

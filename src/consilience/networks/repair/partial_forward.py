@@ -158,6 +158,8 @@ def layer_order(module: nn.Module, batch: Any) -> LayerOrder:
                 outputs_alive.append(layer_output)
             if reason := unsupported_reason(part, layer_input):
                 skipped[name] = reason
+            if any(parameter.is_complex() for parameter in part.parameters(recurse=False)):
+                skipped[name] = "has complex weights"
             calls.append(name)
 
         return hook

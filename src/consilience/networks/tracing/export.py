@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import InputError, UnsupportedError
+from consilience.networks.torch_modules import is_scripted
 
 MAX_QUOTED_CHARACTERS = 200
 """Characters of another library's message that ours quote. Chosen by hand, for legible messages."""
@@ -134,6 +135,13 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
     UnsupportedError
         If what it computes depends on the numbers in its inputs, or on things outside of it.
     """
+    if is_scripted(module):
+        raise UnsupportedError(
+            type(module).__name__,
+            "a TorchScript module cannot be traced",
+            "give the module that it was scripted from; method 'average' without example= needs no tracing",
+            "E-TRACE",
+        )
     with evaluating(module), _quiet():
         try:
             with _answering(module):

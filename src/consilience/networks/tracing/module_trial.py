@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from consilience.errors import UnsupportedError
+from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import seeded_torch
 from consilience.networks.tracing.export import Example, evaluating
@@ -121,7 +123,8 @@ def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.
     first_error: Exception | None = None
     for dtype, tolerance in OUTPUT_TOLERANCE.items():
         try:
-            copied = copy.deepcopy(module).to(dtype).eval()
+            copied = copy.deepcopy(module).eval()
+            copied._apply(partial(_cast, dtype=dtype))  # type: ignore[no-untyped-call]  # `to` makes complex ones real
             cast_example = _cast_example(example, dtype)
             originals = {name: array.clone() for name, array in arrays_of(copied).items() if name in symmetry.layouts}
             is_double = dtype == torch.float64
@@ -212,10 +215,17 @@ def _run(
     return [leaf.detach().clone() for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
 
 
+def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return real numbers in a type, complex ones in that of such parts, anything else as it is."""
+    if values.is_complex():
+        return values.to(dtype.to_complex())
+    return values.to(dtype) if values.is_floating_point() else values
+
+
 def _cast_example(example: Example, dtype: torch.dtype) -> Example:
     """Return an example with its real tensors in another precision."""
     args, kwargs = pytree.tree_map(
-        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
+        lambda leaf: _cast(leaf, dtype) if isinstance(leaf, Tensor) else leaf,
         (example.args, dict(example.kwargs or {})),
     )
     return Example(args, kwargs)
@@ -246,6 +256,8 @@ def random_like(array: Tensor, rng: np.random.Generator) -> Tensor:
 
     Matrices of many different numbers are returned as they are: they hide no error.
     """
+    if array.is_complex():
+        return torch.view_as_complex(random_like(torch.view_as_real(array), rng).contiguous())
     if not array.is_floating_point() or not array.numel():
         return array
     flat = array.reshape(-1)
@@ -281,4 +293,8 @@ def _largest_difference(outputs: Sequence[Tensor], references: Sequence[Tensor])
 
 def arrays_of(module: nn.Module) -> dict[str, Tensor]:
     """Return the arrays of a module by name."""
-    return {name: array for name, array in module.state_dict().items() if isinstance(array, Tensor)}
+    return {
+        name: array
+        for name, array in module.state_dict().items()
+        if isinstance(array, Tensor) and not is_extra_state(name)
+    }

@@ -129,6 +129,8 @@ def prove(
 
 def _change_all_entries(array: Tensor) -> Tensor:
     """Return an array with every entry multiplied by a factor of its own, from 0.5 to 1.5."""
+    if array.is_complex():
+        return torch.view_as_complex(_change_all_entries(torch.view_as_real(array)).contiguous())
     if not array.is_floating_point():
         return array
     return array * torch.linspace(0.5, 1.5, array.numel(), dtype=array.dtype, device=array.device).reshape(array.shape)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.tracing.axis_parts import AxisTerms, fixed_axis, free_axis
 from consilience.networks.tracing.export import as_example, export
@@ -94,6 +95,8 @@ def _named_arrays(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str],
     notes: list[str] = []
     by_memory: dict[tuple[Any, ...], str] = {}
     for name, array in module.state_dict().items():
+        if is_extra_state(name):
+            continue
         if not isinstance(array, Tensor):
             notes.append(f"{name}: is not a tensor, so it is left as it is")
             continue

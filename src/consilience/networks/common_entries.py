@@ -1,0 +1,148 @@
+"""Entries that the networks of a fusion share: names in common, and the same bookkeeping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from array_api_compat import array_namespace
+
+from consilience.checks import AnyArray
+from consilience.errors import InputError, Problem
+from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
+from consilience.networks.files import read_symmetry
+from consilience.networks.inputs import DescribedNetwork
+from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.torch_modules import arrays_of_module
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_MAX_LISTED = 3
+"""Arrays that a note names; more are counted. Chosen by hand."""
+
+
+def own_arrays(
+    networks: Sequence[DescribedNetwork], module: nn.Module | None, symmetry: Symmetry | str | Path | None
+) -> dict[str, AnyArray | None] | None:
+    """Return what says by which names a network knows its arrays: a module, else a symmetry; None without either.
+
+    Arrays are those of the module, and None by the names of a symmetry.
+    """
+    template = next((network.module for network in networks if network.module is not None), module)
+    if template is not None:
+        return dict(arrays_of_module(template))
+    if isinstance(symmetry, str | Path):
+        symmetry = read_symmetry(Path(symmetry))
+    if symmetry is None:
+        symmetry = next((network.symmetry for network in networks if network.symmetry is not None), None)
+    return None if symmetry is None else dict.fromkeys((*symmetry.layouts, *symmetry.aliases))
+
+
+def under_common_names(
+    networks: Sequence[DescribedNetwork], own: Mapping[str, AnyArray | None] | None
+) -> tuple[list[DescribedNetwork], list[str]]:
+    """Return networks under the names that they have in common, and notes on prefixes that were left out.
+
+    Parameters
+    ----------
+    networks : sequence of DescribedNetwork
+        The networks; modules and networks with a symmetry keep their names, by which it knows them.
+    own : mapping of str to array, optional
+        What `own_arrays` returned.
+
+    Raises
+    ------
+    InputError
+        For networks that differ in a prefix and in more, or in a prefix that a module or a symmetry needs.
+    """
+    shapes = [{key: tuple(values.shape) for key, values in network.arrays.items()} for network in networks]
+    labels = [network.label for network in networks]
+    found = common_names(shapes, labels, own)
+    problems = list(found.problems)
+    renamed = list(networks)
+    for number, (network, own_names, left_out) in enumerate(
+        zip(networks, found.own_names, found.left_out, strict=True)
+    ):
+        if network.module is None and network.symmetry is None:
+            arrays = {key: network.arrays[name] for key, name in own_names.items()}
+            parametrised = network.parametrised
+            if parametrised is not None:
+                key, name = next(iter(own_names.items()))
+                parametrised = parametrised.without_prefix(name.removesuffix(key))
+            renamed[number] = replace(network, arrays=arrays, parametrised=parametrised)
+        elif left_out:
+            text = f"its names have {left_out}, which those of the others lack"
+            problems.append(Problem(network.label, text, "give the network inside of what wraps it", "E-MISMATCH"))
+    if problems:
+        raise InputError(problems)
+    return renamed, list(found.notes)
+
+
+def with_common_bookkeeping(
+    networks: Sequence[DescribedNetwork], own: Mapping[str, AnyArray | None] | None
+) -> tuple[list[DescribedNetwork], list[str]]:
+    """Return networks that all have the same bookkeeping, and notes on what was left out of or added to which.
+
+    Parameters
+    ----------
+    networks : sequence of DescribedNetwork
+        The networks.
+    own : mapping of str to array, optional
+        What `own_arrays` returned. What is not among them is left out; what a network lacks of them is another
+        network's or the module's, and a counter that it lacks is zero.
+    """
+    pool: list[Mapping[str, AnyArray]] = [
+        {} if own is None else {key: values for key, values in own.items() if values is not None}
+    ]
+    pool += [network.arrays for network in networks]
+    names = {
+        key: values for arrays in pool for key, values in arrays.items() if is_bookkeeping(key, tuple(values.shape))
+    }
+    added: dict[str, AnyArray] = {}
+    dropped: list[str] = []
+    for key, values in names.items():
+        if all(key in network.arrays for network in networks) and (own is None or key in own):
+            continue
+        if own is not None and key in own:
+            added[key] = array_namespace(values).zeros_like(values) if is_counter(key) else values
+        else:
+            dropped.append(key)
+    if not added and not dropped:
+        return list(networks), []
+    lacked = [key for key in added if any(key not in network.arrays for network in networks)]
+    notes = [f"{_listed(dropped)}: bookkeeping that not all networks have, left out"] if dropped else []
+    notes += [f"{_listed(lacked)}: bookkeeping that not all networks have, completed"] if lacked else []
+    completed = [
+        replace(
+            network,
+            arrays={
+                **{key: values for key, values in network.arrays.items() if key not in dropped},
+                **{key: values for key, values in added.items() if key not in network.arrays},
+            },
+        )
+        for network in networks
+    ]
+    return completed, notes
+
+
+def extra_state_notes(networks: Sequence[DescribedNetwork], has_module: bool) -> list[str]:
+    """Return where the extra state of the fused network is from, where any network has some.
+
+    Parameters
+    ----------
+    networks : sequence of DescribedNetwork
+        The networks.
+    has_module : bool
+        Whether there is a module, of which the fused one is a copy with other arrays.
+    """
+    names = dict.fromkeys(name for network in networks for name in network.extra_state)
+    taken = "the module's is kept" if has_module else "left out; give module= to keep that of a module"
+    return [f"{_listed(list(names))}: extra state has no mean, {taken}"] if names else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"{', '.join(names[:_MAX_LISTED])}{more}"

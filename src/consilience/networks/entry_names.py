@@ -1,0 +1,192 @@
+"""Names of the entries of checkpoints: prefixes of wrappers, and entries that are bookkeeping.
+
+Checkpoints of one architecture differ in their names where one was saved from inside a wrapper (``module.`` of
+DataParallel, ``_orig_mod.`` of torch.compile, ``model.`` of Lightning, ``bert.`` of a model with a head). A prefix that
+all entries of a checkpoint share is left out where the names of all checkpoints then agree. Entries that no training
+changes, and that old or new versions of a library do not save, need not be in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from consilience.errors import Problem
+from consilience.networks.state_entries import EXTRA_STATE
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shape of every entry of a checkpoint, by name."""
+
+COUNTER = "num_batches_tracked"
+"""Last part of the name of torch's count of the batches that a normalisation layer has seen."""
+
+_WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+"""Parts of names that wrappers of torch (compile, FSDP, activation checkpoints) and Lightning put in, at any place."""
+
+_PARALLEL_PART = "module"
+"""The part that DataParallel and DistributedDataParallel put in; networks have layers of this name, too."""
+
+_BOOKKEEPING = (
+    COUNTER, EXTRA_STATE, "n_averaged", "position_ids", "token_type_ids", "inv_freq", "masked_bias", "total_ops",
+    "total_params",
+)  # fmt: skip
+"""Last parts of the names of such entries: torch's, those of transformers' lists ``_keys_to_ignore_on_load_*``, and the
+counts of the profiler thop."""
+
+_CAUSAL_MASKS = ("attn.bias", "attention.bias")
+"""Ends of the names of causal masks (1, 1, n, n) of GPT-2 and GPT-NeoX; a bias of these names has one axis."""
+
+_MAX_LISTED = 3
+"""Entries that a message names; more are counted. Chosen by hand."""
+
+
+@dataclass(frozen=True)
+class NamesInCommon:
+    """Names under which checkpoints agree.
+
+    Parameters
+    ----------
+    own_names : tuple of dict of str to str
+        For every checkpoint its own name of every entry, by the name in common, in its order.
+    left_out : tuple of str
+        For every checkpoint what the names have lost, such as "the prefix 'model.'"; empty for nothing.
+    notes : tuple of str
+        The same of those that lost something, a line each.
+    problems : tuple of Problem
+        Which checkpoints differ in a prefix and in more.
+    """
+
+    own_names: tuple[dict[str, str], ...]
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def is_counter(name: str) -> bool:
+    """Return whether an entry counts batches, by its name."""
+    return name.rpartition(".")[2] == COUNTER
+
+
+def is_bookkeeping(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether an entry is one that no training changes and that not every version of a library saves.
+
+    Examples
+    --------
+    >>> is_bookkeeping("1.num_batches_tracked", ()), is_bookkeeping("h.0.attn.bias", (1, 1, 4, 4))
+    (True, True)
+    >>> is_bookkeeping("h.0.attn.bias", (4,))
+    False
+    """
+    if name.rpartition(".")[2] in _BOOKKEEPING:
+        return True
+    return name.endswith(_CAUSAL_MASKS) and len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3]
+
+
+def common_names(
+    checkpoints: Sequence[Shapes], labels: Sequence[str], expected: Collection[str] | None = None
+) -> NamesInCommon:
+    """Return names under which checkpoints agree, apart from bookkeeping; their own names where there are none.
+
+    Parameters
+    ----------
+    checkpoints : sequence of mappings of str to tuple of int
+        Shape of every entry of each checkpoint, by name.
+    labels : sequence of str
+        Names of the checkpoints in messages.
+    expected : collection of str, optional
+        The names of the network's own entries, where they are known. Default: what the checkpoints agree in.
+    """
+    spellings = [list(_spellings(shapes)) for shapes in checkpoints]
+    cores = [
+        [frozenset(name for name, own in spelled.items() if not is_bookkeeping(own, shapes[own])) for spelled in each]
+        for shapes, each in zip(checkpoints, spellings, strict=True)
+    ]
+    if expected is not None:
+        chosen = [
+            next((number for number, core in enumerate(each) if core and core <= set(expected)), 0) for each in cores
+        ]
+    else:
+        agreed = frozenset.intersection(*map(frozenset, cores))
+        # The longest names: of two checkpoints with the same prefix, none loses it.
+        target = max(agreed, key=lambda core: (sum(map(len, core)), sorted(core)), default=None)
+        chosen = [0 if target is None else each.index(target) for each in cores]
+    own_names = tuple(each[number] for each, number in zip(spellings, chosen, strict=True))
+    left_out = tuple(_left_out(spelled) if number else "" for spelled, number in zip(own_names, chosen, strict=True))
+    notes = tuple(f"{label}: names without {what}" for label, what in zip(labels, left_out, strict=True) if what)
+    plain = [each[number] for each, number in zip(cores, chosen, strict=True)]
+    against = [
+        (label, core, _prefix_reason(core, expected or plain[0])) for label, core in zip(labels, plain, strict=True)
+    ]
+    where = "the network" if expected is not None else labels[0]
+    problems = tuple(
+        Problem(label, text.format(where=where), "save both with this prefix, or both without", "E-MISMATCH")
+        for label, _, text in against
+        if text
+    )
+    return NamesInCommon(own_names, left_out, notes, problems)
+
+
+def renamed_like(entries: Mapping[str, Any], expected: Collection[str], label: str) -> dict[str, Any]:
+    """Return the entries of a checkpoint under expected names, where a prefix keeps them from having these."""
+    shapes = {key: tuple(values.shape) for key, values in entries.items()}
+    (own_names,) = common_names([shapes], [label], expected).own_names
+    return {key: entries[own] for key, own in own_names.items()}
+
+
+def _spellings(shapes: Shapes) -> Iterator[dict[str, str]]:
+    """Yield the names of a checkpoint with less and less of what wrappers put into them, each with the own name."""
+    spelled = {name: name for name in shapes}
+    yield spelled
+    # What a wrapper counts of itself has no prefix.
+    spelled = {name: name for name in shapes if name != "n_averaged"}
+    for parts in (_WRAPPER_PARTS, (*_WRAPPER_PARTS, _PARALLEL_PART)):
+        plain = {_without_parts(name, parts): own for name, own in spelled.items()}
+        if len(plain) < len(spelled):  # two entries would have one name
+            return
+        if plain.keys() != spelled.keys():
+            yield plain
+        if parts == _WRAPPER_PARTS:
+            spelled = plain
+    while spelled and len({name.partition(".")[0] for name in spelled}) == 1 and all("." in name for name in spelled):
+        spelled = {name.partition(".")[2]: own for name, own in spelled.items()}
+        yield spelled
+
+
+def _without_parts(name: str, parts: Collection[str]) -> str:
+    """Return a name without some of its parts between dots; the last part stays."""
+    *layers, last = name.split(".")
+    return ".".join([*(layer for layer in layers if layer not in parts), last])
+
+
+def _left_out(spelled: Mapping[str, str]) -> str:
+    """Return what names have lost against the own ones: a prefix, as a rule."""
+    name, own = next(iter(spelled.items()))
+    if own.endswith(f".{name}"):
+        return f"the prefix {own.removesuffix(name)!r}"
+    parts = [part for part in own.split(".") if part not in name.split(".")]
+    return " and ".join(f"{part!r}" for part in dict.fromkeys(parts))
+
+
+def _prefix_reason(names: Collection[str], others: Collection[str]) -> str:
+    """Return that names differ from others in a prefix and in more, if so; "" otherwise.
+
+    A prefix is the reason where without it more than half of the names agree, of which fewer than half do with it.
+    """
+    ours, theirs = set(names), set(others)
+    smaller = min(len(ours), len(theirs))
+    if 2 * len(ours & theirs) >= smaller:
+        return ""
+    for one, other, text in (
+        (ours, theirs, "its names have the prefix {!r}, which those of {{where}} lack"),
+        (theirs, ours, "its names lack the prefix {!r}, which those of {{where}} have"),
+    ):
+        for prefix in sorted({f"{name.partition('.')[0]}." for name in one if "." in name}):
+            plain = {name.removeprefix(prefix) for name in one}
+            if 2 * len(plain & other) > smaller:
+                # In words of the smaller difference: what either has beyond the other.
+                rest = sorted(plain ^ other)
+                more = f" and {len(rest) - _MAX_LISTED} more" if len(rest) > _MAX_LISTED else ""
+                end = f"; without it {', '.join(rest[:_MAX_LISTED])}{more} would still differ" if rest else ""
+                return text.format(prefix) + end
+    return ""
