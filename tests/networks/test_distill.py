@@ -18,6 +18,8 @@ from tests.networks.test_default_fusion import HELD, ROWS, X, Y, accuracy, make,
 HALVES = [~HELD & (torch.arange(len(X)) % 2 == site) for site in range(2)]
 UNLABELLED = X[HELD][:300]
 
+pytestmark = pytest.mark.usefixtures("few_images")
+
 
 class Tanh(nn.Module):
     """Another architecture."""
