@@ -19,7 +19,7 @@ from tests.promises import SEEDS, lower_end
 ROUNDING = 1e-4
 PARTS = [~HELD & (torch.arange(len(X)) % 4 == part) for part in range(3)]
 
-pytestmark = pytest.mark.usefixtures("few_images")
+pytestmark = [pytest.mark.usefixtures("few_images"), pytest.mark.covering(1)]
 
 
 def widths_of(net, example, factor):
@@ -49,7 +49,9 @@ def answers(net, x):
         return net(x)
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet", "vgg11", "resnet18", "depthwise"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "lenet", "resnet18", "depthwise", pytest.param("vgg11", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (0.2, 0.8)])
 def test_the_wide_network_answers_the_mean_of_the_networks(name, weights):
     entry = ZOO[name]
@@ -79,7 +81,8 @@ def test_too_narrow_a_network_is_refused():
 
 def test_in_a_wider_network_two_sites_stand_beside_each_other_and_all_keep_their_weights():
     single = list(nets().values())
-    fusion = cs.fuse(nets(), example=X[:2], target_widths=widths_of(single[0], X[:2], 2), steps=0)
+    widths = widths_of(single[0], X[:2], 2)
+    fusion = cs.fuse(nets(), example=X[:2], inputs=X[:300], target_widths=widths, steps=0)
     beside = fusion.candidates["side_by_side"]
     pairs = [(a, b) for number, a in enumerate(single) for b in single[number + 1 :]]
     gaps = [float((answers(beside, X) - (answers(a, X) + answers(b, X)) / 2).abs().max()) for a, b in pairs]
