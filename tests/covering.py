@@ -1,7 +1,8 @@
 """Laws over several lists: by default a covering array of their product, all of it among the slow tests.
 
 A covering array of strength t holds every combination of values of any t parameters at least once (Cohen et al. 1997,
-The AETG system). A fault of one value is found by strength 1, of two values together by strength 2.
+The AETG system). A fault of one value is found by strength 1, of two values together by strength 2; strength 0 is one
+case.
 
 A law, or all of a module, is marked ``pytest.mark.covering(strength)``. Seeds repeat a case: its first stands for it.
 """
@@ -21,8 +22,8 @@ def covering_rows(rows, strength):
     >>> rows = [(a, b, c) for a in "xy" for b in "xy" for c in "xy"]
     >>> [rows[place] for place in covering_rows(rows, 2)]
     [('x', 'x', 'x'), ('x', 'y', 'y'), ('y', 'x', 'y'), ('y', 'y', 'x')]
-    >>> covering_rows([("x", 1), ("x", 2), ("y", 1), ("y", 2)], 1)
-    [0, 3]
+    >>> [covering_rows([("x", 1), ("x", 2), ("y", 1), ("y", 2)], strength) for strength in (0, 1)]
+    [[0], [0, 3]]
     """
     columns = list(combinations(range(len(rows[0])), min(strength, len(rows[0]))))
     held = [{(of, tuple(row[column] for column in of)) for of in columns} for row in rows]

@@ -242,7 +242,7 @@ def test_what_batch_normalisation_tells_keeps_the_default_near_the_best_site_ove
         nets = [train(of_site, 10 * seed + start, make_normed, steps=80) for start, of_site in enumerate(HALVES)]
         fused = cs.fuse(nets, example=X[:2], steps=20, rng=seed).model
         gains.append(accuracy(fused) - max(map(accuracy, nets)))
-    assert lower_end(gains) > -0.01, gains
+    assert lower_end(gains) > -0.02, gains
 
 
 def test_classes_that_nobody_says_are_estimated_on_matched_images():
