@@ -14,13 +14,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick slow alone lowest lint types walls docs check clean
+.PHONY: help demo test quick slow portable alone lowest lint types walls docs check clean
 
 help:
 	@echo "make demo    sites train, their files are fused, a picture shows the result (installs the library alone)"
 	@echo "make test    the tests, without the slow ones"
-	@echo "make quick   a few tests of every room of the library, in less than a minute"
+	@echo "make quick   the tests of rooms that changed and of those above, and first cases of the others"
 	@echo "make slow    only the slow tests"
+	@echo "make portable  the tests that compare numbers, under every kernel of linear algebra that the processor has"
 	@echo "make alone   the slow tests with processes and deadlines of their own, on a machine that does nothing else"
 	@echo "make lowest  the quick tests with the lowest versions that pyproject.toml allows, in an environment of their own"
 	@echo "make lint    ruff: rules and format"
@@ -56,10 +57,13 @@ test: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 quick: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal @tests/quick.txt
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quick
 
 slow: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not alone"
+
+portable: $(DEV)
+	$(BIN)/python -m tests.portable
 
 alone: $(DEV)
 	$(BIN)/python -m pytest -m alone tests/end_to_end
@@ -70,7 +74,7 @@ lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(PYTHON) tests/lowest_versions.py > $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python -m pip install -q --prefer-binary -c $(LOWEST)/lowest.txt -e ".[dev]"
-	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal @tests/quick.txt
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal --quick
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -77,9 +77,9 @@ ROOMS = {
     "matching": Room(
         (f"{SRC}/matching/*.py",),
         ("tests/matching",),
-        ("tests/networks/oracles/test_gromov.py", "tests/networks/test_gromov_laws.py",
+        ("tests/matching/oracles/test_gromov.py", "tests/networks/test_gromov_laws.py",
          "tests/networks/oracles/test_fusion.py", "tests/posteriors/oracles/test_spahm_fusion.py",
-         "tests/posteriors/oracles/test_amps.py", "tests/posteriors/oracles/test_evidence_search.py",
+         "tests/posteriors/oracles/test_amps.py", "tests/matching/oracles/test_evidence_search.py",
          "tests/posteriors/oracles/test_kl_fusion.py", "tests/posteriors/test_kernels.py"),
     ),
     "posteriors": Room(
@@ -93,7 +93,7 @@ ROOMS = {
     "posteriors: kl": Room(
         (f"{SRC}/posteriors/methods/kl/*.py", f"{SRC}/posteriors/evidence/*.py",),
         ("tests/posteriors/oracles/test_kl_steps.py", "tests/posteriors/oracles/test_kl_fusion.py",
-         "tests/posteriors/oracles/test_evidence_search.py", "tests/posteriors/oracles/test_heterogeneity.py",
+         "tests/matching/oracles/test_evidence_search.py", "tests/posteriors/oracles/test_heterogeneity.py",
          "tests/posteriors/oracles/test_evidence.py", "tests/posteriors/test_divergences.py",
          "tests/posteriors/test_outliers.py", "tests/posteriors/test_choose_number.py"),
         ("tests/posteriors/test_methods.py", "tests/posteriors/oracles/test_sharded.py"),
@@ -139,7 +139,7 @@ ROOMS = {
         (f"{SRC}/files/safetensors_file.py", f"{SRC}/files/document.py"),
         ("tests/files", "tests/posteriors/test_format_one.py", "tests/posteriors/test_shards.py",
          "tests/networks/test_files.py", "tests/fuzz/test_readers.py"),
-        ("tests/checkpoints", "tests/cli/test_pack.py", "tests/federated/test_limits.py"),
+        ("tests/checkpoints", "tests/cli/test_pack.py", "tests/files/test_limits.py"),
     ),
     "core": Room(
         (f"{SRC}/core/*.py",),

@@ -5,6 +5,9 @@ import os
 
 import pytest
 
+from tests.covering import mark_uncovered
+from tests.quick import split_items
+
 os.environ.pop("COLUMNS", None)  # workers inherit that of the terminal in which all tests were started
 
 
@@ -17,3 +20,19 @@ def pytest_collection(session):
     finally:
         gc.enable()
         gc.freeze()  # what was collected stays to the end, so that no later pass looks at it again
+
+
+def pytest_addoption(parser):
+    """Add the option of ``make quick``."""
+    parser.addoption(
+        "--quick", action="store_true", help="tests of what changed and above, and first cases of the rest"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before markers decide which tests are run
+def pytest_collection_modifyitems(config, items):
+    """Run the covering array of a law by default, and with ``--quick`` what its rule says."""
+    mark_uncovered(items)
+    if config.getoption("--quick"):
+        items[:], others = split_items(items)
+        config.hook.pytest_deselected(items=others)

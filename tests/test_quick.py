@@ -1,44 +1,33 @@
-"""What ``make quick`` runs: a list of files, one a line, in which every room of the library has tests of its own."""
+"""The rule of ``make quick``: what changed and what may import it in full, of the rest first cases."""
 
-import ast
 from pathlib import Path
 
-import pytest
-
 import consilience
+from tests.quick import LAWS_OF_A_FILE, layers, quick_cases, rooms_to_test
 
-ROOT = Path(__file__).parents[1]
-LINES = (ROOT / "tests" / "quick.txt").read_text().splitlines()
-SOURCES = ROOT / "src" / "consilience"
-ROOMS = sorted(path.parent.name for path in SOURCES.glob("*/__init__.py"))
-ELSEWHERE = {
-    "learners": "tests/posteriors/test_gaussian_topics.py",
-}
-"""Rooms whose tests are those of the rooms that use them."""
+LAYERS = [{"cli"}, {"networks", "draws"}, {"core"}]
 
 
-def test_the_rooms_are_those_of_the_library():
-    assert sorted(path.parent.name for path in Path(consilience.__file__).parent.glob("*/__init__.py")) == ROOMS
-    assert len(ROOMS) > 10
+def test_the_layers_are_all_rooms_of_the_library():
+    rooms = {path.parent.name for path in Path(consilience.__file__).parent.glob("*/__init__.py")}
+    assert rooms - set().union(*layers()) == set()
+    assert layers()[0] == {"cli"}
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_room_has_quick_tests(room):
-    home = f"tests/{room}"
-    wanted = f"add some of {home} to tests/quick.txt, or say in ELSEWHERE which tests are those of {room}"
-    own = [line for line in LINES if line == home or line.startswith(f"{home}/")]
-    assert own or ELSEWHERE.get(room) in LINES, wanted
-    assert not (own and room in ELSEWHERE), f"{room} has tests of its own: take it out of ELSEWHERE"
+def test_a_changed_source_asks_for_its_room_and_those_above_alone():
+    assert rooms_to_test(["src/consilience/networks/fuse.py"], LAYERS) == {"networks", "cli"}
+    assert rooms_to_test(["src/consilience/core/kind.py"], LAYERS) == {"core", "networks", "draws", "cli"}
+    assert rooms_to_test(["src/consilience/cli/main.py", "README.md"], LAYERS) == {"cli"}
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_every_line_is_a_file_or_a_folder_or_a_test(line):
-    path, _, name = line.partition("::")
-    assert (ROOT / path).exists()
-    if name:
-        functions = [one.name for one in ast.parse((ROOT / path).read_text()).body if isinstance(one, ast.FunctionDef)]
-        assert name in functions
+def test_a_changed_test_asks_for_its_room_alone():
+    assert rooms_to_test(["tests/draws/sites.py", "tests/tolerances.py"], LAYERS) == {"draws"}
+    assert rooms_to_test([], LAYERS) == set()
 
 
-def test_the_list_is_in_order_without_repetition():
-    assert sorted(set(LINES)) == LINES
+def test_elsewhere_the_first_cases_of_the_first_laws_of_a_file_are_run():
+    names = [f"test_{law}[{case}]" for law in range(LAWS_OF_A_FILE + 1) for case in range(2)]
+    cases = [(path, name) for path in ("tests/draws/test_a.py", "tests/networks/test_b.py") for name in names]
+    run = [case for case, is_run in zip(cases, quick_cases(cases, {"networks"}), strict=True) if is_run]
+    first = [("tests/draws/test_a.py", f"test_{law}[0]") for law in range(LAWS_OF_A_FILE)]
+    assert run == first + [("tests/networks/test_b.py", name) for name in names]

@@ -77,3 +77,11 @@ JITTERED = 1e-5
 GPYTORCH_JITTER = 1e-5
 # Central differences of fourth order with steps of 1e-3.
 DIFFERENCES = 1e-6
+
+# -- Golden records.
+
+# Another processor or version of linear algebra rounds otherwise, and iterations that end at a relative change of 1e-6
+# end elsewhere. Relative to the sum of the absolute values of an array.
+GOLDEN_ROUNDING = 1e-5
+# What is zero but for rounding: residuals, and how much copies differ that are the same.
+GOLDEN_NOTHING = 1e-8

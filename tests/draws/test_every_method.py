@@ -10,6 +10,8 @@ from tests.draws.methods_zoo import NAMES, SPECIMENS
 from tests.draws.sites import flat, gaussian_sites, poisson_rate_sites
 from tests.tolerances import ROUNDING
 
+pytestmark = pytest.mark.covering(1)
+
 every_method = pytest.mark.parametrize("name", NAMES)
 PRODUCTS = [name for name in NAMES if name != "wasp"]
 # Four sites of 4,000 draws: moments of a site are right to 1/sqrt(4000) of a deviation, and of the product alike.

@@ -13,6 +13,8 @@ from consilience.estimators.describe import ApproximateStatisticsWarning
 from tests.estimators.estimators_zoo import CASES, PIPELINES
 from tests.estimators.sites import differences, fused_of, has_classes, owners, site_statistics, weights_of
 
+pytestmark = pytest.mark.covering(1)
+
 SEEDS = (0,)
 ORDER = 1e-12
 """Sums of the same few numbers in another order, relative to the largest."""

@@ -17,6 +17,8 @@ from sklearn.preprocessing import scale
 import consilience as cs
 from consilience.estimators.describe import ApproximateStatisticsWarning
 
+pytestmark = pytest.mark.covering(1)
+
 TIGHT = {"tol": 1e-10, "max_iter": 5000}
 DIFFERENCES = 1e-5
 """Second differences of log posteriors of steps of 1e-4, relative to the largest coefficient."""

@@ -22,7 +22,10 @@ from torch import nn  # noqa: E402  (after the skip)
 
 from tests.estimators.laplace_stand_ins import fitted, installed  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # what laplace-torch imports uses
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),  # what laplace-torch imports uses
+    pytest.mark.covering(1),
+]
 
 EXACT = 1e-8
 """Of a product against the law of all rows, both in float64."""

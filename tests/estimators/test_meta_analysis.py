@@ -12,6 +12,8 @@ from scipy.stats import multivariate_normal, t
 import consilience as cs
 from consilience.estimators.meta_analysis.between_sites import SiteEstimates, multivariate_reml, reml
 
+pytestmark = pytest.mark.covering(1)
+
 # BCG vaccine against tuberculosis, log relative risks of 13 trials (Colditz et al. 1994), as metafor's `dat.bcg`.
 EFFECTS = np.array(
     [-0.8893, -1.5854, -1.3481, -1.4416, -0.2175, -0.7861, -1.6209, 0.0120, -0.4694, -1.3713, -0.3394, 0.4459, -0.0173]

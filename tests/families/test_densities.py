@@ -10,6 +10,8 @@ from consilience.families.densities import log_gaussians, log_student_ts
 from tests.families.zoo import ZOO, D
 from tests.tolerances import KL_PAIRWISE, ROUNDING
 
+pytestmark = pytest.mark.covering(1)
+
 CONJUGATE = [f.NormalWishart, f.NormalGamma, f.SphericalNormalGamma]
 every_family = pytest.mark.parametrize("kind", CONJUGATE, ids=lambda kind: kind.name)
 N = 7

@@ -5,6 +5,8 @@ import pytest
 
 from consilience import families as f
 
+pytestmark = pytest.mark.covering(1)
+
 GOOD = {
     f.Dirichlet(3): {"concentration": np.array([0.5, 1.0, 2.0])},
     f.Gamma(): {"shape": 2.0, "rate": 3.0},

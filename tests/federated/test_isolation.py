@@ -15,6 +15,8 @@ from tests.families.zoo import ZOO
 from tests.federated import extreme_sites
 from tests.federated.rounds import contribution
 
+pytestmark = pytest.mark.covering(1)
+
 N_SITES = 7
 SOURCES = (*sorted(ZOO), "networks", "descriptions", "sums")
 METHODS = (

@@ -35,6 +35,8 @@ from tests.federated.masked_sites import Exchange, signing_key
 from tests.federated.test_masked_rounds import SITES, Round
 from tests.fuzz import mutants
 
+pytestmark = pytest.mark.covering(1)
+
 NAMES = tuple(f"s{site:02d}" for site in range(5))
 LIAR = "s02"
 steps = pytest.mark.parametrize("step", STEPS)

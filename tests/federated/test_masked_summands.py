@@ -30,6 +30,8 @@ from consilience.files.safetensors_file import SafetensorsFile
 from tests.federated import network_sites, test_em
 from tests.federated.masked_sites import Exchange
 
+pytestmark = pytest.mark.covering(1)
+
 BITS = 60
 ROUNDED = 1e-14
 """Relative difference of sums in float64 and of integers that are rounded once."""

@@ -1,10 +1,14 @@
-"""What a fusion gave, as named arrays in one form: their exact bytes, and a summary that bears other rounding.
+"""The result of a fusion as named arrays in one form: their exact bytes, and a summary that bears other rounding.
+
+Only what is determined is recorded: of low-rank factors, whose singular directions have no sign and among equal
+singular values no order, their product; of a search its end and not its course, whose last step rounding may add.
 
 Nothing here names a module of the library but ``consilience`` itself, so that the form outlasts any move inside.
 """
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
@@ -19,7 +23,14 @@ import consilience as cs
 _PROVENANCE = ("provenance", "library_version")
 """What a saved file says of how it came to be: words, versions and paths, which may change."""
 FILE = ":file"
-"""How names of digests of whole files, or of bytes, end; elsewhere they differ with the first rounding."""
+"""How names of digests of a file's document end: its words and whole numbers."""
+_DECIDED_BY_ROUNDING = ("history", "starts", "iterations", "steps", "largest_rhat")
+"""Details that rounding decides: how a search went, which of its starts was first at the same end, and ranks of the two
+draws beside the median, which are as far from it."""
+_OF_BYTES = "digests"
+"""A tensor of digests, which the first rounding changes."""
+_FACTORS = "factors/"
+"""How names of tensors of low-rank factors begin in files of Fisher information."""
 
 
 def arrays_of(value, name="", known=()):
@@ -70,8 +81,8 @@ def _parts(value):
         case cs.BayesianNetwork():
             return {"means": value.means, "variances": value.variances, "prior": value.prior, "classes": value.classes}
         case cs.FisherInformation():
-            names = ("residual", "factors", "diagonal", "observations", "prior_precision", "seen", "linear")
-            return {name: getattr(value, name) for name in names}
+            names = ("residual", "diagonal", "observations", "prior_precision", "seen", "linear")
+            return {name: getattr(value, name) for name in names} | {"products": _products(value.factors)}
         case cs.Symmetry():
             return {"digest": value.digest, "groups": value.groups, "proved": value.proved}
         case cs.Network():
@@ -145,10 +156,9 @@ def _network_fusion(fusion):
 
 
 def _of_every_fusion(fusion):
-    """Objective, history, status, and the numbers among the details: wording is not for golden bytes."""
+    """Objective, status, and the numbers among the details: neither wording nor the course of a search."""
     return {
         "objective": fusion.objective,
-        "history": fusion.history,
         "status": fusion.status.name,
         "n_components": fusion.n_components,
         "details": _numbers(fusion.details),
@@ -158,7 +168,8 @@ def _of_every_fusion(fusion):
 def _numbers(details):
     """Return numbers among what a method found, in as few arrays as they fit into."""
     if isinstance(details, Mapping):
-        return {Path(str(key)).name: _numbers(part) for key, part in details.items()}  # some keys are paths of files
+        kept = {key: part for key, part in details.items() if key not in _DECIDED_BY_ROUNDING}
+        return {Path(str(key)).name: _numbers(part) for key, part in kept.items()}  # some keys are paths of files
     if isinstance(details, list | tuple):
         if all(isinstance(part, Number) for part in details):
             return np.array(details)
@@ -188,21 +199,54 @@ def _document(path):
 
 
 def file_digest(path):
-    """Return the SHA-256 of a safetensors file without what it says of how it came to be."""
+    """Return the SHA-256 of the header of a safetensors file, without provenance, digests and rounded numbers."""
+    header, document, _ = _document(path)
+    for key in _PROVENANCE:
+        document.pop(key, None)
+    if document:
+        header["__metadata__"]["consilience"] = document
+    return hashlib.sha256(json.dumps(_in_whole_numbers(header), sort_keys=True).encode()).hexdigest()
+
+
+def _in_whole_numbers(value):
+    """Return a document without the course of searches, fractions, and digests of bytes, which hang on rounding."""
+    if isinstance(value, dict):
+        return {key: _in_whole_numbers(part) for key, part in value.items() if key not in _DECIDED_BY_ROUNDING}
+    if isinstance(value, list):
+        return [_in_whole_numbers(part) for part in value]
+    if isinstance(value, str):
+        return re.sub(r"[0-9a-f]{64}|-?\d+\.\d+(e-?\d+)?", "_", value)
+    return None if isinstance(value, float) else value
+
+
+def bytes_of_file(path):
+    """Return the SHA-256 of a safetensors file without its provenance."""
     header, document, data = _document(path)
     for key in _PROVENANCE:
         document.pop(key, None)
     if document:
         header["__metadata__"]["consilience"] = document
-    written = json.dumps(header, sort_keys=True).encode()
-    return hashlib.sha256(written + b"\n" + data).hexdigest()
+    return hashlib.sha256(json.dumps(header, sort_keys=True).encode() + b"\n" + data).hexdigest()
 
 
 def tensors_of(path):
-    """Return the tensors of a safetensors file by name."""
+    """Return the tensors of a safetensors file by name, of low-rank factors their product."""
     from safetensors.torch import load_file
 
-    return load_file(path)
+    tensors = load_file(path)
+    tensors.pop(_OF_BYTES, None)
+    factors = {name: tensors.pop(name) for name in sorted(tensors) if name.startswith(_FACTORS)}
+    return tensors | {"products": _products(factors)}
+
+
+def _products(factors):
+    """Return G^T G (P, P) of factors G (rank, P) that are split by parameter; None where there are none."""
+    if not factors:
+        return None
+    rows = np.concatenate(
+        [np.asarray(factors[name]).reshape(len(factors[name]), -1) for name in sorted(factors)], axis=1
+    )
+    return rows.T @ rows
 
 
 def provenance_of(path):
@@ -224,34 +268,27 @@ def bytes_digest(array):
     return hashlib.sha256(written + array.astype(array.dtype.newbyteorder("<")).tobytes()).hexdigest()
 
 
-def digest_of(arrays):
-    """Return one SHA-256 of all arrays with their names."""
-    lines = [f"{name} {bytes_digest(array)}\n" for name, array in sorted(arrays.items())]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
 def is_rounded(name, array):
     """Return whether an array holds numbers that another machine may round otherwise."""
     return array.dtype.kind == "f" or name.endswith(":bfloat16")
 
 
 def summary_of(name, array):
-    """Return a line on an array: type, shape, where numbers are rounded two projections, and a short digest.
+    """Return a line on an array: type, shape, and where numbers are rounded two projections, else a short digest.
 
     The projections are the sum of |x| and x with a fixed vector; what is not finite is counted instead. Entries of the
     vector lie between -1 and 1, so an error relative to the first bounds that of the second.
     """
     shape = "x".join(map(str, array.shape)) or "-"
-    exact = bytes_digest(array)[:8]
     if not is_rounded(name, array):
-        return f"{array.dtype.kind} {shape} {exact}"
+        return f"{array.dtype.kind} {shape} {bytes_digest(array)[:8]}"
     values = _widened(name, array)
     finite = np.isfinite(values)
     values = np.where(finite, values, 0.0)
     vector = np.random.Generator(np.random.PCG64(0)).uniform(-1.0, 1.0, len(values))
     size, projection, lost = np.abs(values).sum(), values @ vector, np.count_nonzero(~finite)
     kind = "bf16" if name.endswith(":bfloat16") else array.dtype.str[1:]
-    return f"{kind} {shape} {size:.9e} {projection:.9e} {lost} {exact}"
+    return f"{kind} {shape} {size:.9e} {projection:.9e} {lost}"
 
 
 def _widened(name, array):

@@ -1,5 +1,6 @@
-"""Write what every golden fusion gives: ``python -m tests.golden.record``, from a clean checkout.
+"""Record the result of every golden fusion: ``python -m tests.golden.record``, from a clean checkout.
 
+With names of cases only these are recorded anew; with ``--digests`` the digests of their bytes are printed instead.
 It says nothing of whether the results are right, only what they are: record anew when results are meant to change, and
 look at the difference of ``recorded.json`` before it is committed.
 """
@@ -21,9 +22,10 @@ with warnings.catch_warnings():
     import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tests.golden.canonical import arrays_of, covered_by, digest_of, provenance_of, summary_of
+from tests.golden.canonical import arrays_of, bytes_digest, bytes_of_file, covered_by, provenance_of, summary_of
 from tests.golden.cases import CASES
 
+ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("recorded.json")
 LIBRARIES = ("numpy", "scipy", "scikit-learn", "torch", "hmmlearn", "gensim", "gpytorch", "POT", "safetensors")
 
@@ -49,7 +51,7 @@ def processor():
 
 
 def fingerprint():
-    """Return what the last bits depend on: processor, kernels of linear algebra, and versions."""
+    """Return what the last bits depend on, for who wonders about a difference: processor, kernels and versions."""
     blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
     kernels = {" ".join(str(one.get(key)) for key in ("internal_api", "architecture", "version")) for one in blas}
     return {
@@ -68,17 +70,34 @@ def run(name, folder):
         arrays = arrays_of(results)
     said = {path.stem: provenance_of(path) for path in sorted(folder.glob("*.safetensors")) if provenance_of(path)}
     return {
-        "digest": digest_of(arrays),
         "covers": covered_by(results),
         "provenance": said,
         "arrays": {name: summary_of(name, array) for name, array in sorted(arrays.items())},
     }
 
 
-def record():
-    """Return everything, as it is written."""
-    cases = {}
-    for name in CASES:
+def digests(name, folder):
+    """Return a digest of the bytes of every array that a case gives, and of every file that it saves."""
+    with one_thread(), redirect_stdout(StringIO()):
+        arrays = arrays_of(CASES[name](folder))
+    files = {path.name: bytes_of_file(path) for path in folder.glob("*.safetensors")}
+    return files | {name: bytes_digest(array) for name, array in arrays.items()}
+
+
+def digests_of(names):
+    """Return the digests of several cases by name."""
+    found = {}
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = digests(name, Path(folder))
+    return found
+
+
+def record(names):
+    """Return everything, as it is written, of which these cases are run."""
+    before = json.loads(RECORDED.read_text())["cases"] if RECORDED.exists() else {}
+    cases = {name: before.get(name) for name in CASES}
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
             cases[name] = run(name, Path(folder))
     return {"machine": fingerprint(), "cases": cases}
@@ -92,12 +111,16 @@ def written(document):
 
 
 def main():
-    """Rewrite the file, unless there are changes that are not committed."""
+    """Rewrite the file, unless there are changes that are not committed; or print digests."""
+    names = [word for word in sys.argv[1:] if not word.startswith("--")] or list(CASES)
+    if "--digests" in sys.argv:
+        json.dump(digests_of(names), sys.stdout)
+        return
     git = ["git", "status", "--porcelain", "--untracked-files=no"]
     changed = subprocess.run(git, cwd=RECORDED.parent, capture_output=True, text=True, check=True).stdout
     if changed and "--force" not in sys.argv:
         sys.exit("commit first, so that what is recorded is known; or give --force")
-    RECORDED.write_text(written(record()))
+    RECORDED.write_text(written(record(names)))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ from tests.golden.canonical import FILE, file_digest
 CASES: dict[str, Callable[[Any], dict[str, Any]]] = {}
 """A function of an empty folder for each case, by name; what it returns is recorded."""
 
+FIRST_CASES: list[str] = []
+"""The first case of every function."""
+
 
 def case(name):
     """Add a function to the table."""
@@ -18,6 +21,7 @@ def case(name):
         if name in CASES:
             raise ValueError(f"two golden cases are called {name!r}")
         CASES[name] = function
+        FIRST_CASES.append(name)
         return function
 
     return add
@@ -27,8 +31,10 @@ def cases(pattern, parameters):
     """Add a function for each of several parameters, which it takes after the folder; ``{}`` is a parameter's name."""
 
     def add(function):
+        n_before = len(FIRST_CASES)
         for name, parameter in parameters.items():
             case(pattern.format(name))(lambda folder, chosen=parameter: function(folder, chosen))
+        del FIRST_CASES[n_before + 1 :]
         return function
 
     return add

@@ -16,6 +16,8 @@ from tests.networks.methods_zoo import (
 )
 from tests.tolerances import SINGLE_PRECISION
 
+pytestmark = pytest.mark.covering(1)
+
 # -- Couplings.
 
 

@@ -17,6 +17,8 @@ from tests.networks.informed_nets import dense, flat, observations, one_by_one, 
 from tests.networks.zoo import ZOO
 from tests.tolerances import ROUNDING, SINGLE_PRECISION, STANDARD_ERRORS
 
+pytestmark = pytest.mark.covering(1)
+
 CLOSED_FORMS = [
     "mlp", "lenet", "resnet18", "densenet", "squeeze and excitation", "resnext", "depthwise", "group norm",
     "layer norm", "lstm both ways", "projected lstm", "gru", "rnn", "tied embedding",

@@ -9,6 +9,8 @@ from tests.networks.gromov_nets import EXACT, difference, every_mode, fused, net
 from tests.networks.methods_zoo import MARGINALS
 from tests.tolerances import SINGLE_PRECISION
 
+pytestmark = pytest.mark.covering(1)
+
 SIGNED = ["rnn", "lstm", "gru"]
 WIDER = [
     "rnn", "relu rnn", "lstm", "gru", "lstm, stacked", "gru, stacked", "lstm, both ways", "gru, stacked both ways",

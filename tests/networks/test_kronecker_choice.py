@@ -21,6 +21,9 @@ CLASSES = {"lund": (0, 1, 2, 3, 4), "oslo": (4, 5, 6, 7), "turku": (7, 8, 9, 0)}
 ROWS = {name: ~HELD & torch.isin(Y, torch.tensor(classes)) for name, classes in CLASSES.items()}
 KRONECKER = ["kfac(0.01)", "kfac(0.1)", "kfac(1)", "kfac(10)", "kfac(0.1, class_heads)", "regmean"]
 
+UNTRAINED = {"steps": 0}
+"""Candidates of Kronecker factors come before any distillation."""
+
 
 def make():
     return nn.Sequential(nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10))
@@ -62,7 +65,7 @@ def described(nets):
 
 @pytest.fixture(scope="module")
 def fusion(described):
-    return cs.fuse(described)
+    return cs.fuse(described, **UNTRAINED)
 
 
 def same_bytes(first, second):
@@ -81,14 +84,14 @@ def test_described_layers_make_candidates(fusion, nets):
 
 
 def test_without_layers_there_are_none(nets):
-    plain = cs.fuse(describe(nets, layers=False))
+    plain = cs.fuse(describe(nets, layers=False), **UNTRAINED)
     assert not set(KRONECKER) & set(plain.verdict.candidates)
     mixed = dict(describe(nets, layers=False), lund=describe(nets)["lund"])
-    assert not set(KRONECKER) & set(cs.fuse(mixed).verdict.candidates)
+    assert not set(KRONECKER) & set(cs.fuse(mixed, **UNTRAINED).verdict.candidates)
 
 
 def test_the_order_of_the_sites_changes_nothing(described, fusion):
-    again = cs.fuse(dict(reversed(described.items())))
+    again = cs.fuse(dict(reversed(described.items())), **UNTRAINED)
     assert again.verdict == fusion.verdict
     for name in KRONECKER:
         assert same_bytes(again.candidates[name], fusion.candidates[name])
@@ -110,7 +113,7 @@ def test_a_candidate_of_one_start_is_the_method_by_name(nets, described, fusion)
 def test_equal_networks_stay_what_they_are():
     net = train(~HELD, 0)
     data = [(X[~HELD][part::3], Y[~HELD][part::3]) for part in range(3)]
-    fusion = cs.fuse([cs.describe(net, of_site, classes=10) for of_site in data])
+    fusion = cs.fuse([cs.describe(net, of_site, classes=10) for of_site in data], **UNTRAINED)
     with torch.no_grad():
         expected = net(X[HELD]).softmax(1)
         for name in set(KRONECKER) - {"kfac(0.1, class_heads)"}:
@@ -123,7 +126,7 @@ def test_a_constant_on_the_rows_of_a_head_changes_no_candidate(nets, described, 
     with torch.no_grad():
         shifted["oslo"][2].weight += torch.linspace(-0.5, 0.5, 24)
         shifted["oslo"][2].bias += 0.3
-    again = cs.fuse(describe(shifted))
+    again = cs.fuse(describe(shifted), **UNTRAINED)
     if "matched" in fusion.candidates:  # matched in balanced scales, by rows that are centred up to rounding
         assert set(again.candidates) >= set(KRONECKER)
         return
@@ -135,7 +138,7 @@ def test_a_constant_on_the_rows_of_a_head_changes_no_candidate(nets, described, 
 
 def test_information_that_came_along_is_used_without_described_layers(nets):
     infos = {name: cs.fisher(net, X[ROWS[name]], "kronecker") for name, net in nets.items()}
-    fusion = cs.fuse(describe(nets, layers=False), fishers=infos)
+    fusion = cs.fuse(describe(nets, layers=False), fishers=infos, **UNTRAINED)
     assert {*KRONECKER, "fisher"} <= set(fusion.verdict.candidates)
 
 
@@ -143,7 +146,7 @@ def test_files_make_the_same_candidates(described, fusion, tmp_path):
     paths = {name: tmp_path / f"{name}.safetensors" for name in described}
     for name, network in described.items():
         cs.save(network, paths[name])
-    of_files = cs.fuse(paths, module=make)
+    of_files = cs.fuse(paths, module=make, **UNTRAINED)
     for name in KRONECKER:
         assert of_files.verdict.candidates[name] == pytest.approx(fusion.verdict.candidates[name], abs=0.01)
 
@@ -152,7 +155,7 @@ def test_sites_that_inform_other_parameters_have_none_and_the_verdict_says_so(ne
     frozen = make()
     frozen.load_state_dict(nets["oslo"].state_dict())
     frozen[0].bias.requires_grad_(False)
-    fusion = cs.fuse(dict(described, oslo=cs.describe(frozen, (X[ROWS["oslo"]], Y[ROWS["oslo"]]))))
+    fusion = cs.fuse(dict(described, oslo=cs.describe(frozen, (X[ROWS["oslo"]], Y[ROWS["oslo"]]))), **UNTRAINED)
     assert not set(KRONECKER) & set(fusion.candidates)
     assert "kfac was left out" in fusion.verdict.text
     assert "of other parameters than" in fusion.verdict.text
@@ -160,7 +163,7 @@ def test_sites_that_inform_other_parameters_have_none_and_the_verdict_says_so(ne
 
 def test_other_widths_have_none(nets, described):
     target = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
-    fusion = cs.fuse(described, target=target)
+    fusion = cs.fuse(described, target=target, **UNTRAINED)
     assert not set(KRONECKER) & set(fusion.candidates)
 
 
@@ -176,7 +179,7 @@ def test_what_another_note_says_of_time_cuts_nothing_short(described, monkeypatc
         raise cs.UnsupportedError("in the paper 3 seconds had passed")
 
     monkeypatch.setattr("consilience.networks.choice.kronecker.KroneckerMerges.head_start", fails)
-    fusion = cs.fuse(described)
+    fusion = cs.fuse(described, **UNTRAINED)
     assert "seconds had passed" in fusion.verdict.text
     assert fusion.status is not cs.Status.OUT_OF_TIME
 
@@ -226,7 +229,7 @@ def test_without_descriptions_the_damping_is_fixed_and_the_verdict_says_why(nets
 
 def test_a_site_that_does_not_count_needs_no_layers(nets, described):
     without = dict(described, turku=replace(described["turku"], description=None))
-    fusion = cs.fuse(without, weights={"lund": 2, "oslo": 1, "turku": 0})
+    fusion = cs.fuse(without, weights={"lund": 2, "oslo": 1, "turku": 0}, **UNTRAINED)
     assert set(KRONECKER) - {"kfac(0.1, class_heads)"} <= set(fusion.candidates)
 
 
@@ -289,7 +292,7 @@ def test_without_factors_of_the_head_no_merge_starts_at_its_rows(nets):
         frozen[name] = make()
         frozen[name].load_state_dict(net.state_dict())
         frozen[name][2].requires_grad_(False)
-    candidates = cs.fuse(describe(frozen)).candidates
+    candidates = cs.fuse(describe(frozen), **UNTRAINED).candidates
     assert set(KRONECKER) - {"kfac(0.1, class_heads)"} <= set(candidates)
     assert "kfac(0.1, class_heads)" not in candidates
 

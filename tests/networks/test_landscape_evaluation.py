@@ -26,6 +26,8 @@ from tests.networks.landscape_nets import (
 )
 from tests.tolerances import SINGLE_PRECISION
 
+pytestmark = pytest.mark.covering(1)
+
 
 @every_kind
 def test_many_networks_at_once_are_worth_what_each_is_worth(kind):

@@ -18,6 +18,8 @@ from consilience.networks.fisher.kronecker import KroneckerFactors, factor_array
 from tests.networks.described_nets import Reader, convolutional, perceptron, rows
 from tests.tolerances import SINGLE_PRECISION
 
+pytestmark = pytest.mark.covering(1)
+
 
 def described(net=None, **options):
     X, y = rows()

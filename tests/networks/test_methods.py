@@ -22,6 +22,8 @@ from tests.networks.methods_zoo import (
 )
 from tests.tolerances import DESCENT, ROUNDING, SINGLE_PRECISION
 
+pytestmark = pytest.mark.covering(1)
+
 # -- Copies.
 
 

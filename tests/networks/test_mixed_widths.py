@@ -15,6 +15,8 @@ from tests.networks.resizable_nets import (
 )
 from tests.networks.zoo import ZOO
 
+pytestmark = pytest.mark.covering(1)
+
 # -- Narrower, and mixed.
 
 

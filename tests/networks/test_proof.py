@@ -14,6 +14,8 @@ from consilience.networks.tracing.trace import trace
 from tests.networks.zoo import ZOO, images, traced
 from tests.tolerances import ROUNDING
 
+pytestmark = pytest.mark.covering(1)
+
 every_network = pytest.mark.parametrize("entry", ZOO.values(), ids=list(ZOO))
 
 # Scores of attention change by the same number for all keys when the keys' bias does, which softmax takes out again;

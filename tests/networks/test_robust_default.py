@@ -9,6 +9,8 @@ from consilience.errors import InputError
 from consilience.networks.robust import squared_distances, standardized_squared_distances
 from consilience.posteriors.robust.judgement import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
 
+pytestmark = pytest.mark.covering(1)
+
 
 def network(seed, change=0.0, noise=0.05):
     """Return a network near a common start, all its weights changed."""

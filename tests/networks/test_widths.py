@@ -17,6 +17,8 @@ from tests.networks.resizable_nets import (
 )
 from tests.tolerances import ROUNDING, SINGLE_PRECISION
 
+pytestmark = pytest.mark.covering(1)
+
 WIDENING = {
     "ot": cs.OTFusion(),
     "ot, units": cs.OTFusion(start="units"),

@@ -19,6 +19,8 @@ from consilience.posteriors.adapters.base import ASSUMED_SAMPLES
 from consilience.posteriors.adapters.table import ADAPTERS
 from tests.tolerances import DIGAMMA_OF_SCIKIT_LEARN, ROUNDING
 
+pytestmark = pytest.mark.covering(1)
+
 WINE = scale(load_wine().data)[:, [0, 6, 9, 12]]
 COUNTS = load_digits().data[:90]
 TYPES = ("full", "tied", "diag", "spherical")

@@ -10,6 +10,8 @@ from tests import tolerances
 from tests.families.zoo import ZOO
 from tests.posteriors import planted
 
+pytestmark = pytest.mark.covering(1)
+
 EXACT = tolerances.KL_MATRIX_PRODUCT
 WIDE = [name for name, kind in ZOO.items() if kind.family.has_width]
 every_family = pytest.mark.parametrize("name", WIDE)

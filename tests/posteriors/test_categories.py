@@ -8,6 +8,8 @@ from sklearn.naive_bayes import GaussianNB
 import consilience as cs
 from consilience.api.kinds import inspect_file
 
+pytestmark = pytest.mark.covering(1)
+
 pd = pytest.importorskip("pandas")
 
 SEXES = ["f", "m"]

@@ -16,6 +16,8 @@ from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
 from tests.posteriors import planted
 
+pytestmark = pytest.mark.covering(1)
+
 SEEDS = range(2)
 
 

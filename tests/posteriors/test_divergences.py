@@ -16,6 +16,8 @@ from consilience.posteriors.methods.kl.divergences import HELLINGER_ORDER, make_
 from tests import tolerances
 from tests.families.zoo import ZOO
 
+pytestmark = pytest.mark.covering(1)
+
 NAMES = ("kl", "renyi", "hellinger", "wasserstein")
 CASES = [
     (family, name)

@@ -36,6 +36,8 @@ from tests.posteriors.hmmlearn_sites import (
 )
 from tests.tolerances import CONJUGATE_UPDATE, ROUNDING, STANDARD_ERRORS
 
+pytestmark = pytest.mark.covering(1)
+
 
 @pytest.mark.parametrize("held", HELD)
 @every_type

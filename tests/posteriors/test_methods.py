@@ -12,6 +12,8 @@ from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
 
+pytestmark = pytest.mark.covering(1)
+
 METHODS = {
     "kl integral": cs.KLFusion(regularization=0.3, restarts=2),
     "kl relaxed": cs.KLFusion(regularization=0.3, assignment="relaxed", restarts=1, gap=1e-3),

@@ -12,6 +12,8 @@ from consilience.posteriors.evidence.selection import N_ERRORS
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss
 from tests.posteriors import planted
 
+pytestmark = pytest.mark.covering(1)
+
 N = 150
 
 

@@ -25,6 +25,8 @@ from tests.families.zoo import ZOO
 from tests.posteriors import planted
 from tests.posteriors.matchings import stacked
 
+pytestmark = pytest.mark.covering(1)
+
 
 def found(sites, **options):
     return cs.fuse(sites, "kl", **options)

@@ -8,6 +8,8 @@ import consilience as cs
 from tests import tolerances
 from tests.posteriors import planted
 
+pytestmark = pytest.mark.covering(1)
+
 METHODS = {
     "spahm": cs.SPAHM,
     "conjugate spahm": lambda **options: cs.SPAHM(likelihood="conjugate", **options),

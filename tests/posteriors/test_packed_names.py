@@ -17,6 +17,8 @@ from consilience.posteriors.sharded import packing, parquet
 from consilience.posteriors.sharded.shards import load_shard
 from tests.posteriors.shard_sites import planted_sites, written
 
+pytestmark = pytest.mark.covering(1)
+
 FORMS = ("safetensors", "parquet")
 every_form = pytest.mark.parametrize("form", FORMS)
 N_SITES, N_RUNS = 30, 5

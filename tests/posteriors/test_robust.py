@@ -15,6 +15,8 @@ from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
 from tests.posteriors import planted
 
+pytestmark = pytest.mark.covering(1)
+
 HOWS = ("trim", "median")
 FIRST = ("normal-wishart", "dirichlet", "product", "point")  # one of each kind; the others among the slow tests
 every_family = pytest.mark.parametrize(
@@ -180,6 +182,20 @@ def test_a_hostile_count_decides_the_weights_of_a_plain_fusion():
     honest = sites_of("normal-wishart", 6)
     bad = hostile(honest[0], "normal-wishart")
     assert fused([*honest, bad], None).posterior.weights[0] > 0.999
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("rounding", [-1e-15, 0.0, 1e-15])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2)])
+def test_rounding_does_not_decide_which_of_two_neighbours_of_one_radius_is_the_medoid(how, rounding, order):
+    # Of rows 0 and 1 each has half of the votes within the divergence of the other; row 1 is nearer to all together.
+    divergences = np.array([[0, 2, 1, 5], [2, 0, 3, 1.5], [1, 3, 0, 6], [5, 1.5, 6, 0]], dtype=float)
+    divergences[0, 1] *= 1.0 + rounding
+    rows = np.array(order)[:, None]
+    _, medoids = RobustEstimator(how, 0.25).inliers(
+        lambda a, b: divergences[a[:, 0]][:, b[:, 0]], rows, np.zeros(4, dtype=np.int64), np.ones(4), 1
+    )
+    assert order[medoids[0]] == 1
 
 
 def test_a_site_with_many_copies_in_a_group_has_one_vote():

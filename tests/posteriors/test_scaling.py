@@ -24,6 +24,8 @@ import consilience as cs
 from consilience.posteriors.scaling import AffineMap, scaling_of
 from tests.families.zoo import ZOO
 
+pytestmark = pytest.mark.covering(1)
+
 PREDICTIONS = 1e-10
 """Posterior probabilities of raw rows by two routes: scaled and told back, each rounded."""
 

@@ -14,6 +14,8 @@ import consilience as cs
 from consilience.posteriors.sharded import methods
 from tests.posteriors.shard_sites import written
 
+pytestmark = pytest.mark.covering(1)
+
 FAMILY = cs.families.DiagonalGaussian(dim=2)
 PLACES = np.array([[0.0, 0.0], [9.0, 9.0], [50.0, 50.0], [-50.0, 50.0]])
 TWO = {"method": "kl", "n_components": 2, "pilot_sites": 5}

@@ -24,6 +24,8 @@ from consilience.posteriors.sharded.shards import stack_posteriors
 from tests.posteriors.shard_sites import planted_sites, written
 from tests.tolerances import CALIBRATION, DESCENT, FIXED_POINT, ROUNDING
 
+pytestmark = pytest.mark.covering(0)
+
 SITES = 60
 RARE = 20  # sites that hold a component that the others lack
 

@@ -15,6 +15,8 @@ from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.topics.document_completion import fold_in
 from tests.tolerances import LIBRARY_DOCUMENT_STEP, ROUNDING, SINGLE_PRECISION
 
+pytestmark = pytest.mark.covering(1)
+
 WORDS, TOPICS = 40, 3
 NEW = 9  # the seed of documents that no model was trained on
 NAMES = [f"word-{number:02d}" for number in range(WORDS)]

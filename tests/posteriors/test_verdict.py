@@ -14,6 +14,8 @@ from sklearn.mixture import BayesianGaussianMixture
 import consilience as cs
 from tests.posteriors.hmmlearn_sites import fitted
 
+pytestmark = pytest.mark.covering(1)
+
 FAMILY = cs.families.NormalWishart(dim=2)
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0], [12.0, 0.0], [12.0, 6.0]])
 PRIOR = FAMILY.to_natural(mean=np.zeros((1, 2)), kappa=[0.01], scale=np.eye(2)[None], dof=[3.0])[0]

@@ -25,6 +25,8 @@ from tests.bayesian.nets import (
 )
 from tests.tolerances import DESCENT, KL_MATRIX_PRODUCT, LOCAL_OPTIMUM, ROUNDING, STANDARD_ERRORS
 
+pytestmark = pytest.mark.covering(1)
+
 METRICS = ("w2", "means", "kl", "kl_reverse", "hellinger")
 
 

@@ -10,6 +10,8 @@ from consilience.checkpoints.methods.slerp import SLERP
 from consilience.networks.methods.fisher.diagonal_average import MIN_TARGET_PRECISION
 from tests.tolerances import ROUNDING
 
+pytestmark = pytest.mark.covering(1)
+
 SIZE = 9
 
 

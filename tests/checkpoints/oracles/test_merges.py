@@ -11,6 +11,8 @@ from consilience.checkpoints.numbers import FLOAT_TYPES
 from tests.checkpoints.some_checkpoints import read, same_bits, tensors, write
 from tests.tolerances import ROUNDING
 
+pytestmark = pytest.mark.covering(1)
+
 TORCH = {
     "F64": torch.float64,
     "F32": torch.float32,

@@ -13,6 +13,8 @@ from consilience.matching.assignment import assign_blocks
 from consilience.matching.group_sparse import _improvable, binary_penalty, descend_binary, solve_relaxed
 from tests import tolerances
 
+pytestmark = pytest.mark.covering(1)
+
 GAP = 1e-5
 ITERATIONS = 20_000
 

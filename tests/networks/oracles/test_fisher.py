@@ -21,6 +21,8 @@ from torch.nn import functional
 import consilience as cs
 from tests.tolerances import FLAT_MINIMUM, ROOT_FINDING, ROUNDING, STANDARD_ERRORS
 
+pytestmark = pytest.mark.covering(1)
+
 NOISE = 0.7
 ALPHA = 0.3
 # Conjugate gradients are asked for this residual, as a share; the solution errs by the condition (below 1e4) more.

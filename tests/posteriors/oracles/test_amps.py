@@ -21,6 +21,8 @@ from tests.families.zoo import ZOO
 from tests.posteriors.matchings import matchings
 from tests.posteriors.planted import conjugate_site
 
+pytestmark = pytest.mark.covering(1)
+
 EXACT = tolerances.KL_MATRIX_PRODUCT
 FAMILIES = ("dirichlet", "normal-wishart", "gaussian", "gamma")
 every_family = pytest.mark.parametrize("name", FAMILIES)

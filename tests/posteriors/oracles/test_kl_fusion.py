@@ -13,6 +13,8 @@ from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
 from tests.families.zoo import NAMES, ZOO, specimen
 
+pytestmark = pytest.mark.covering(1)
+
 DIRECTIONS = ("forward", "reverse")
 ENUMERATED = ("normal-wishart", "dirichlet", "diagonal-gaussian")
 every_direction = pytest.mark.parametrize("direction", DIRECTIONS)

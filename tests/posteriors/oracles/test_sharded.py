@@ -26,6 +26,8 @@ from tests.families.zoo import ZOO
 from tests.posteriors import hmmlearn_sites
 from tests.tolerances import DESCENT, KL_MATRIX_PRODUCT, ROUNDING
 
+pytestmark = pytest.mark.covering(1)
+
 Floats = NDArray[np.float64]
 Parameters = dict[str, Any]
 

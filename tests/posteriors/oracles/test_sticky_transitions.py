@@ -24,6 +24,8 @@ from consilience.posteriors.hidden_markov.sticky_transitions import (
 )
 from tests.tolerances import DIFFERENCES, FLAT_MINIMUM, ROUNDING, STANDARD_ERRORS
 
+pytestmark = pytest.mark.covering(1)
+
 PRIORS = {
     "plain": StickyPrior(kappa=0.0),
     "hardly sticky": StickyPrior(kappa=1e-3, gamma=1.0),

@@ -154,7 +154,10 @@ class RobustEstimator:
         # A candidate's radius is its divergence from the member at which half of the votes are passed.
         median_rank = np.argmax(cumulative_votes > total / 2.0 + VOTE_ROUNDING, axis=1)
         radius = divergences[np.arange(len(candidates)), order[np.arange(len(candidates)), median_rank]]
-        medoid = int(np.argmin(radius))
+        # Of two nearest neighbours each has the other's radius: the nearer to all rows is taken, however rounded.
+        reach = np.minimum(divergences, OUTLIER_RADIUS_RATIO * radius.min()) @ votes
+        is_tied = radius <= radius.min() * (1.0 + DIVERGENCE_ROUNDING) + DIVERGENCE_ROUNDING
+        medoid = int(np.argmin(np.where(is_tied, reach, np.inf)))
         if self.how == "median":
             is_inlier = divergences[medoid] <= OUTLIER_RADIUS_RATIO * radius[medoid] + DIVERGENCE_ROUNDING
             return is_inlier.astype(np.float64), int(candidates[medoid])

@@ -14,6 +14,8 @@ from consilience.posteriors.evidence.matching_prior import strict_prior
 from tests import tolerances
 from tests.posteriors.matchings import matchings, stacked
 
+pytestmark = pytest.mark.covering(1)
+
 
 def groups_of(sizes, seed, family=None):
     """Components so close that matchings are in doubt."""
