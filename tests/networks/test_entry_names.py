@@ -106,6 +106,22 @@ def test_state_dicts_under_a_prefix_are_fused(prefix, has_module):
     assert f"model 0: names without the prefix {prefix!r}" in fusion.notes
 
 
+@pytest.mark.parametrize("has_module", [True, False])
+def test_state_dicts_of_parametrised_layers_under_a_prefix_are_fused(has_module):
+    def make():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(5, 4)))
+
+    state = make().state_dict()
+    wrapped = {f"module.{name}": values for name, values in state.items()}
+    fusion = cs.fuse(
+        [wrapped, state], "average", **({"module": make, "example": torch.randn(3, 5)} if has_module else {})
+    )
+    found = fusion.model.state_dict() if has_module else fusion.model
+    assert all(torch.allclose(found[name], values) for name, values in state.items())
+    assert "model 0: names without the prefix 'module.'" in fusion.notes
+
+
 class Wrapper(nn.Module):
     """A module around a network, as a trainer has it."""
 

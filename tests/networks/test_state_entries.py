@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import consilience as cs
@@ -47,6 +48,13 @@ def test_extra_state_of_state_dicts_is_the_modules_or_left_out(kind):
     alone = cs.fuse(states, "average")
     assert set(alone.model) == {"layer.weight", "layer.bias"}
     assert any("left out" in note for note in alone.notes)
+
+
+def test_state_dicts_are_saved_without_extra_state_and_refused_with_other_objects(tmp_path):
+    cs.save(WithState({"version": 2}).state_dict(), tmp_path / "a.safetensors")
+    assert set(load_file(tmp_path / "a.safetensors")) == {"layer.weight", "layer.bias"}
+    with pytest.raises(cs.InputError, match="state dict: entry epoch is of type int, expected a tensor"):
+        cs.save({"w": torch.ones(2), "epoch": 3}, tmp_path / "b.safetensors")
 
 
 def test_networks_with_extra_state_are_saved_and_described(tmp_path):

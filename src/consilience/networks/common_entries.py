@@ -78,7 +78,7 @@ def under_common_names(
             problems.append(Problem(network.label, text, "give the network inside of what wraps it", "E-MISMATCH"))
     if problems:
         raise InputError(problems)
-    return renamed, list(found.notes)
+    return renamed, [*(note for network in networks for note in network.notes), *found.notes]
 
 
 def with_common_bookkeeping(

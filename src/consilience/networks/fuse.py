@@ -202,7 +202,8 @@ def _gather(
     described = describe_networks(networks, mapped=only_check, template=template, example=first_input)
     plain = arguments.without_parametrised_layers(template)
     own, notes = None, list[str]()
-    if not method.keeps_models:  # of an ensemble each may be of an architecture of its own
+    # Of an ensemble each may be of an architecture of its own; the union of classes reads every module by itself.
+    if not method.keeps_models and arguments.classes != "union":
         own = own_arrays(described, make_template(plain.module), plain.symmetry)
         described, notes = under_common_names(described, own)
     parametrised = _parametrised_result(described, arguments.target, template)

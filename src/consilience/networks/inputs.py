@@ -25,7 +25,7 @@ from consilience.files.quantisation import quantisation_beside
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
-from consilience.networks.entry_names import renamed_like
+from consilience.networks.entry_names import common_names
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, as_buffer, to_bytes
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
@@ -70,6 +70,8 @@ class DescribedNetwork:
         Its parametrised layers as the site has them. Default: None, where it has none.
     extra_state : tuple of str, optional
         Names of the entries of a state dict that are extra state, and no arrays. Default: none.
+    notes : tuple of str, optional
+        What was left out of its names, a line each. Default: none.
     """
 
     name: str
@@ -81,6 +83,7 @@ class DescribedNetwork:
     description: Description | None = None
     parametrised: Parametrised | None = None
     extra_state: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def sent_arrays(self) -> Mapping[str, AnyArray]:
@@ -223,11 +226,12 @@ def _of_state_dict(state: Mapping[str, Any], name: str, label: str, template: nn
     """Return the arrays of a network without code as an input."""
     names = {} if template is None else arrays_of_module(template)
     known = [] if template is None else parts_of_module(template)
-    sent = dense_arrays(state, label)
+    sent, notes = dense_arrays(state, label), tuple[str, ...]()
     if known:  # by whose names the parts are known
-        sent = renamed_like(sent, names, label)
+        found = common_names([{key: tuple(values.shape) for key, values in sent.items()}], [label], names)
+        sent, notes = {key: sent[own] for key, own in found.own_names[0].items()}, found.notes
     plain, parts = plain_arrays(sent, label, known, names)
     parametrised = Parametrised(parts, sent) if parts else None
     return DescribedNetwork(
-        name, label, plain, None, None, None, parametrised=parametrised, extra_state=extra_state(state)
+        name, label, plain, None, None, None, parametrised=parametrised, extra_state=extra_state(state), notes=notes
     )

@@ -57,7 +57,7 @@ from consilience.networks.network import (
     to_numpy,
     untrained_infinities,
 )
-from consilience.networks.state_entries import is_state_dict
+from consilience.networks.state_entries import dense_arrays, is_state_dict
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import arrays_of_module, unwrapped
 
@@ -210,7 +210,8 @@ class Networks(Kind):
         if isinstance(model, Network):
             write_network(path, model.arrays, model.symmetry, sent=model.sent_arrays)
         elif symmetry is None:
-            write_network(path, dict(model) if is_state_dict(model) else arrays_of_module(unwrapped(model)))
+            is_state = is_state_dict(model)
+            write_network(path, dense_arrays(model, "state dict") if is_state else arrays_of_module(unwrapped(model)))
         else:
             label = "state dict" if is_state_dict(model) else type(model).__name__
             described = describe_object(model, "", label)
