@@ -15,9 +15,9 @@ tolerance that was chosen by hand). All others are open: a test is missing.
 ``--over-all`` draws one sample from all files of the library instead. Each mutant is judged by the doctests of its file
 and the default tests of its room, tests/ROOM: first the files that name the module or what it defines, then those that
 name its package, then the others, until one fails or `BOUND` processor seconds are over, after which the mutant counts
-as survived. A test kills only if it passes without the fault. The result is written after every mutant, and a call
-goes on where the last one ended; ``--tests`` judges the same mutants by the tests of another checkout of the
-repository, under a label of its own.
+as survived. A test kills only if it passes without the fault and fails with it again, alone. The result is
+written after every mutant, and a call goes on where the last one ended; ``--tests`` judges the same mutants by the
+tests of another checkout of the repository, under a label of its own.
 
 Neither mutmut nor cosmic-ray is used. They change annotations (``int | None``), which nothing evaluates, and texts of
 messages, and start Python and its libraries anew for each mutant, which takes as long as the tests do. Here
@@ -39,6 +39,7 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -546,37 +547,48 @@ def judge_over_all(size: int, seed: int, checkout: Path, label: str, result: Pat
         "python": sys.version.split()[0],
         "versions": library_versions(),
     }
-    sample.setdefault("settings", {})[label] = settings
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=checkout, capture_output=True, text=True)  # noqa: S607
+    settings |= {"tests": commit.stdout.strip()}
+    settings |= {"unreliable": sample.setdefault("settings", {}).get(label, {}).get("unreliable", [])}
+    sample["settings"][label] = settings
     passing: set[str] = set()
-    failing: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_of_tree(Path(folder), checkout)
-        for record in sample["judged"]:
+        for record in sorted(sample["judged"], key=lambda one: len(tests_of(tree, one["file"]))):  # small rooms first
             mutant = None if label in record else recorded(record)
             if mutant is None:
                 continue
-            how, first = judge_by_room(tree, mutant, passing, failing)
+            how, first = judge_by_room(tree, mutant, passing, settings["unreliable"])
             record[label] = {"how": how, "killed_by": first}
             _say(f"{how}: {mutant.file}:{mutant.line}: {mutant.change} [{first}]")
-            settings["fail_without_a_fault"] = failing
             sample["summary"] = {one: share_killed(sample["judged"], one) for one in sample["settings"]}
             result.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
-def judge_by_room(tree: Path, mutant: Mutant, passing: set[str], failing: list[str]) -> tuple[str, str]:
-    """Return the judgement of a mutant by the tests of its room; tests that fail without a fault join `failing`."""
-    tests = [mutant.file, *tests_of(tree, mutant.file)]
+def judge_by_room(tree: Path, mutant: Mutant, passing: set[str], unreliable: list[str]) -> tuple[str, str]:
+    """Return the judgement of a mutant by the tests of its room.
+
+    Tests that fail without the fault, or pass with it when they run alone, as those do that depend on how much else
+    the machine does, join `unreliable` and judge nothing.
+    """
+    tests, left = [mutant.file, *tests_of(tree, mutant.file)], BOUND
     while True:
-        options = ["--hypothesis-seed=0", *(f"--deselect={test}" for test in failing)]
-        how, _, first = judge_mutant(tree, mutant, tests, HANGING, bound=BOUND, options=options)
+        options = ["--hypothesis-seed=0", *(f"--deselect={test}" for test in unreliable)]
+        before = os.times()
+        how, _, first = judge_mutant(tree, mutant, tests, HANGING, bound=left, options=options)
+        left -= sum(os.times()[2:4]) - sum(before[2:4])  # processor seconds of processes that have ended
         test = first.removeprefix("collecting ")
-        if how == "survived" or test in passing or not (tree / test.partition("::")[0]).is_file():
+        file = test.partition("::")[0]
+        if how == "survived" or not (tree / file).is_file():
             return how, first
-        only = ["--collect-only"] if test != first else []
-        if judge(tree, [test], HANGING, bound=BOUND, options=only)[0] == "survived":
+        only = ["--hypothesis-seed=0", *(["--collect-only"] if test != first else [])]
+        if test not in passing and judge(tree, [test], HANGING, bound=BOUND, options=only)[0] == "survived":
             passing.add(test)
+        if test in passing and judge_mutant(tree, mutant, [test], HANGING, bound=BOUND, options=only)[0] != "survived":
             return how, first
-        failing.append(test)
+        _say(f"judges nothing: {test}")
+        unreliable.append(test)
+        tests = tests[tests.index(file) :]
 
 
 def share_killed(judged: list[dict[str, Any]], label: str) -> dict[str, Any]:
