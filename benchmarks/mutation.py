@@ -2,14 +2,22 @@
 
     nice python benchmarks/mutation.py [--rooms families matching ...] [--sample 30] [--seed 0]
     nice python benchmarks/mutation.py --survivors      # judge recorded survivors again, after tests were added
+    nice python benchmarks/mutation.py --over-all 60 --seed 44 [--tests CHECKOUT --label after]
 
 A mutant is a room's source with one change at one place: an operator, a comparison, a number, a condition, a returned
-value. A sample is drawn with a seed from all places of all files of the room. Each mutant is judged in a process of its
-own, on a copy of the tree, by the doctests of its file and the tests of its room, as far as the first failure; what
+value. A sample is drawn with a seed from all changes of all files of the room. Each mutant is judged in a process of
+its own, on a copy of the tree, by the doctests of its file and the tests of its room, as far as the first failure; what
 survives them, by tests of rooms that use it. A test that fails kills it, and so does one that takes four times as long
 as all tests without a fault. Survivors that were read have a "why" in the result, written by hand: "equivalent: ..."
 where no result changes, "choice: ..." where another result is as right (of equal values, or under another bound or
 tolerance that was chosen by hand). All others are open: a test is missing.
+
+``--over-all`` draws one sample from all files of the library instead. Each mutant is judged by the doctests of its file
+and the default tests of its room, tests/ROOM: first the files that name the module or what it defines, then those that
+name its package, then the others, until one fails or `BOUND` processor seconds are over, after which the mutant counts
+as survived. A test kills only if it passes without the fault and fails with it again, alone. The result is
+written after every mutant, and a call goes on where the last one ended; ``--tests`` judges the same mutants by the
+tests of another checkout of the repository, under a label of its own.
 
 Neither mutmut nor cosmic-ray is used. They change annotations (``int | None``), which nothing evaluates, and texts of
 messages, and start Python and its libraries anew for each mutant, which takes as long as the tests do. Here
@@ -27,12 +35,15 @@ import importlib
 import json
 import os
 import random
+import re
+import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -40,6 +51,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = Path(__file__).with_suffix(".json")
+SAMPLE_RESULT = Path(__file__).with_name("mutation_sample.json")
 LIBRARIES = ("numpy", "pytest", "_pytest", "scipy.stats", "scipy.optimize", "scipy.integrate", "scipy.special",
              "scipy.sparse", "sklearn.mixture", "sklearn.decomposition", "sklearn.cluster", "torch",
              "mpmath", "matplotlib", "pydantic", "safetensors.numpy", "safetensors.torch", "pyarrow.parquet",
@@ -50,6 +62,12 @@ TIMEOUT_RATIO = 4.0
 MIN_TIMEOUT = 60.0
 MAX_SECONDS = 600.0
 """Where there is no time to compare with; a bound against hanging only."""
+BOUND = 150.0
+"""Processor seconds of tests for one mutant of a sample over all files: the largest rooms take some 400."""
+TEST_BOUND = 60.0
+"""A test that takes so many processor seconds kills by time; the slowest default test takes about ten."""
+HANGING = 1800.0
+"""Seconds by the clock after which a process that uses no processor time is ended."""
 
 KINDS = ("equivalent", "choice", "open")
 """What survivors are, as their "why" says: no result changes, another result is as right, or a test is missing."""
@@ -286,13 +304,39 @@ def files_of(room: Room) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
+def tests_of(tree: Path, file: str) -> list[str]:
+    """Return the test files of a source's room, those that reach the source first.
+
+    In order: those that import the module, that name what it defines, that name its package, and the others; within
+    these, those whose names have more words of its path. A file outside all rooms, or in a room without tests, has the
+    tests of all rooms.
+    """
+    source = Path(file).relative_to("src")
+    module, package = ".".join(source.with_suffix("").parts), ".".join(source.parent.parts)
+    names = [one.name for one in ast.parse((tree / file).read_text()).body if hasattr(one, "name")]
+    near = re.compile(rf"{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{source.stem}\b")
+    named = re.compile(rf"\b({'|'.join(names)})\b" if names else "(?!)")
+    room = tree / "tests" / source.parts[1]
+    folders = [room] if room.is_dir() else [tree / "tests" / path.name for path in (tree / SRC).iterdir()]
+    words = {word.rstrip("s") for word in re.split("[/_.]", "/".join(source.parts[2:])) if len(word) > 3}
+    found = []
+    for path in (one for folder in folders for one in folder.rglob("test_*.py")):
+        text = path.read_text()
+        rank = 0 if near.search(text) else 1 if named.search(text) else 2 if package in text else 3
+        found.append((rank, -sum(word in path.stem for word in words), str(path.relative_to(tree))))
+    return [path for _, _, path in sorted(found)]
+
+
 # -- Judgement.
 
 
-def judge(tree: Path, tests: tuple[str, ...], timeout: float) -> tuple[str, float, str]:
+def judge(
+    tree: Path, tests: Sequence[str], timeout: float, *, bound: float | None = None, options: Sequence[str] = ()
+) -> tuple[str, float, str]:
     """Return "killed", "killed by time" or "survived", the seconds that it took, and the test that failed first.
 
-    The tests run in a fork of this process, which has imported the libraries.
+    The tests run in a fork of this process, which has imported the libraries. With a bound, in processor seconds, they
+    end after it, and a single test may take `TEST_BOUND` of them.
     """
     report = tree / "first-failure.txt"
     report.unlink(missing_ok=True)
@@ -300,14 +344,14 @@ def judge(tree: Path, tests: tuple[str, ...], timeout: float) -> tuple[str, floa
     child = os.fork()
     if child == 0:
         os.setsid()  # so that processes that tests start end with it
-        _run_tests(tree, tests, report)
+        _run_tests(tree, [*options, *tests], report, bound)
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         seconds = time.perf_counter() - started
         if done:
             first = report.read_text() if report.exists() else ""
-            survived = os.waitstatus_to_exitcode(status) == 0
-            return ("survived" if survived else "killed"), seconds, first
+            code = os.waitstatus_to_exitcode(status)
+            return {0: "survived", -signal.SIGXCPU: "killed by time"}.get(code, "killed"), seconds, first
         if seconds > timeout:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -315,7 +359,42 @@ def judge(tree: Path, tests: tuple[str, ...], timeout: float) -> tuple[str, floa
         time.sleep(0.02)
 
 
-def _run_tests(tree: Path, tests: tuple[str, ...], report: Path) -> None:
+def _processor_seconds() -> float:
+    """Return what this process and its children that have ended took."""
+    return sum(os.times()[:4])
+
+
+class Bound:
+    """A plugin of pytest: tests end after a bound, in processor seconds, and so does one that takes too many alone."""
+
+    def __init__(self, bound: float, report: Path) -> None:
+        self.end = _processor_seconds() + bound
+        self.report = report
+        self.limit()
+
+    def limit(self) -> None:
+        """End this process after further `TEST_BOUND` processor seconds of its own."""
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(own.ru_utime + own.ru_stime + TEST_BOUND)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+
+    def pytest_runtest_protocol(self, item: Any) -> None:
+        """Ask for the end, or write down which test begins and limit its time."""
+        self.report.unlink(missing_ok=True)
+        if _processor_seconds() > self.end:
+            item.session.shouldstop = "the bound"
+        self.limit()
+        self.report.write_text(item.nodeid)
+
+    def pytest_sessionfinish(self, session: Any) -> None:
+        """Take back the name of the test that ran last, unless one has failed."""
+        if not session.testsfailed:
+            self.report.unlink(missing_ok=True)
+            if session.shouldstop == "the bound":
+                session.exitstatus = 0
+
+
+def _run_tests(tree: Path, arguments: list[str], report: Path, bound: float | None) -> None:
     """Run tests in this process, write down the first that fails, and end."""
     code = 1
     try:
@@ -341,7 +420,8 @@ def _run_tests(tree: Path, tests: tuple[str, ...], report: Path) -> None:
 
         destination = report
         options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--basetemp", str(tree / "temporary")]
-        code = int(pytest.main([*options, *tests], plugins=[FirstFailure()]))
+        plugins = [FirstFailure(), *([] if bound is None else [Bound(bound, report)])]
+        code = int(pytest.main([*options, *arguments], plugins=plugins))
         import consilience
 
         if not Path(consilience.__file__).is_relative_to(tree.resolve()):
@@ -353,25 +433,27 @@ def _run_tests(tree: Path, tests: tuple[str, ...], report: Path) -> None:
         os._exit(code)
 
 
-def judge_mutant(tree: Path, mutant: Mutant, tests: tuple[str, ...], timeout: float) -> tuple[str, float, str]:
+def judge_mutant(
+    tree: Path, mutant: Mutant, tests: Sequence[str], timeout: float, **bounds: Any
+) -> tuple[str, float, str]:
     """Return the judgement of a mutant, and leave the copy of the tree as it was."""
     target = tree / mutant.file
     original = target.read_text()
     target.write_text(source_of(mutant))
     try:
-        return judge(tree, tests, timeout)
+        return judge(tree, tests, timeout, **bounds)
     finally:
         target.write_text(original)
 
 
-def copy_of_tree(folder: Path) -> Path:
-    """Return a copy of what tests need."""
+def copy_of_tree(folder: Path, checkout: Path = ROOT) -> Path:
+    """Return a copy of what tests need, with the tests and their settings from a checkout."""
     tree = folder / "tree"
     leave_out = shutil.ignore_patterns("__pycache__", ".git", "*.pyc")
     for name in ("src", "tests", "docs", "experiments", "benchmarks"):
-        shutil.copytree(ROOT / name, tree / name, ignore=leave_out)
+        shutil.copytree((checkout if name == "tests" else ROOT) / name, tree / name, ignore=leave_out)
     for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree / name)
+        shutil.copy((checkout if name == "pyproject.toml" else ROOT) / name, tree / name)
     return tree
 
 
@@ -428,23 +510,105 @@ def judge_survivors(tree: Path, name: str, judged: list[dict[str, Any]]) -> None
     for record in judged:
         if kind_of(record) != "open":
             continue
-        alike = [
-            mutant
-            for mutant in mutants_of(record["file"])
-            if (mutant.change, mutant.place) == (record["change"], record["place"])
-        ]
-        if not alike:
-            _say(f"{name}: the place is written otherwise now: {record['file']}:{record['line']}: {record['change']}")
+        mutant = recorded(record)
+        if mutant is None:
             continue
-        mutant = min(alike, key=lambda one: (abs(one.line - record["line"]), abs(one.number - record["number"])))
         how, _, first = judge_mutant(tree, mutant, (*room.tests, *room.callers, mutant.file), MAX_SECONDS)
         _say(f"{name}: {how}: {mutant.file}:{mutant.line}: {mutant.change} [{first}]")
         record |= {"number": mutant.number, "line": mutant.line, "now": how, "killed_by": first}
 
 
+def recorded(record: dict[str, Any]) -> Mutant | None:
+    """Return the mutant of a record as its file is now; None, and a line that says so, if its place has changed."""
+    alike = [
+        mutant
+        for mutant in (mutants_of(record["file"]) if (ROOT / record["file"]).exists() else [])
+        if (mutant.change, mutant.place) == (record["change"], record["place"])
+    ]
+    if not alike:
+        _say(f"the place is written otherwise now: {record['file']}:{record['line']}: {record['change']}")
+        return None
+    return min(alike, key=lambda one: (abs(one.line - record["line"]), abs(one.number - record["number"])))
+
+
+def judge_over_all(size: int, seed: int, checkout: Path, label: str, result: Path) -> None:
+    """Judge a sample of all mutants of the library by the tests of a checkout, and write the result after each."""
+    found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
+    sample = found.setdefault(str(seed), {})
+    if not sample:
+        everything = [
+            mutant for path in sorted((ROOT / SRC).rglob("*.py")) for mutant in mutants_of(str(path.relative_to(ROOT)))
+        ]
+        drawn_mutants = random.Random(f"{seed} all").sample(everything, size)  # noqa: S311
+        sample |= {"changes": len(everything), "judged": [asdict(mutant) for mutant in drawn_mutants]}
+    settings = {
+        "bound": BOUND,
+        "test_bound": TEST_BOUND,
+        "python": sys.version.split()[0],
+        "versions": library_versions(),
+    }
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=checkout, capture_output=True, text=True)  # noqa: S607
+    settings |= {"tests": commit.stdout.strip()}
+    settings |= {"unreliable": sample.setdefault("settings", {}).get(label, {}).get("unreliable", [])}
+    sample["settings"][label] = settings
+    passing: set[str] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_of_tree(Path(folder), checkout)
+        for record in sorted(sample["judged"], key=lambda one: len(tests_of(tree, one["file"]))):  # small rooms first
+            mutant = None if label in record else recorded(record)
+            if mutant is None:
+                continue
+            how, first = judge_by_room(tree, mutant, passing, settings["unreliable"])
+            record[label] = {"how": how, "killed_by": first}
+            _say(f"{how}: {mutant.file}:{mutant.line}: {mutant.change} [{first}]")
+            sample["summary"] = {one: share_killed(sample["judged"], one) for one in sample["settings"]}
+            result.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+def judge_by_room(tree: Path, mutant: Mutant, passing: set[str], unreliable: list[str]) -> tuple[str, str]:
+    """Return the judgement of a mutant by the tests of its room.
+
+    Tests that fail without the fault, or pass with it when they run alone, as those do that depend on how much else
+    the machine does, join `unreliable` and judge nothing.
+    """
+    tests, left = [mutant.file, *tests_of(tree, mutant.file)], BOUND
+    while True:
+        options = ["--hypothesis-seed=0", *(f"--deselect={test}" for test in unreliable)]
+        before = os.times()
+        how, _, first = judge_mutant(tree, mutant, tests, HANGING, bound=left, options=options)
+        left -= sum(os.times()[2:4]) - sum(before[2:4])  # processor seconds of processes that have ended
+        test = first.removeprefix("collecting ")
+        file = test.partition("::")[0]
+        if how == "survived" or not (tree / file).is_file():
+            return how, first
+        only = ["--hypothesis-seed=0", *(["--collect-only"] if test != first else [])]
+        if test not in passing and judge(tree, [test], HANGING, bound=BOUND, options=only)[0] == "survived":
+            passing.add(test)
+        if test in passing and judge_mutant(tree, mutant, [test], HANGING, bound=BOUND, options=only)[0] != "survived":
+            return how, first
+        _say(f"judges nothing: {test}")
+        unreliable.append(test)
+        tests = tests[tests.index(file) :]
+
+
+def share_killed(judged: list[dict[str, Any]], label: str) -> dict[str, Any]:
+    """Return how many mutants were killed, and their share of all and of those that change a result."""
+    done = [record for record in judged if label in record]
+    killed = sum(record[label]["how"] != "survived" for record in done)
+    equivalent = sum(record[label]["how"] == "survived" and _why(record) == "equivalent" for record in done)
+    return {
+        "judged": len(done), "killed": killed, "equivalent": equivalent, "share": round(killed / len(done), 3),
+        "share_without_equivalent": round(killed / (len(done) - equivalent), 3),
+    }  # fmt: skip
+
+
+def _why(record: dict[str, Any]) -> str:
+    return str(record.get("why", "open")).partition(":")[0]
+
+
 def kind_of(record: dict[str, Any]) -> str | None:
     """Return what a survivor is, see ``KINDS``; None for a mutant that tests kill."""
-    return str(record.get("why", "open")).partition(":")[0] if record["now"] == "survived" else None
+    return _why(record) if record["now"] == "survived" else None
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
@@ -464,19 +628,31 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Judge mutants and write the result after every room."""
+    """Judge mutants as the options say."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
     parser.add_argument("--sample", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--survivors", action="store_true")
-    parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--over-all", type=int, metavar="SIZE", help="one sample of this size from all files")
+    parser.add_argument("--tests", type=Path, default=ROOT, metavar="CHECKOUT")
+    parser.add_argument("--label", default="before")
+    parser.add_argument("--result", type=Path)
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     for library in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
-    found: dict[str, Any] = json.loads(options.result.read_text()) if options.result.exists() else {"rooms": {}}
+    if options.over_all:
+        result = options.result or SAMPLE_RESULT
+        judge_over_all(options.over_all, options.seed, options.tests.resolve(), options.label, result)
+    else:
+        judge_rooms(options, options.result or RESULT)
+
+
+def judge_rooms(options: argparse.Namespace, result: Path) -> None:
+    """Judge a sample of each room, or its recorded survivors, and write the result after every room."""
+    found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {"rooms": {}}
     for name in options.rooms:
         with tempfile.TemporaryDirectory() as folder:
             tree = copy_of_tree(Path(folder))
@@ -491,7 +667,7 @@ def main() -> None:
         }  # fmt: skip
         found["rooms"] = {room: found["rooms"][room] for room in ROOMS if room in found["rooms"]}
         found = {"settings": found["settings"], "summary": summary(found), "rooms": found["rooms"]}
-        options.result.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        result.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -326,6 +326,15 @@ def test_alignment_never_moves_apart(widths, metric):
     assert pair.details["distance_after"] <= pair.details["distance_before"] * (1 + DESCENT)
 
 
+@pytest.mark.parametrize("metric", ["kl", "kl_reverse", "hellinger"])
+def test_the_objective_of_a_divergence_is_its_weighted_sum_before_and_after(metric):
+    models, weights = random_sites((3, 5, 2), 3), (0.5, 0.2, 0.3)
+    history = fused(models, "w2", metric=metric, reference=0, weights=weights).history
+    pairs = [fused([models[0], models[i]], "w2", metric=metric, reference=0).details for i in (1, 2)]
+    for found, when in zip(history, ("distance_before", "distance_after"), strict=True):
+        assert found == pytest.approx(sum(w * pair[when] for w, pair in zip(weights[1:], pairs, strict=True)))
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_an_alignment_has_converged_unless_its_passes_end_before(metric):
     """Divergences move one network after the other to the reference, for which a pass over its groups is enough."""

@@ -1,6 +1,7 @@
 """Containers and files: what is read goes back in the same container, dims and coords."""
 
 import copy
+import inspect
 import pickle
 import warnings
 
@@ -105,6 +106,12 @@ def test_arrays_have_chains_where_their_first_axis_is_the_shorter_one():
     assert cs.Draws({"a": np.zeros(250), "b": np.zeros((250, 2))}).shape == (1, 250)
     with pytest.raises(cs.InputError, match=r"variables do not agree in their draws: a \(250,\), b \(240,\)"):
         cs.Draws({"a": np.zeros(250), "b": np.zeros(240)})
+
+
+def test_what_is_stated_of_draws_is_stated_by_name():
+    variables, *stated = inspect.signature(cs.Draws).parameters.values()
+    assert variables.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert {one.kind for one in stated} == {inspect.Parameter.KEYWORD_ONLY}
 
 
 def test_arrays_of_the_caller_stay_writable_and_those_of_draws_do_not():

@@ -7,7 +7,7 @@ from scipy.special import digamma, polygamma
 
 import consilience as cs
 from consilience.draws.constraint_table import as_constraint
-from consilience.draws.priors import LAWS, Term
+from consilience.draws.priors import LAWS, Term, law_problem
 from tests.draws.sites import flat, poisson_rate_sites
 
 CONSTRAINTS = {
@@ -206,3 +206,37 @@ def test_the_moments_of_a_log_rate_are_those_of_the_gamma():
     shape = np.exp(np.log(sites[0].mean() ** 2) - np.log(sites[0].var()))
     np.testing.assert_allclose(u.var(), polygamma(1, shape), rtol=0.05)
     np.testing.assert_allclose(u.mean() - np.log(sites[0].mean()), digamma(shape) - np.log(shape), atol=0.01)
+
+
+# -- Which laws can be stated.
+
+STATED = {law: [law, *arguments] for law, (arguments, _) in SCIPY_LAWS.items()} | {
+    "dirichlet": ["dirichlet", 2.0, 3.0, 4.0]
+}
+
+
+def problem_of(stated):
+    constraint = as_constraint("simplex" if stated[0] == "dirichlet" else "positive", "x")
+    return law_problem("x", stated, constraint, (3,))
+
+
+@pytest.mark.parametrize("law", STATED)
+def test_a_law_takes_its_numbers_of_which_scales_and_shapes_are_positive(law):
+    stated = STATED[law]
+    assert problem_of(stated) is None
+    for place in range(1, len(stated)):
+        is_location = law in LAWS and LAWS[law][1][place - 1] in ("mean", "location")
+        for value in (0.0, -1.5, np.nan, np.inf, True, "1"):
+            problem = problem_of([*stated[:place], value, *stated[place + 1 :]])
+            is_allowed = is_location and value in (0.0, -1.5)
+            assert (problem is None) == is_allowed, (law, place, value)
+    problem = problem_of([*stated, 1.0])
+    assert "takes " in problem.text
+    assert problem.code == "E-NUMBER"
+
+
+@pytest.mark.parametrize("stated", [["dirichlet", 2.0], ["dirichlet", 2.0, 3.0, 4.0]])
+def test_a_dirichlet_takes_one_number_or_one_for_each_entry_of_a_simplex(stated):
+    assert problem_of(stated) is None
+    assert "simplex" in law_problem("x", stated, as_constraint("positive", "x"), (3,)).text
+    assert "one or 3" in problem_of(["dirichlet", 2.0, 3.0]).text

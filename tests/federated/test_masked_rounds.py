@@ -309,9 +309,10 @@ def test_sites_without_keys_are_named(tmp_path):
     (made.keys / "oslo.pub").write_bytes((made.keys / "lund.pub").read_bytes())
     with pytest.raises(InputError, match="is the key of lund; every site needs its own"):
         made.serve()
-    (made.keys / "oslo.pub").write_text("nonsense")
-    with pytest.raises(InputError, match="is no OpenSSH public key"):
-        made.serve()
+    for text in ("nonsense", "no key at all"):
+        (made.keys / "oslo.pub").write_text(text)
+        with pytest.raises(InputError, match="is no OpenSSH public key"):
+            made.serve()
 
 
 def test_a_group_that_differs_by_one_site_from_a_published_one_is_not_opened(tmp_path, monkeypatch):

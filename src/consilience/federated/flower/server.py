@@ -183,6 +183,7 @@ def _wait_until_ready(child: subprocess.Popen[bytes], settings: dict[str, Any], 
 
 def _read_keys(folder: Path) -> dict[str, Path]:
     """Return the files of the sites' public keys, by site; raise for all that are no such keys."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
@@ -193,7 +194,7 @@ def _read_keys(folder: Path) -> dict[str, Path]:
             continue
         try:
             key = load_ssh_public_key(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, UnsupportedAlgorithm) as error:
             problems.append(Problem(path, f"is no OpenSSH public key: {error}"))
             continue
         if not isinstance(key, EllipticCurvePublicKey):

@@ -392,12 +392,13 @@ def _read(path: Path) -> bytes:
 
 
 def _private_key(path: Path) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
     text = _read(path)
     for load in (load_ssh_private_key, load_pem_private_key):
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError, TypeError, UnsupportedAlgorithm):
             key = load(text, None)
             if isinstance(key, EllipticCurvePrivateKey):
                 return key

@@ -135,6 +135,7 @@ def read_signing_key(path: str | Path) -> Ed25519PrivateKey:
         For anything else.
     """
     require_cryptography()
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
@@ -145,7 +146,7 @@ def read_signing_key(path: str | Path) -> Ed25519PrivateKey:
     for load in (load_ssh_private_key, load_pem_private_key):
         try:
             key: Any = load(text, None)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, UnsupportedAlgorithm):
             continue
         if isinstance(key, Ed25519PrivateKey):
             return key
@@ -164,6 +165,7 @@ def read_public_keys(folder: str | Path) -> dict[str, bytes]:
         For what is no such key, and for one that two sites have.
     """
     require_cryptography()
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
@@ -175,7 +177,7 @@ def read_public_keys(folder: str | Path) -> dict[str, bytes]:
             continue
         try:
             key: Any = load_ssh_public_key(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, UnsupportedAlgorithm) as error:
             problems.append(Problem(path, f"is no OpenSSH public key: {error}"))
             continue
         if not isinstance(key, Ed25519PublicKey):
