@@ -1,7 +1,8 @@
-"""What holds for all tests: collection without garbage collection, and terminals of no stated width."""
+"""What holds for all tests: collection without garbage collection, seeds, and terminals of no stated width."""
 
 import gc
 import os
+import sys
 
 import pytest
 
@@ -20,6 +21,13 @@ def pytest_collection(session):
     finally:
         gc.enable()
         gc.freeze()  # what was collected stays to the end, so that no later pass looks at it again
+
+
+@pytest.fixture(autouse=True)
+def global_seed():
+    """Let torch draw the same in a test whatever ran before it: which tests run differs between commands."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 def pytest_addoption(parser):

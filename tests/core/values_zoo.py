@@ -105,6 +105,7 @@ VALUES = Specimens(
         "Evaluation": lambda _: cs.evaluate(posterior_fusion().posterior, mixture(0), mixture_rows()),
         "Features": lambda _: cs.Features(names=("age", "bmi"), units=("years", "kg/m2"), scaling={"mean": (1.0, 2.0)}),
         "FisherInformation": lambda _: cs.fisher(network(), ROWS, minimum=1),
+        "MatrixNormalWishart": lambda _: cs.MatrixNormalWishart(np.zeros((2, 1)), np.eye(2), [[1.0]], 1.0),
         "Matching": lambda _: posterior_fusion().matching,
         "Merge": merge,
         "MetaAnalysis": lambda _: pooled(),

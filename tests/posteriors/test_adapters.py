@@ -231,7 +231,7 @@ def test_units_given_by_hand_do_not_lose_the_names_of_the_model():
     assert cs.rebuild(posterior).feature_names_in_.tolist() == list("abcd")
 
 
-@pytest.mark.parametrize("thing", [None, 5, "text", object(), np.ones(3), type("KMeans", (), {})()])
+@pytest.mark.parametrize("thing", [None, 5, b"text", object(), np.ones(3), type("KMeans", (), {})()])
 def test_what_no_adapter_knows_is_refused_with_what_to_hand_in(thing):
     with pytest.raises(cs.UnsupportedError) as refused:
         cs.describe(thing)

@@ -30,6 +30,8 @@ from scipy.special import digamma, multigammaln, stdtrit
 
 from consilience.checks import Array, symmetric_part
 from consilience.core.paired import LEVEL
+from consilience.drawing.display import Displayed
+from consilience.drawing.words import format_count
 from consilience.errors import InputError
 from consilience.estimators.inputs import read_sums
 from consilience.estimators.statistics import Statistics
@@ -46,8 +48,8 @@ REGRESSIONS = (
 """Estimators whose sums are those of such a regression."""
 
 
-@dataclass(frozen=True, eq=False)
-class MatrixNormalWishart:
+@dataclass(frozen=True, eq=False, repr=False)
+class MatrixNormalWishart(Displayed):
     """The distribution of coefficients and noise precision of a Bayesian linear regression: a prior, or a posterior.
 
     Parameters
@@ -72,6 +74,15 @@ class MatrixNormalWishart:
     precision: Array
     scale: Array
     dof: float
+
+    def _headline(self) -> str:
+        """Return how many coefficients it is a distribution of."""
+        columns, outcomes = self.mean.shape
+        return f"coefficients of {format_count(columns, 'column')} for {format_count(outcomes, 'outcome')}"
+
+    def _facts(self) -> dict[str, object | None]:
+        """Return the posterior means of the coefficients and of the noise."""
+        return {"mean": np.array2string(self.mean, precision=4, threshold=20), "degrees of freedom": f"{self.dof:g}"}
 
     def __post_init__(self) -> None:
         mean = np.atleast_2d(np.asarray(self.mean, dtype=np.float64))

@@ -100,7 +100,9 @@ def foreign_problem(path: Path, start: bytes) -> Problem | None:
     if start.startswith(b"GGUF"):
         return _named(path, ".gguf")
     if start.startswith(_HDF5):
-        return _named(path, ".nc" if path.suffix in (".nc", ".nc4") else ".h5")
+        if path.suffix.lower() in (".nc", ".nc4", ".h5", ".hdf5", ".keras"):
+            return _named(path, path.suffix.lower())
+        return _problem(path, "is an HDF5 file, as Keras and ArviZ write", "read it with the library that wrote it")
     return named_foreign(path)
 
 

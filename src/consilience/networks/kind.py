@@ -67,19 +67,18 @@ MAX_ARRAYS_NAMED = 8
 
 def load_network(file: SafetensorsFile) -> Network:
     """Return the network in a file that states its symmetry."""
-    network = read_network(file)
-    if network.symmetry is None:
+    described = describe_network_file(file, file.label, file.label)
+    if described.symmetry is None:
         raise FileFormatError(
             file,
             "has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of "
             "known symmetry",
             "read it with safetensors, or write it with consilience.save and its symmetry=",
         )
-    described = describe_network_file(file, file.label, file.label)
     # One file does not say what all networks of a fusion share: NaN is refused here, an infinity where it is fused.
     constants = frozenset(key for key, values in described.arrays.items() if not has_nan(values))
     return Network(
-        described.arrays, network.symmetry, file.label, constants=constants, parametrised=described.parametrised
+        described.arrays, described.symmetry, file.label, constants=constants, parametrised=described.parametrised
     )
 
 
