@@ -51,6 +51,7 @@ def test_sites_send_and_the_server_fuses(room):
     assert "method kmeans" in done("inspect", "fused.safetensors") or (room / "fused.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_site_waits_for_the_fused_model(room):
     for site in "bc":
         done("send", site, "--to", "round", "--site", site)

@@ -49,7 +49,9 @@ def three_rates(n_sites=8, rows=3):
     return rng, data
 
 
-@pytest.mark.parametrize("statement", ["whole", "shared", "flat"])
+@pytest.mark.parametrize(
+    "statement", ["shared", *(pytest.param(name, marks=pytest.mark.slow) for name in ("whole", "flat"))]
+)
 def test_it_is_exact_for_every_statement_of_the_prior(statement):
     rng, data = three_rates()
     power = {"whole": 1.0, "shared": 1 / len(data), "flat": 0.0}[statement]

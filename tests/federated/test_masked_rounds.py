@@ -119,7 +119,7 @@ def test_a_round_that_has_ended_ends_again_with_the_same_bytes(tmp_path):
     assert made.output.read_bytes() == before
 
 
-@pytest.mark.parametrize("last", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("last", [0, 2, 3, *(pytest.param(last, marks=pytest.mark.slow) for last in (1, 4))])
 def test_a_site_that_leaves_is_named_and_the_others_are_summed(tmp_path, monkeypatch, last):
     made = Round(tmp_path)
     leave_after(monkeypatch, {"oslo": last})
@@ -185,7 +185,13 @@ def test_a_site_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch, step,
 SERVER_FILES = [f"server/1/{name}" for name in ("masked.json", "agreed-1", "agreed-2/lund", "agreed-3", "agreed-4")]
 
 
-@pytest.mark.parametrize("name", [*SERVER_FILES, "server/1/fused.safetensors", "server/1/round.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(SERVER_FILES[0], "server/1/fused.safetensors", "server/1/round.json"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SERVER_FILES[1:]),
+    ],
+)
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch, name, when):
     made, put, died = Round(tmp_path), LocalStorage.put, []

@@ -1,6 +1,7 @@
 """The table of golden fusions that every module of cases writes into."""
 
 from collections.abc import Callable
+from functools import update_wrapper
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -11,7 +12,7 @@ CASES: dict[str, Callable[[Any], dict[str, Any]]] = {}
 """A function of an empty folder for each case, by name; what it returns is recorded."""
 
 FIRST_CASES: list[str] = []
-"""The first case of every function."""
+"""The first case of every module."""
 
 
 def case(name):
@@ -20,8 +21,9 @@ def case(name):
     def add(function):
         if name in CASES:
             raise ValueError(f"two golden cases are called {name!r}")
+        if function.__module__ not in {other.__module__ for other in CASES.values()}:
+            FIRST_CASES.append(name)
         CASES[name] = function
-        FIRST_CASES.append(name)
         return function
 
     return add
@@ -31,10 +33,10 @@ def cases(pattern, parameters):
     """Add a function for each of several parameters, which it takes after the folder; ``{}`` is a parameter's name."""
 
     def add(function):
-        n_before = len(FIRST_CASES)
         for name, parameter in parameters.items():
-            case(pattern.format(name))(lambda folder, chosen=parameter: function(folder, chosen))
-        del FIRST_CASES[n_before + 1 :]
+            case(pattern.format(name))(
+                update_wrapper(lambda folder, chosen=parameter: function(folder, chosen), function)
+            )
         return function
 
     return add

@@ -514,7 +514,7 @@ def two_class_nets(final):
     return nets
 
 
-@pytest.mark.parametrize(("final", "middle"), [((), 0.0), ((nn.Sigmoid(),), 0.5)])
+@pytest.mark.parametrize(("final", "middle"), [((nn.Sigmoid(),), 0.5), pytest.param((), 0.0, marks=pytest.mark.slow)])
 def test_one_output_tells_two_classes_apart(final, middle, tmp_path):
     nets = two_class_nets(final)
     fusion = cs.fuse(nets)

@@ -149,6 +149,7 @@ def test_a_network_of_the_same_arrays_and_other_activations_is_another_architect
         assert isinstance(distilled.model[1], nn.Tanh)
 
 
+@pytest.mark.slow
 def test_narrower_networks_with_batch_normalisation_have_statistics_of_their_own():
     distilled = cs.fuse(normed(), method="distill", example=X[:2], target=make_normed(4), steps=600)
     assert accuracy(distilled.model) > 0.75

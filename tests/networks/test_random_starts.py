@@ -51,6 +51,7 @@ def test_every_layer_is_annealed_once_through_all_temperatures():
         models, "wb", symmetry=symmetry, target_widths=TWICE).details["groups"].values())  # fmt: skip
 
 
+@pytest.mark.slow
 def test_annealed_starts_end_lower_than_others():
     """By the sum over draws: exact plans from random rows match every model to noise."""
     objectives = {True: 0.0, False: 0.0}

@@ -45,7 +45,7 @@ def explained(model, x):
         return 1.0 - float((model(x) - target).square().mean() / target.var())
 
 
-@pytest.fixture(scope="module", params=["one start", "starts of their own"])
+@pytest.fixture(scope="module", params=["one start", pytest.param("starts of their own", marks=pytest.mark.slow)])
 def described(request):
     sites = {}
     for number, (name, centre) in enumerate(CENTRES.items()):

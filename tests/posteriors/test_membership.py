@@ -55,6 +55,7 @@ def attack_on_mixtures(seed):
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::consilience.errors.WithheldWarning")  # to withhold is what is tested
 def test_the_attack_finds_members_of_a_site_and_disclosure_control_and_fusion_take_that_away():
     own, fused, own_controlled, fused_controlled = np.mean([attack_on_mixtures(seed) for seed in SEEDS], axis=0)
@@ -101,6 +102,7 @@ def attack_on_networks(seed):
     return auc(gain(nets[0], parts[0]), gain(nets[0], fresh)), auc(gain(average, members), gain(average, fresh))
 
 
+@pytest.mark.slow
 def test_an_average_of_networks_tells_less_of_members_than_one_network_does():
     own, average = np.mean([attack_on_networks(seed) for seed in SEEDS], axis=0)
     assert own > 0.63, "the attack must be one, or the bounds below say nothing"

@@ -271,7 +271,7 @@ def drifting(rng):
     return mixture(rng, shift=0.3 * rng.normal(size=GROUPS.shape))
 
 
-@pytest.mark.parametrize(("count", "by_raw_coordinates"), [(3, 6), (4, 4)])
+@pytest.mark.parametrize(("count", "by_raw_coordinates"), [(3, 6), pytest.param(4, 4, marks=pytest.mark.slow)])
 def test_colluders_who_have_in_common_what_they_leave_alone_are_left_out(count, by_raw_coordinates):
     found = 0
     for seed in range(20):
@@ -282,6 +282,7 @@ def test_colluders_who_have_in_common_what_they_leave_alone_are_left_out(count, 
     assert found >= 2 * by_raw_coordinates - 2  # of 20, where raw coordinates alone find so many
 
 
+@pytest.mark.slow
 def test_standardized_judgement_leaves_out_hardly_any_honest_site(monkeypatch):
     def n_left_out():
         rngs = (np.random.default_rng([seed, 9]) for seed in range(40))
