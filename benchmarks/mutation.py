@@ -17,7 +17,7 @@ and the default tests of its room, tests/ROOM: first the files that name the mod
 name its package, then the others, until one fails or `BOUND` processor seconds are over, after which the mutant counts
 as survived. A test kills only if it passes without the fault and fails with it again, alone. The result is
 written after every mutant, and a call goes on where the last one ended; ``--tests`` judges the same mutants by the
-tests of another checkout of the repository, under a label of its own.
+tests of another checkout of the repository, under a label of its own, and asks first what killed them before.
 
 Neither mutmut nor cosmic-ray is used. They change annotations (``int | None``), which nothing evaluates, and texts of
 messages, and start Python and its libraries anew for each mutant, which takes as long as the tests do. Here
@@ -331,12 +331,18 @@ def tests_of(tree: Path, file: str) -> list[str]:
 
 
 def judge(
-    tree: Path, tests: Sequence[str], timeout: float, *, bound: float | None = None, options: Sequence[str] = ()
+    tree: Path,
+    tests: Sequence[str],
+    timeout: float,
+    *,
+    bound: float | None = None,
+    options: Sequence[str] = (),
+    only: str | None = None,
 ) -> tuple[str, float, str]:
     """Return "killed", "killed by time" or "survived", the seconds that it took, and the test that failed first.
 
     The tests run in a fork of this process, which has imported the libraries. With a bound, in processor seconds, they
-    end after it, and a single test may take `TEST_BOUND` of them.
+    end after it, and a single test may take `TEST_BOUND` of them. With `only` that test alone runs.
     """
     report = tree / "first-failure.txt"
     report.unlink(missing_ok=True)
@@ -344,7 +350,7 @@ def judge(
     child = os.fork()
     if child == 0:
         os.setsid()  # so that processes that tests start end with it
-        _run_tests(tree, [*options, *tests], report, bound)
+        _run_tests(tree, [*options, *tests], report, bound, only)
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         seconds = time.perf_counter() - started
@@ -394,7 +400,7 @@ class Bound:
                 session.exitstatus = 0
 
 
-def _run_tests(tree: Path, arguments: list[str], report: Path, bound: float | None) -> None:
+def _run_tests(tree: Path, arguments: list[str], report: Path, bound: float | None, only: str | None) -> None:
     """Run tests in this process, write down the first that fails, and end."""
     code = 1
     try:
@@ -418,10 +424,16 @@ def _run_tests(tree: Path, arguments: list[str], report: Path, bound: float | No
                 if report.failed:
                     destination.write_text(f"collecting {report.nodeid}")
 
+            @pytest.hookimpl(trylast=True)  # after markers have decided which tests are run
+            def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+                items[:] = [item for item in items if only in (None, item.nodeid)]
+
         destination = report
         options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--basetemp", str(tree / "temporary")]
         plugins = [FirstFailure(), *([] if bound is None else [Bound(bound, report)])]
         code = int(pytest.main([*options, *arguments], plugins=plugins))
+        if code == pytest.ExitCode.NO_TESTS_COLLECTED and only is None:
+            code = 0  # a source without doctests
         import consilience
 
         if not Path(consilience.__file__).is_relative_to(tree.resolve()):
@@ -558,7 +570,9 @@ def judge_over_all(size: int, seed: int, checkout: Path, label: str, result: Pat
             mutant = None if label in record else recorded(record)
             if mutant is None:
                 continue
-            how, first = judge_by_room(tree, mutant, passing, settings["unreliable"])
+            hints = [record[other]["killed_by"] for other in sample["settings"] if other in record]
+            first = next((test for test in hints if test and _kills(tree, mutant, test, passing)), None)
+            how, first = ("killed", first) if first else judge_by_room(tree, mutant, passing, settings["unreliable"])
             record[label] = {"how": how, "killed_by": first}
             _say(f"{how}: {mutant.file}:{mutant.line}: {mutant.change} [{first}]")
             sample["summary"] = {one: share_killed(sample["judged"], one) for one in sample["settings"]}
@@ -577,18 +591,25 @@ def judge_by_room(tree: Path, mutant: Mutant, passing: set[str], unreliable: lis
         before = os.times()
         how, _, first = judge_mutant(tree, mutant, tests, HANGING, bound=left, options=options)
         left -= sum(os.times()[2:4]) - sum(before[2:4])  # processor seconds of processes that have ended
-        test = first.removeprefix("collecting ")
-        file = test.partition("::")[0]
-        if how == "survived" or not (tree / file).is_file():
+        file = first.removeprefix("collecting ").partition("::")[0]
+        if how == "survived" or file not in tests or _kills(tree, mutant, first, passing):
             return how, first
-        only = ["--hypothesis-seed=0", *(["--collect-only"] if test != first else [])]
-        if test not in passing and judge(tree, [test], HANGING, bound=BOUND, options=only)[0] == "survived":
-            passing.add(test)
-        if test in passing and judge_mutant(tree, mutant, [test], HANGING, bound=BOUND, options=only)[0] != "survived":
-            return how, first
-        _say(f"judges nothing: {test}")
-        unreliable.append(test)
+        _say(f"judges nothing: {first}")
+        unreliable.append(first)
         tests = tests[tests.index(file) :]
+
+
+def _kills(tree: Path, mutant: Mutant, test: str, passing: set[str]) -> bool:
+    """Return whether a default test passes without the fault and fails with it, alone; `passing` keeps the former."""
+    is_collection = test.startswith("collecting ")
+    file = test.removeprefix("collecting ").partition("::")[0]
+    options = ["--hypothesis-seed=0", *(["--collect-only"] if is_collection else [])]
+    bounds: dict[str, Any] = {"bound": BOUND, "options": options, "only": None if is_collection else test}
+    if not (tree / file).exists():
+        return False
+    if test not in passing and judge(tree, [file], HANGING, **bounds)[0] == "survived":
+        passing.add(test)
+    return test in passing and judge_mutant(tree, mutant, [file], HANGING, **bounds)[0] != "survived"
 
 
 def share_killed(judged: list[dict[str, Any]], label: str) -> dict[str, Any]:

@@ -1,21 +1,12 @@
 """Charts of predictive probabilities: shapes stand where the scores say, in values of the axes."""
 
-import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from consilience.bayesian.report.charts import class_entropy_figure, reliability_figure
-
-# Coordinates in a drawing have one decimal.
-DECIMALS = 0.051
-
-
-def attributes(markup, tag, kind):
-    """Return the numbers of all elements of a kind, by attribute."""
-    found = re.findall(rf'<{tag} [^>]*class="{kind}[^"]*"[^>]*>', str(markup))
-    return [{name: float(value) for name, value in re.findall(r' (\w+)="(-?[\d.]+)"', one)} for one in found]
+from tests.drawing.shapes import DECIMALS, shapes
 
 
 def scores(points=(), entropies=(), outside=None):
@@ -29,12 +20,12 @@ def scores(points=(), entropies=(), outside=None):
 def test_reliability_curves_stand_on_the_diagonal_where_confidence_is_accuracy():
     points = [(0.0, 0.0), (0.25, 0.6), (0.5, 0.5), (0.9, 0.3), (1.0, 1.0)]
     figure = reliability_figure({"one": scores(points), "other": scores(points[1:2])})
-    (diagonal,) = attributes(figure, "line", "honest")
+    (diagonal,) = shapes(figure, "line", "honest")
     start, end = (np.array([diagonal[f"x{i}"], diagonal[f"y{i}"]]) for i in (1, 2))
     assert start[0] < end[0]
     assert start[1] > end[1]  # down the page
     expected = [start + np.array(point) * (end - start) for point in [*points, points[1]]]
-    found = [(dot["cx"], dot["cy"]) for dot in attributes(figure, "circle", "spot")]
+    found = [(dot["cx"], dot["cy"]) for dot in shapes(figure, "circle", "spot")]
     np.testing.assert_allclose(found, expected, atol=2 * DECIMALS)
 
 
@@ -44,8 +35,8 @@ def test_entropies_stand_above_and_below_the_mean_inside(outside):
     inside = scores(entropies=means)
     one = scores(entropies=means, outside=inside) if outside else inside
     figure = class_entropy_figure({"one": one, "other": one}, outside)
-    (zero,) = attributes(figure, "line", "honest")
-    dots, ranges = attributes(figure, "circle", "spot"), attributes(figure, "line", "range")
+    (zero,) = shapes(figure, "line", "honest")
+    dots, ranges = shapes(figure, "circle", "spot"), shapes(figure, "line", "range")
     assert len(dots) == len(ranges) == 2 * len(means)
     heights = np.array([zero["y1"] - dot["cy"] for dot in dots]).reshape(2, -1)
     scale = heights[0, 1] / (means[1] - 0.4)

@@ -7,10 +7,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
-from scipy.stats import multivariate_normal, t
+from scipy.stats import multivariate_normal, norm, t
 
 import consilience as cs
 from consilience.estimators.meta_analysis.between_sites import SiteEstimates, multivariate_reml, reml
+from consilience.estimators.meta_analysis.report import forest_plot
+from tests.drawing.shapes import DECIMALS, shapes
 
 pytestmark = pytest.mark.covering(1)
 
@@ -293,3 +295,29 @@ def test_bad_tables_are_refused_by_line(tmp_path, table, text):
 def test_unknown_options_are_refused(options):
     with pytest.raises(cs.OptionError, match=next(iter(options))):
         cs.meta_analysis(TRIALS, **options)
+
+
+def test_a_forest_plot_has_estimates_and_intervals_at_their_values():
+    analysis = cs.meta_analysis(TRIALS)
+    figure = forest_plot(analysis, 0)
+    boxes, strokes = shapes(figure, "rect", "box"), shapes(figure, "line", "range")
+    widths = np.array([box["width"] for box in boxes])
+    middles = np.array([(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes])
+    scale, zero = np.polyfit(EFFECTS, middles[:, 0], 1)
+    assert scale > 0
+    np.testing.assert_allclose(middles[:, 0], zero + scale * EFFECTS, atol=2 * DECIMALS)
+    margins = np.sqrt(VARIANCES) * norm.ppf(0.5 + analysis.level / 2)
+    ends = np.stack([EFFECTS - margins, EFFECTS + margins], axis=1)
+    ends = np.concatenate([ends, analysis.random.intervals, analysis.fixed.intervals])
+    np.testing.assert_allclose([(one["x1"], one["x2"]) for one in strokes], zero + scale * ends, atol=4 * DECIMALS)
+    heights = [one["y1"] for one in strokes]
+    assert heights == [one["y2"] for one in strokes]
+    np.testing.assert_allclose(middles[:, 1], heights[:-2], atol=2 * DECIMALS)
+    np.testing.assert_allclose(np.diff(heights), np.mean(np.diff(heights)), atol=2 * DECIMALS)
+    # The sides of squares grow with the root of the weight, and the largest has 14.
+    assert [box["height"] for box in boxes] == pytest.approx(widths, abs=2 * DECIMALS)
+    weights = analysis.weights[:, 0]
+    np.testing.assert_allclose(widths, 5 + 9 * np.sqrt(weights / weights.max()), atol=2 * DECIMALS)
+    (predicted,) = shapes(figure, "line", "chosen")
+    expected = zero + scale * analysis.prediction[0]
+    np.testing.assert_allclose((predicted["x1"], predicted["x2"]), expected, atol=4 * DECIMALS)

@@ -14,7 +14,7 @@ from sklearn.naive_bayes import GaussianNB
 import consilience as cs
 from consilience.errors import InputError, OptionError
 from consilience.federated import Masked, RoundError, SumNoise
-from consilience.federated.folder.masked_site import FolderMailbox
+from consilience.federated.folder.masked_site import FolderMailbox, file_folder, rows_folder
 from consilience.federated.folder.storage import LocalStorage
 from consilience.federated.masking.messages import STEPS
 from tests.federated import test_em
@@ -454,3 +454,10 @@ def test_nothing_that_a_site_publishes_tells_its_numbers(tmp_path):
         if path.is_file() and path.stat().st_size:
             data = path.read_bytes()
             assert not any(number in data for number in numbers)
+
+
+@pytest.mark.parametrize("folder", ["mine", Path("mine")])
+def test_the_folder_of_a_site_is_the_one_given_or_has_the_name_of_what_it_sends(folder):
+    assert file_folder(folder, "models/oslo.safetensors") == rows_folder(folder, "oslo") == Path("mine")
+    assert file_folder(None, "models/oslo.safetensors") == Path("models/oslo.safetensors.masked")
+    assert rows_folder(None, "oslo") == Path("oslo.masked")
