@@ -63,7 +63,7 @@ slow: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not alone"
 
 portable: $(DEV)
-	$(BIN)/python -m tests.portable
+	$(BIN)/python -m tests.portable -n $(WORKERS) --dist worksteal
 
 alone: $(DEV)
 	$(BIN)/python -m pytest -m alone tests/end_to_end

@@ -1,7 +1,8 @@
 """Run the tests that compare numbers under every kernel that this processor has: ``python -m tests.portable``.
 
 Last bits depend on kernels of linear algebra, on instruction sets and on threads. Each is varied alone, the others
-as the machine chooses them. A setting that the processor or the installation lacks is reported as not run.
+as the machine chooses them and in one thread. A setting that the processor or the installation lacks is reported as
+not run.
 """
 
 import argparse
@@ -39,7 +40,8 @@ class Setting:
 
     def environment(self):
         names = [setting.variable for setting in SETTINGS]
-        return {key: value for key, value in os.environ.items() if key not in names} | {self.variable: self.value}
+        others = {key: value for key, value in os.environ.items() if key not in names}
+        return others | {"OMP_NUM_THREADS": "1"} | {self.variable: self.value}
 
     def is_in_effect(self):
         """Return whether libraries obey the setting: a kernel that the processor cannot run is replaced or crashes."""

@@ -111,7 +111,7 @@ def test_where_classes_differ_batch_normalisation_learns_from_drawn_inputs():
     nets = [train(rows, 0, make_normed, steps=80) for rows in ROWS.values()]
     sites = [cs.describe(net, (X[rows], Y[rows])) for net, rows in zip(nets, ROWS.values(), strict=True)]
     distilled = cs.fuse(sites, method="distill")
-    assert distilled.details["distillation"]["steps"] > 200
+    assert distilled.details["distillation"]["steps"] > 60  # twice as many as without batch normalisation
     assert accuracy(distilled.model) > max(map(accuracy, nets)) + 0.2
     training = copy.deepcopy(distilled.model).train()
     with torch.no_grad():
@@ -283,7 +283,7 @@ def test_a_distillation_of_sites_that_are_alike_is_near_the_best_of_them_over_ei
     gains = []
     for seed in SEEDS:
         nets = alike(make_normed, seed)
-        distilled = cs.fuse(nets, method="distill", example=X[:2], rng=seed)
+        distilled = cs.fuse(nets, method="distill", example=X[:2], rng=seed, steps=400)
         gains.append(accuracy(distilled.model) - max(map(accuracy, nets.values())))
     assert lower_end(gains) > -0.02, gains
 

@@ -53,7 +53,7 @@ def folder(planted: tuple[list[cs.Posterior], np.ndarray], tmp_path_factory: pyt
     return place
 
 
-SLOW = ("kl", "kl, reverse", "kl, product")
+SLOW = ("kl", "kl, priced", "kl, reverse", "kl, product")
 
 
 @pytest.fixture(
