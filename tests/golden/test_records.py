@@ -33,7 +33,25 @@ def same(found, expected):
     return all(abs(one - other) <= GOLDEN_NOTHING + GOLDEN_ROUNDING * float(theirs[2]) for one, other in pairs)
 
 
-@pytest.mark.parametrize("name", CASES)
+def first_of_their_kind():
+    """Return the cases that cover a method, family or kind that none before them does."""
+    seen: set[str] = set()
+    names = set()
+    for name, recorded in CASES_RECORDED.items():
+        if not seen.issuperset(recorded["covers"]):
+            names.add(name)
+            seen.update(recorded["covers"])
+    return names
+
+
+FIRST_OF_THEIR_KIND = first_of_their_kind()
+EVERY_CASE = [
+    pytest.param(name, marks=() if name in FIRST_OF_THEIR_KIND else (pytest.mark.slow, pytest.mark.golden))
+    for name in CASES
+]
+
+
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_a_fusion_gives_what_was_recorded(name, tmp_path):
     found, expected = record.run(name, tmp_path), CASES_RECORDED[name]
     assert found["covers"] == expected["covers"]
