@@ -232,7 +232,7 @@ REFUSED = dict.fromkeys(NOT_GAUSSIAN, ("kl wasserstein",)) | {"point": ("kl prod
 """By family, what it cannot be fused by: a distance between Gaussians, and products of what has no width."""
 
 
-@cases("family: {}", FAMILIES)
+@cases("family: {}", FAMILIES, quick=5)
 def _of_a_family(folder, family):
     """Fuse files of a family by every averaging, each way round, and by every method that goes by its geometry."""
     own = sites(family, amount=0.01, attached=False)

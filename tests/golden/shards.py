@@ -44,7 +44,7 @@ FUSIONS = {
 }
 
 
-@cases("shards in safetensors: {}", FUSIONS)
+@cases("shards in safetensors: {}", FUSIONS, quick=3)
 def _packed(folder, options):
     packed = cs.pack(written(folder), folder / "packed", shard_bytes=2000)
     # Local runs as many threads as there are processors, and must give the same bytes with any number.

@@ -1,7 +1,6 @@
 """The table of golden fusions that every module of cases writes into."""
 
 from collections.abc import Callable
-from functools import update_wrapper
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -11,8 +10,8 @@ from tests.golden.canonical import FILE, file_digest
 CASES: dict[str, Callable[[Any], dict[str, Any]]] = {}
 """A function of an empty folder for each case, by name; what it returns is recorded."""
 
-FIRST_CASES: list[str] = []
-"""The first case of every module."""
+SLOW_CASES: set[str] = set()
+"""Names of cases that repeat what the first of their function show."""
 
 
 def case(name):
@@ -21,22 +20,23 @@ def case(name):
     def add(function):
         if name in CASES:
             raise ValueError(f"two golden cases are called {name!r}")
-        if function.__module__ not in {other.__module__ for other in CASES.values()}:
-            FIRST_CASES.append(name)
         CASES[name] = function
         return function
 
     return add
 
 
-def cases(pattern, parameters):
-    """Add a function for each of several parameters, which it takes after the folder; ``{}`` is a parameter's name."""
+def cases(pattern, parameters, quick=None):
+    """Add a function for each of several parameters, which it takes after the folder; ``{}`` is a parameter's name.
+
+    Those after the first `quick` are among the slow tests.
+    """
 
     def add(function):
-        for name, parameter in parameters.items():
-            case(pattern.format(name))(
-                update_wrapper(lambda folder, chosen=parameter: function(folder, chosen), function)
-            )
+        for place, (name, parameter) in enumerate(parameters.items()):
+            case(pattern.format(name))(lambda folder, chosen=parameter: function(folder, chosen))
+            if quick is not None and place >= quick:
+                SLOW_CASES.add(pattern.format(name))
         return function
 
     return add
