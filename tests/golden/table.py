@@ -1,7 +1,6 @@
 """The table of golden fusions that every module of cases writes into."""
 
 from collections.abc import Callable
-from functools import update_wrapper
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -11,9 +10,6 @@ from tests.golden.canonical import FILE, file_digest
 CASES: dict[str, Callable[[Any], dict[str, Any]]] = {}
 """A function of an empty folder for each case, by name; what it returns is recorded."""
 
-FIRST_CASES: list[str] = []
-"""The first case of every module."""
-
 
 def case(name):
     """Add a function to the table."""
@@ -21,8 +17,6 @@ def case(name):
     def add(function):
         if name in CASES:
             raise ValueError(f"two golden cases are called {name!r}")
-        if function.__module__ not in {other.__module__ for other in CASES.values()}:
-            FIRST_CASES.append(name)
         CASES[name] = function
         return function
 
@@ -34,9 +28,7 @@ def cases(pattern, parameters):
 
     def add(function):
         for name, parameter in parameters.items():
-            case(pattern.format(name))(
-                update_wrapper(lambda folder, chosen=parameter: function(folder, chosen), function)
-            )
+            case(pattern.format(name))(lambda folder, chosen=parameter: function(folder, chosen))
         return function
 
     return add
