@@ -373,7 +373,7 @@ FORGED = {
     "huge version": ({"format_version": 10**30}, "update consilience"),
     "version zero": ({"format_version": 0}, "not valid at format_version"),
     "version text": ({"format_version": "1"}, "not valid at format_version"),
-    "other format": ({"format": "consilience-plane"}, "not valid at format: Input should be 'consilience-network'"),
+    "other format": ({"format": "consilience-plane"}, "is a loss plane, expected a network"),
     "format list": ({"format": []}, "not valid at format"),
     "surplus": ({"surprise": 1}, "not valid at surprise"),
     "provenance": ({"provenance": []}, "not valid at provenance"),

@@ -11,7 +11,7 @@ WITHOUT_A_NETWORK = """
     __and__ __matmul__ __or__ __xor__ _adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d _assert_async
     _assert_scalar _assert_tensor_metadata _fused_rms_norm
     _log_softmax _native_batch_norm_legit_no_training _prelu_kernel _safe_softmax _softmax _to_copy _unsafe_view
-    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _weight_norm absolute
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d absolute
     adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool3d addmm adjoint alias all
     alpha_dropout amax amin any arctan2 argmax argmin argsort avg_pool1d avg_pool3d baddbmm bilinear bitwise_not
     broadcast_to cdist clip clone concat concatenate constant_pad_nd conv1d conv3d conv_transpose1d

@@ -103,7 +103,7 @@ def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:
     if file.header().text is None:
         return None
     stated_format = document.get("format") if isinstance(document, dict) else None
-    if stated_format in OUR_FORMATS and stated_format != NETWORK:
+    if isinstance(stated_format, str) and stated_format in OUR_FORMATS and stated_format != NETWORK:
         raise FileFormatError(file, *misplaced(stated_format, "a network or a checkpoint"))
     if stated_format == NETWORK:
         check_version(file.label, document, FORMAT_VERSION)

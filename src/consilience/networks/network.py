@@ -363,8 +363,9 @@ def is_finite(values: AnyArray) -> bool:
     if not is_averaged(values):
         return True
     working = real_pairs(working_precision(values))
-    if isfinite(float(working.sum())):  # one NaN or infinity would show in the sum, which is quick to compute
-        return True
+    with np.errstate(over="ignore", invalid="ignore"):  # finite numbers may have no finite sum
+        if isfinite(float(working.sum())):  # one NaN or infinity would show in the sum, which is quick to compute
+            return True
     xp = array_namespace(working)
     return bool(xp.all(xp.isfinite(working)))
 
