@@ -105,7 +105,7 @@ def common_names(
     ]
     if expected is not None:
         chosen = [
-            next((number for number, spelled in enumerate(each) if _fits(spelled, shapes, set(expected))), 0)
+            next((number for number, spelled in enumerate(each) if _fits(spelled, shapes, frozenset(expected))), 0)
             for each, shapes in zip(spellings, checkpoints, strict=True)
         ]
     else:
@@ -141,7 +141,7 @@ def _core(spelled: Mapping[str, str], shapes: Shapes) -> dict[str, tuple[int, ..
     return {name: shapes[own] for name, own in spelled.items() if not is_bookkeeping(own, shapes[own])}
 
 
-def _fits(spelled: Mapping[str, str], shapes: Shapes, expected: Collection[str]) -> bool:
+def _fits(spelled: Mapping[str, str], shapes: Shapes, expected: frozenset[str]) -> bool:
     """Return whether entries have expected names: their own, or those of the weights that are held in parts."""
     core = _core(spelled, shapes)
     return bool(core) and (core.keys() <= expected or plain_shapes(core).keys() <= expected)

@@ -32,7 +32,13 @@ from consilience.networks.parametrised_layers import Parametrised, parts_of_modu
 from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module, initialised, is_module, unwrapped
+from consilience.networks.torch_modules import (
+    arrays_of_module,
+    initialised,
+    is_module,
+    refuse_scripted_parts,
+    unwrapped,
+)
 from consilience.networks.weight_parts import plain_arrays
 from consilience.posteriors.adapters.table import has_adapter
 
@@ -207,6 +213,7 @@ def describe_object(
     if not is_module(model):
         return _of_state_dict(model, name, label, template)
     module = initialised(unwrapped(model), example)
+    refuse_scripted_parts(module, label)
     plain = plain_module(module)
     arrays, extra = arrays_of_module(plain, label), extra_state(plain.state_dict())
     parametrised = Parametrised.of_module(module)
