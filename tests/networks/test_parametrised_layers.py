@@ -367,6 +367,8 @@ def test_scripted_modules_with_parts_are_refused(kind: str, place: str) -> None:
     models = scripted if place == "models" else [net.state_dict() for net in nets]
     with pytest.raises(UnsupportedError, match=r"how 0\.weight, 2\.weight is computed.*that it was scripted from"):
         cs.fuse(models, "average", module=scripted[0] if place == "module" else None)
+    answers = cs.fuse(scripted, "ensemble").model(EXAMPLE)  # in which every module computes its own weights
+    assert torch.allclose(answers, cs.fuse(nets, "ensemble").model(EXAMPLE), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["weight_norm", "weight_norm hook", "pruned"])

@@ -205,6 +205,8 @@ def _gather(
         given = next((unwrapped(named.model) for named in networks if is_module(named.model)), None)
         explaining = None if given is None else initialised(given, first_input)
     described = describe_networks(networks, mapped=only_check, template=explaining, example=first_input)
+    for network in described if not method.keeps_models else ():  # an ensemble computes no weights
+        refuse_scripted_parts(network.module, network.label)
     plain = arguments.without_parametrised_layers(template)
     own, notes = None, list[str]()
     # Of an ensemble each may be of an architecture of its own; the union of classes reads every module by itself.

@@ -36,7 +36,6 @@ from consilience.networks.torch_modules import (
     arrays_of_module,
     initialised,
     is_module,
-    refuse_scripted_parts,
     unwrapped,
 )
 from consilience.networks.weight_parts import plain_arrays
@@ -213,7 +212,6 @@ def describe_object(
     if not is_module(model):
         return _of_state_dict(model, name, label, template)
     module = initialised(unwrapped(model), example)
-    refuse_scripted_parts(module, label)
     plain = plain_module(module)
     arrays, extra = arrays_of_module(plain, label), extra_state(plain.state_dict())
     parametrised = Parametrised.of_module(module)

@@ -250,7 +250,7 @@ def is_scripted(module: nn.Module) -> bool:
     )
 
 
-def refuse_scripted_parts(module: nn.Module, label: str) -> None:
+def refuse_scripted_parts(module: nn.Module | None, label: str) -> None:
     """Raise for a TorchScript module with parts of weights, of which its code does not say how they are combined.
 
     Raises
@@ -258,7 +258,7 @@ def refuse_scripted_parts(module: nn.Module, label: str) -> None:
     UnsupportedError
         Naming the weights.
     """
-    if not is_scripted(module):
+    if module is None or not is_scripted(module):
         return
     shapes = {name: tuple(values.shape) for name, values in module.state_dict().items()}
     found = dict.fromkeys([*(parts.name for parts in find_parts(shapes)), *unknown_parts(shapes)])
