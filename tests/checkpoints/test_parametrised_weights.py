@@ -99,9 +99,48 @@ def test_methods_of_a_base_see_changes_of_the_weight(method: str, tmp_path: Path
 def test_parts_of_a_copied_weight_come_from_one_model(tmp_path: Path) -> None:
     nets = [network("weight_norm", seed) for seed in (0, 1)]
     expected = plain_weights(nets[1])["0.weight"]
-    rule = {"pattern": "0.parametrizations.weight.original1", "method": "copy", "from": 1}
+    rule = {"pattern": "0.weight", "method": "copy", "from": 1}
     weights, _ = merged(nets, tmp_path, patterns=[rule])
     assert torch.equal(weights["0.weight"], expected)
+
+
+def test_a_pattern_of_one_part_of_a_weight_is_refused(tmp_path: Path) -> None:
+    nets = [network("weight_norm", seed) for seed in (0, 1)]
+    with pytest.raises(InputError, match=r"parts of 0\.weight .* are one weight; match its name, 0\.weight"):
+        merged(nets, tmp_path, patterns=[{"pattern": "*original0", "method": "copy"}])
+
+
+@pytest.mark.parametrize("name", ["0.parametrizations.weight.original1", "0.weight"])
+def test_information_of_a_weight_in_parts_is_refused(name: str, tmp_path: Path) -> None:
+    nets = [network("weight_norm", seed) for seed in (0, 1)]
+    save_file({name: torch.ones(4, 4, 3), "2.bias": torch.ones(2)}, tmp_path / "fisher.safetensors")
+    fishers = [tmp_path / "fisher.safetensors"] * 2
+    with pytest.raises(InputError, match=r"a merge cannot use information of 0\.weight, which is held in parts"):
+        merged(nets, tmp_path, method="fisher", fishers=fishers)
+
+
+@pytest.mark.parametrize("kind", ["weight_norm", "pruned"])
+def test_complex_parts_are_refused(kind: str, tmp_path: Path) -> None:
+    values = torch.ones(3, 2, dtype=torch.complex64)
+    state = {"l.weight_g": torch.ones(3, 1), "l.weight_v": values}
+    if kind == "pruned":
+        state = {"l.weight_orig": values, "l.weight_mask": torch.ones(3, 2)}
+    for name in "ab":
+        save_file(state, tmp_path / f"{name}.safetensors")
+    with pytest.raises(InputError, match=r"a\.safetensors: l\.weight is held in parts of .*C64.*; remove it first"):
+        cs.merge([tmp_path / "a.safetensors", tmp_path / "b.safetensors"], tmp_path / "merged.safetensors")
+
+
+def test_a_prefix_of_one_file_is_left_out_where_a_symmetry_names_the_weights(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 5)), nn.ReLU(), nn.Linear(5, 2)).eval()
+    save_file(net.state_dict(), tmp_path / "a.safetensors")
+    save_file({f"module.{key}": values for key, values in net.state_dict().items()}, tmp_path / "b.safetensors")
+    paths = [tmp_path / "b.safetensors", tmp_path / "a.safetensors"]
+    symmetry = cs.symmetry(net, torch.randn(2, 4))
+    result = cs.merge(paths, tmp_path / "merged.safetensors", symmetry=symmetry)
+    assert any("names without the prefix 'module.'" in note for note in result.notes)
+    net.load_state_dict(load_file(tmp_path / "merged.safetensors"), strict=True)
 
 
 def test_units_are_matched_by_the_weights(tmp_path: Path) -> None:

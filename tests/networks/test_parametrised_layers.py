@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import consilience as cs
-from consilience.errors import InputError
+from consilience.errors import InputError, UnsupportedError
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
 from consilience.networks.report.files import network_content_of_files
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -355,3 +355,54 @@ def test_fisher_information_is_of_weights_and_merges_parametrised_networks() -> 
     information = [cs.fisher(net, EXAMPLE, minimum=1) for net in nets]
     assert "0.weight" in information[0].residual
     assert distance(nets[0], cs.fuse(nets, "fisher", fishers=information).model) < ROUNDING
+
+
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm hook", "orthogonal"])
+@pytest.mark.parametrize("place", ["models", "module"])
+def test_scripted_modules_with_parts_are_refused(kind: str, place: str) -> None:
+    nets = [network(OF_MODULES[kind], seed) for seed in (0, 1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tracing
+        scripted = [torch.jit.trace(net, EXAMPLE, check_trace=False) for net in nets]
+    models = scripted if place == "models" else [net.state_dict() for net in nets]
+    with pytest.raises(UnsupportedError, match=r"how 0\.weight, 2\.weight is computed.*that it was scripted from"):
+        cs.fuse(models, "average", module=scripted[0] if place == "module" else None)
+    answers = cs.fuse(scripted, "ensemble").model(EXAMPLE)  # in which every module computes its own weights
+    assert torch.allclose(answers, cs.fuse(nets, "ensemble").model(EXAMPLE), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["weight_norm", "weight_norm hook", "pruned"])
+@pytest.mark.parametrize("place", ["in front", "in the middle"])
+def test_wrappers_in_names_change_nothing_in_any_order(kind: str, place: str) -> None:
+    nets = [network(BY_FORMULA[kind], seed) for seed in (0, 1)]
+    first, second = (net.state_dict() for net in nets)
+    wrapped = {
+        f"module.{key}" if place == "in front" else key.replace("0.", "0._orig_mod.", 1) if key[0] == "0" else key: part
+        for key, part in first.items()
+    }
+    expected = cs.fuse([first, second], "average").model
+    for models in ([wrapped, second], [second, wrapped]):
+        fused = cs.fuse(models, "average").model
+        assert set(fused) == set(expected)
+        assert all(torch.equal(fused[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_module_among_the_inputs_explains_the_parts_of_state_dicts(position: int) -> None:
+    nets = [network(parametrizations.orthogonal, seed) for seed in (0, 1)]
+    models: list[Any] = [net if number == position else net.state_dict() for number, net in enumerate(nets)]
+    assert distance(cs.fuse(nets, "average").model, cs.fuse(models, "average").model) < 1e-5
+
+
+def test_the_note_of_complex_masks_has_real_shares() -> None:
+    layer = {"w_orig": torch.ones(2, 2, dtype=torch.complex64), "w_mask": torch.eye(2, dtype=torch.complex64)}
+    parts = find_parts({key: tuple(values.shape) for key, values in layer.items()})[0]
+    split = parts.split(torch.ones(2, 2, dtype=torch.complex64), [layer])
+    assert split.note.endswith("1 of the entries are kept, of theirs 0.5")
+
+
+def test_a_fusion_is_saved_as_by_its_own_method(tmp_path: Path) -> None:
+    fusion = cs.fuse([network(parametrizations.weight_norm, seed) for seed in (0, 1)], "average")
+    cs.save(fusion, tmp_path / "a.safetensors")
+    fusion.save(tmp_path / "b.safetensors")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()

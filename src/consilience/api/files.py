@@ -49,8 +49,8 @@ def save(
     Parameters
     ----------
     model : object
-        A fitted model, a Posterior, a torch module, a Network, a BayesianNetwork, a Description, what
-        ``consilience.fisher`` gave, or an ensemble of networks, ``fuse(models, "ensemble").model``.
+        A fitted model, a Posterior, a torch module, a Network, a fusion of networks, a BayesianNetwork, a Description,
+        what ``consilience.fisher`` gave, or an ensemble of networks, ``fuse(models, "ensemble").model``.
     path : str or Path
         Where to; usually ``*.safetensors``. The file appears whole or not at all. Of an ensemble, a new folder: a file
         for every member, and ``ensemble.json``.

@@ -17,7 +17,7 @@ from consilience.errors import Problem
 from consilience.files.arrays import DTYPES
 from consilience.files.tensor_names import unfit_tensors
 from consilience.networks.state_entries import is_extra_state
-from consilience.networks.weight_parts import REMOVAL, find_parts, unknown_parts
+from consilience.networks.weight_parts import REMOVAL, WeightParts, find_parts, unknown_parts
 
 _MAX_LISTED = 5
 """Tensors that a line names; more are counted. Chosen by hand."""
@@ -94,6 +94,12 @@ class MergeInputs:
         return problems
 
 
+def parts_in(checkpoint: Checkpoint) -> list[WeightParts]:
+    """Return the weights that a checkpoint holds in parts of floating-point numbers, by names and shapes."""
+    tensors = {name: stored for name, (_, stored) in checkpoint.tensors.items() if stored.dtype in FLOAT_TYPES}
+    return find_parts({name: stored.shape for name, stored in tensors.items()})
+
+
 def _packed_weights(checkpoint: Checkpoint) -> Iterator[Problem]:
     """Yield that a checkpoint's tensors are packed by quantisation, or an optimiser's."""
     dtypes = {name: DTYPES.get(stored.dtype, stored.dtype) for name, (_, stored) in checkpoint.tensors.items()}
@@ -120,10 +126,17 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
             )
         )
     shapes = {name: stored.shape for name, (_, stored) in checkpoint.tensors.items()}
-    weights = find_parts(shapes)
-    rest = {name: shape for name, shape in shapes.items() if not any(name in parts.names for parts in weights)}
+    weights = parts_in(checkpoint)
+    merged = {name for parts in weights for name in parts.names}
+    rest = {name: shape for name, shape in shapes.items() if name not in merged}
+    other_types = find_parts(rest)
+    for parts in other_types:
+        types = ", ".join(dict.fromkeys(checkpoint.tensors[name][1].dtype for name in parts.names))
+        text = f"{parts.name} is held in parts of {types} ({', '.join(parts.names)}), which are merged of floats only"
+        yield Problem(checkpoint.name, text, REMOVAL, "E-TYPE")
+    seen = {parts.name for parts in other_types}
     nested = find_parts(rest | {parts.name: shapes[parts.main] for parts in weights})
-    for name in [*unknown_parts(rest), *(parts.name for parts in nested)]:
+    for name in [*unknown_parts(rest), *(parts.name for parts in nested if parts.name not in seen)]:
         yield Problem(
             checkpoint.name,
             f"{name} is parametrised in a way that its tensors do not say",
@@ -186,7 +199,8 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
 
 def _fisher_mismatches(model: Checkpoint, fisher: Checkpoint) -> Iterator[Problem]:
     """Yield why a Fisher diagonal is not that of a model."""
-    if unknown := [name for name in fisher.tensors if name not in model.tensors]:
+    weights = {parts.name for parts in parts_in(model)}  # whose information is refused where a method would need it
+    if unknown := [name for name in fisher.tensors if name not in model.tensors and name not in weights]:
         yield Problem(
             fisher.name, f"{_listed(unknown)}: not in {model.name}", "give the information of this model", "E-MISMATCH"
         )

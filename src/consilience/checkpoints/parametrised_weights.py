@@ -21,7 +21,7 @@ from consilience.checkpoints.plan import MergedPart, TensorTask, Treatment
 from consilience.checkpoints.stream import Stream
 from consilience.checkpoints.tensor_reader import ArrayTensorReader, ByteArray
 from consilience.checks import Array
-from consilience.networks.weight_parts import WeightParts, find_parts
+from consilience.networks.weight_parts import WeightParts
 
 ReadTensor = Callable[[Checkpoint, str], Array]
 """Gives a tensor of a checkpoint by its name, in float64."""
@@ -30,24 +30,14 @@ MoveUnits = Callable[[Array, str, int], Array]
 _DOUBLE = "F64"
 
 
-def parts_in(checkpoint: Checkpoint) -> list[WeightParts]:
-    """Return the weights that a checkpoint holds in parts of floating-point numbers, by names and shapes."""
-    tensors = {name: stored for name, (_, stored) in checkpoint.tensors.items() if stored.dtype in FLOAT_TYPES}
-    return find_parts({name: stored.shape for name, stored in tensors.items()})
-
-
-def treat_weights(
-    treatments: Mapping[str, Treatment], weights: list[WeightParts]
-) -> tuple[dict[str, Treatment], dict[str, MergedPart]]:
-    """Return the treatments of all tensors, the same for all parts of a weight, and the parts that are merged."""
-    treated = dict(treatments)
-    merged: dict[str, MergedPart] = {}
-    for weight in weights:
-        treatment = treatments[weight.main]
-        treated |= dict.fromkeys(weight.names, treatment)
-        if treatment.method is not None:
-            merged |= dict.fromkeys(weight.names, MergedPart(weight, treatment))
-    return treated, merged
+def merged_parts(treatments: Mapping[str, Treatment], weights: list[WeightParts]) -> dict[str, MergedPart]:
+    """Return the parts of weights that are merged and not copied; the treatments of a weight's parts are the same."""
+    return {
+        name: MergedPart(weight, treatments[weight.main])
+        for weight in weights
+        if treatments[weight.main].method is not None
+        for name in weight.names
+    }
 
 
 @dataclass(eq=False)

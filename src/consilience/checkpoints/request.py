@@ -14,11 +14,11 @@ from consilience.checkpoints.common_names import with_common_names
 from consilience.checkpoints.configurations import compare_configurations, compare_tokenizers
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import open_checkpoint
-from consilience.checkpoints.inputs import MergeInputs
+from consilience.checkpoints.inputs import MergeInputs, parts_in
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.numbers import FLOAT_TYPES
-from consilience.checkpoints.parametrised_weights import parts_in, treat_weights
+from consilience.checkpoints.parametrised_weights import merged_parts
 from consilience.checkpoints.plan import MergePlan, Treatment, assign_shards, plan_tasks
 from consilience.checkpoints.recipe import TensorRule
 from consilience.checkpoints.tensor_rules import treatments_by_tensor
@@ -26,7 +26,7 @@ from consilience.errors import InputError, Problem
 from consilience.networks.entry_names import is_bookkeeping, is_counter
 from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.weight_parts import WeightParts, plain_shapes
+from consilience.networks.weight_parts import REMOVAL, WeightParts, plain_shapes
 
 SINGLE_FILE_SUFFIX = ".safetensors"
 """Suffix of an output that is a single file instead of a folder."""
@@ -178,7 +178,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     problems += differences
     names = list(inputs.models[0].tensors)
     treatments, unused_rules = treatments_by_tensor(
-        names, len(models), request.method, request.options, request.weights, request.rules
+        names, len(models), request.method, request.options, request.weights, request.rules, parts_in(inputs.models[0])
     )
     problems += unused_rules + _unmet_needs(request, inputs, treatments)
     if problems:
@@ -226,6 +226,12 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
         problems.append(
             Problem("", "method 'fisher' needs fishers=, a file of Fisher diagonals for each model", code="E-NEEDED")
         )
+    for weight in parts_in(inputs.models[0]):
+        method = treatments[weight.main].method
+        names = {weight.name, *(weight.names if method is not None and method.needs_information else ())}
+        if any(names & set(one.tensors) for one in inputs.fishers):
+            text = f"a merge cannot use information of {weight.name}, which is held in parts"
+            problems.append(Problem("fishers", text, f"{REMOVAL}, or fuse the modules: consilience.fuse", "E-TYPE"))
     if inputs.fishers and not informed:
         problems.append(
             Problem("fishers", f"no method here looks at them (method {request.method.name!r})", "leave them out")
@@ -275,7 +281,7 @@ def _make_plan(
 ) -> MergePlan:
     """Return the plan, with notes on what is copied, averaged for want of information, or unproved."""
     weights = parts_in(inputs.models[0])
-    treatments, parts = treat_weights(treatments, weights)
+    parts = merged_parts(treatments, weights)
     tasks = plan_tasks(inputs, treatments, request.dtype, parts)
     single = output.name if output.suffix == SINGLE_FILE_SUFFIX else None
     shards = assign_shards(tasks, request.shard_bytes, single)

@@ -13,6 +13,7 @@ from consilience.checkpoints.plan import Treatment
 from consilience.checkpoints.recipe import TensorRule
 from consilience.checks import as_weights
 from consilience.errors import OptionError, Problem
+from consilience.networks.weight_parts import WeightParts
 
 
 def treatments_by_tensor(
@@ -22,8 +23,9 @@ def treatments_by_tensor(
     options: Mapping[str, Any],
     weights: Any,
     rules: Sequence[TensorRule],
+    weights_in_parts: Sequence[WeightParts] = (),
 ) -> tuple[dict[str, Treatment], list[Problem]]:
-    """Return how every tensor is merged, and a line for each rule that applies to no tensor.
+    """Return how every tensor is merged, and a line for each rule that applies to no tensor or not to a whole weight.
 
     Parameters
     ----------
@@ -39,6 +41,8 @@ def treatments_by_tensor(
         Weights where a rule gives none. None for equal weights.
     rules : sequence of TensorRule
         The rules, in order of precedence.
+    weights_in_parts : sequence of WeightParts, optional
+        Weights that are held in parts; a pattern that matches their names applies to all parts. Default: none.
 
     Raises
     ------
@@ -50,8 +54,10 @@ def treatments_by_tensor(
     treatments = {}
     n_matched = [0] * len(rules)  # tensors whose names match
     n_applied = [0] * len(rules)  # of these, the ones that no earlier rule matches
+    weight_of = {name: weight.name for weight in weights_in_parts for name in weight.names}
     for name in names:
-        matches = [number for number, rule in enumerate(rules) if fnmatchcase(name, rule.pattern)]
+        called = {name, weight_of.get(name, name)}
+        matches = [number for number, rule in enumerate(rules) if any(fnmatchcase(one, rule.pattern) for one in called)]
         for number in matches:
             n_matched[number] += 1
         if matches:
@@ -65,6 +71,15 @@ def treatments_by_tensor(
         )
         for rule, applied, matched in zip(rules, n_applied, n_matched, strict=True)
         if not applied
+    ]
+    problems += [
+        Problem(
+            "patterns",
+            f"the parts of {weight.name} ({', '.join(weight.names)}) would be merged differently, and are one weight",
+            f"match its name, {weight.name}",
+        )
+        for weight in weights_in_parts
+        if any(treatments[name] != treatments[weight.main] for name in weight.names)
     ]
     return treatments, problems
 

@@ -70,8 +70,7 @@ def under_common_names(
             arrays = {key: network.arrays[name] for key, name in own_names.items()}
             parametrised = network.parametrised
             if parametrised is not None:
-                key, name = next(iter(own_names.items()))
-                parametrised = parametrised.without_prefix(name.removesuffix(key))
+                parametrised = parametrised.renamed({name: key for key, name in own_names.items()})
             renamed[number] = replace(network, arrays=arrays, parametrised=parametrised)
         elif left_out:
             text = f"its names have {left_out}, which those of the others lack"

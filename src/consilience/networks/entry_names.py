@@ -14,6 +14,7 @@ from typing import Any
 
 from consilience.errors import Problem
 from consilience.networks.state_entries import EXTRA_STATE
+from consilience.networks.weight_parts import plain_shapes
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shape of every entry of a checkpoint, by name."""
@@ -99,12 +100,13 @@ def common_names(
     """
     spellings = [list(_spellings(shapes)) for shapes in checkpoints]
     cores = [
-        [frozenset(name for name, own in spelled.items() if not is_bookkeeping(own, shapes[own])) for spelled in each]
+        [frozenset(_core(spelled, shapes)) for spelled in each]
         for shapes, each in zip(checkpoints, spellings, strict=True)
     ]
     if expected is not None:
         chosen = [
-            next((number for number, core in enumerate(each) if core and core <= set(expected)), 0) for each in cores
+            next((number for number, spelled in enumerate(each) if _fits(spelled, shapes, frozenset(expected))), 0)
+            for each, shapes in zip(spellings, checkpoints, strict=True)
         ]
     else:
         agreed = frozenset.intersection(*map(frozenset, cores))
@@ -132,6 +134,17 @@ def renamed_like(entries: Mapping[str, Any], expected: Collection[str], label: s
     shapes = {key: tuple(values.shape) for key, values in entries.items()}
     (own_names,) = common_names([shapes], [label], expected).own_names
     return {key: entries[own] for key, own in own_names.items()}
+
+
+def _core(spelled: Mapping[str, str], shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the entries that are no bookkeeping by name; `spelled` has the own names in `shapes`."""
+    return {name: shapes[own] for name, own in spelled.items() if not is_bookkeeping(own, shapes[own])}
+
+
+def _fits(spelled: Mapping[str, str], shapes: Shapes, expected: frozenset[str]) -> bool:
+    """Return whether entries have expected names: their own, or those of the weights that are held in parts."""
+    core = _core(spelled, shapes)
+    return bool(core) and (core.keys() <= expected or plain_shapes(core).keys() <= expected)
 
 
 def _spellings(shapes: Shapes) -> Iterator[dict[str, str]]:

@@ -56,7 +56,7 @@ from consilience.networks.network import Network
 from consilience.networks.parametrised_layers import Parametrised
 from consilience.networks.repair_fusion import refit_fusion
 from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
-from consilience.networks.torch_modules import initialised, is_module, make_template
+from consilience.networks.torch_modules import initialised, is_module, make_template, refuse_scripted_parts, unwrapped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -199,7 +199,14 @@ def _gather(
     template = make_template(arguments.module)
     if template is not None:
         template = initialised(template, first_input)
-    described = describe_networks(networks, mapped=only_check, template=template, example=first_input)
+        refuse_scripted_parts(template, "module")
+    explaining = template
+    if template is None and not method.keeps_models:  # which may be of several architectures
+        given = next((unwrapped(named.model) for named in networks if is_module(named.model)), None)
+        explaining = None if given is None else initialised(given, first_input)
+    described = describe_networks(networks, mapped=only_check, template=explaining, example=first_input)
+    for network in described if not method.keeps_models else ():  # an ensemble computes no weights
+        refuse_scripted_parts(network.module, network.label)
     plain = arguments.without_parametrised_layers(template)
     own, notes = None, list[str]()
     # Of an ensemble each may be of an architecture of its own; the union of classes reads every module by itself.

@@ -32,7 +32,12 @@ from consilience.networks.parametrised_layers import Parametrised, parts_of_modu
 from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
 from consilience.networks.symmetry.axes import Layout, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module, initialised, is_module, unwrapped
+from consilience.networks.torch_modules import (
+    arrays_of_module,
+    initialised,
+    is_module,
+    unwrapped,
+)
 from consilience.networks.weight_parts import plain_arrays
 from consilience.posteriors.adapters.table import has_adapter
 

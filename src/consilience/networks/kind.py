@@ -195,6 +195,12 @@ class Networks(Kind):
             refuse_statements(model, stated)
             write_fisher(path, model) if isinstance(model, FisherInformation) else write_description(path, model)
             return
+        if isinstance(model, NetworkFusion):
+            refuse_statements(model, stated)
+            if symmetry is not None:
+                raise OptionError("symmetry", "a fusion has its own; leave it out")
+            model.save(path)
+            return
         if is_ensemble(model):
             refuse_statements(model, stated)
             if symmetry is not None:

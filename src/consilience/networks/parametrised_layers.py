@@ -10,7 +10,7 @@ weight, or for the nearest one that it can stand for. torch is imported only whe
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -230,13 +230,18 @@ class Parametrised:
         state = {name: values for name, values in module.state_dict().items() if not is_extra_state(name)}
         return cls(tuple(parts), state, module) if parts else None
 
-    def without_prefix(self, prefix: str) -> Parametrised:
-        """Return the same layers, by names without a prefix that a state dict or file puts before all of them."""
+    def renamed(self, names: Mapping[str, str]) -> Parametrised:
+        """Return the same layers by other names: `names` has those of the arrays of the plain network by the own ones.
+
+        Parts are in the layers of their weights, whose paths change as in the names of the weights.
+        """
+        paths = {own.rpartition(".")[0]: name.rpartition(".")[0] for own, name in names.items()}
         parts: list[Any] = list(self.parts)  # all are dataclasses, as their protocol cannot say
         parts = [
-            replace(one, name=one.name.removeprefix(prefix), names=_without_prefix(one.names, prefix)) for one in parts
+            replace(one, name=_moved(one.name, paths), names=tuple(_moved(name, paths) for name in one.names))
+            for one in parts
         ]
-        arrays = dict(zip(_without_prefix(self.arrays, prefix), self.arrays.values(), strict=True))
+        arrays = {_moved(name, paths): values for name, values in self.arrays.items()}
         return replace(self, parts=tuple(parts), arrays=arrays)
 
     def beside(self, networks: Sequence[Parametrised | None]) -> Parametrised:
@@ -282,8 +287,15 @@ class Parametrised:
         return module
 
 
-def _without_prefix(names: Iterable[str], prefix: str) -> tuple[str, ...]:
-    return tuple(name.removeprefix(prefix) for name in names)
+def _moved(name: str, paths: Mapping[str, str]) -> str:
+    """Return a name with the new path of the innermost layer that is in `paths`, new ones by the own ones."""
+    path = name
+    while path and (path := path.rpartition(".")[0]) not in paths:
+        pass
+    if path not in paths:
+        return name
+    rest = name.removeprefix(f"{path}.") if path else name
+    return f"{paths[path]}.{rest}" if paths[path] else rest
 
 
 def set_hooked_weights(module: nn.Module) -> None:

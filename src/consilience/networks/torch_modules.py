@@ -18,7 +18,7 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.parametrised_layers import Parametrised, copy_of_module, parts_of_module, set_hooked_weights
 from consilience.networks.state_entries import dense_arrays, is_extra_state, is_uninitialised
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.weight_parts import with_weights
+from consilience.networks.weight_parts import find_parts, unknown_parts, with_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -248,6 +248,23 @@ def is_scripted(module: nn.Module) -> bool:
     return any(
         (base.__module__, base.__name__) == ("torch.jit._script", "ScriptModule") for base in type(module).__mro__
     )
+
+
+def refuse_scripted_parts(module: nn.Module | None, label: str) -> None:
+    """Raise for a TorchScript module with parts of weights, of which its code does not say how they are combined.
+
+    Raises
+    ------
+    UnsupportedError
+        Naming the weights.
+    """
+    if module is None or not is_scripted(module):
+        return
+    shapes = {name: tuple(values.shape) for name, values in module.state_dict().items()}
+    found = dict.fromkeys([*(parts.name for parts in find_parts(shapes)), *unknown_parts(shapes)])
+    if found:
+        text = f"a TorchScript module does not say how {', '.join(found)} is computed from its parts"
+        raise UnsupportedError(label, text, "give the module that it was scripted from")
 
 
 def _scripted_with(template: nn.Module, state: Mapping[str, Any]) -> nn.Module:

@@ -132,7 +132,7 @@ class WeightParts:
             if mask.shape == weight.shape and not np.any(weight[mask == 0.0]):
                 return [weight, mask], ""
         own = (weight != 0.0).astype(np.float64)
-        shares = ", ".join(f"{mask.mean():.3g}" for _, mask in likes)
+        shares = ", ".join(f"{mask.real.mean():.3g}" for _, mask in likes)
         return [
             weight,
             own,

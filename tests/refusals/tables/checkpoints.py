@@ -49,6 +49,12 @@ def folder_with(name, content, shards=2):
     return [folder]
 
 
+def in_parts(dtype=torch.float32, **options):
+    """Merge two checkpoints whose weight is held in the parts of weight normalisation."""
+    parts = {"l.weight_g": torch.ones(3, 1), "l.weight_v": torch.ones(3, 2, dtype=dtype)}
+    return merged(models=[filed(parts, f"parts-{number}.safetensors") for number in (0, 1)], **options)
+
+
 def lone(name, content):
     """Return a folder with one file."""
     Path("a").mkdir()
@@ -255,6 +261,11 @@ MERGED = {
     "merge, orthogonal layers": lambda at: cs.merge(
         [filed(orthogonal(seed), f"orthogonal-{seed}.safetensors") for seed in (0, 1)], "out"
     ),
+    **each("merge, weights in parts: ", {
+        "complex": {"dtype": torch.complex64},
+        "patterns of one part": {"patterns": [{"pattern": "*_g", "method": "copy"}]},
+        "information": {"method": "fisher", "fishers": ["parts-0.safetensors", "parts-1.safetensors"]},
+    }, lambda asked: in_parts(**asked)),
     "merge, one path": lambda at: cs.merge(str(at), "out"),
     "merge, an array": lambda at: cs.merge([np.zeros(3)], "out"),
     "merge, a network": lambda at: cs.merge([mlp(), mlp(1)], "out"),

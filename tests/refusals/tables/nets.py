@@ -124,6 +124,15 @@ def orthogonal(seed=0):
     return {key: values.contiguous() for key, values in net.state_dict().items()}
 
 
+def scripted(seed=0):
+    """Return a TorchScript module whose first layer computes its weight from parts."""
+    net = mlp(seed)
+    nn.utils.parametrizations.weight_norm(net[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tracing is deprecated
+        return torch.jit.trace(net, torch.zeros(2, 6))
+
+
 def checkpoints(**arrays):
     """Write two plain checkpoints, the second with other arrays, and return their paths."""
     return [filed(mlp(0).state_dict(), "one.safetensors"), filed(changed(1, **arrays), "two.safetensors")]

@@ -33,6 +33,7 @@ from tests.refusals.tables.nets import (
     orthogonal,
     recurrent,
     recurrent_symmetry,
+    scripted,
     symmetry,
     with_nan,
 )
@@ -77,6 +78,7 @@ MODELS = by_fuse_and_check({
     "a network's file twice": lambda: ([network_files()[0], "one.safetensors"], {}),
     "a copy of a network's file": lambda: (twins(), {}),
     "state dicts with orthogonal layers": lambda: ([orthogonal(), orthogonal(1)], {"method": "average"}),
+    "scripted modules with parts of weights": lambda: ([scripted(), scripted(1)], {"method": "average"}),
     "plain checkpoints without a hint": lambda: (checkpoints(), {}),
     "plain checkpoints, a reference alone": lambda: (checkpoints(), {"reference": 0, "method": "consensus"}),
     "a network's file that is not there": lambda: ([*network_files(), "nobody.safetensors"], {}),
