@@ -7,6 +7,7 @@ import torch
 import consilience as cs
 from consilience.checkpoints.recipe import read_merge_recipe
 from tests.checkpoints.some_checkpoints import read, write
+from tests.cli.running import command
 
 LAYERS = 3
 SHAPES = {"model.embed_tokens.weight": (10, 4)}
@@ -22,14 +23,16 @@ def state(seed):
 
 
 @pytest.fixture
-def places(folder):
+def places(tmp_path, monkeypatch):
+    """The current folder, with three checkpoints."""
+    monkeypatch.chdir(tmp_path)
     for seed, name in enumerate(("base", "one", "two")):
-        write(folder / name, state(seed))
-    return folder
+        write(tmp_path / name, state(seed))
+    return tmp_path
 
 
 @pytest.fixture
-def run(places, command):
+def run(places):
     def merge(text, *more):
         (places / "recipe.yaml").write_text(text)
         done = command("merge", "--recipe", "recipe.yaml", "-o", "out", *more)
