@@ -553,7 +553,7 @@ def judge_over_all(size: int, seed: int, checkout: Path, label: str, result: Pat
         ]
         drawn_mutants = random.Random(f"{seed} all").sample(everything, size)  # noqa: S311
         sample |= {"changes": len(everything), "judged": [asdict(mutant) for mutant in drawn_mutants]}
-    settings = {
+    settings: dict[str, Any] = {
         "bound": BOUND,
         "test_bound": TEST_BOUND,
         "python": sys.version.split()[0],

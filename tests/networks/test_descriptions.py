@@ -1,5 +1,6 @@
 """Laws of what a site says of its network: exact moments in any order, nothing of few, and what is written is read."""
 
+import json
 import os
 from dataclasses import replace
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -15,7 +18,7 @@ import consilience as cs
 from consilience.errors import InputError, OptionError
 from consilience.networks.descriptions import measure, token_statistics
 from consilience.networks.descriptions.description import Moments
-from consilience.networks.descriptions.files import description_path, write_description
+from consilience.networks.descriptions.files import description_path, read_description, write_description
 from consilience.networks.descriptions.moments import MomentAccumulator, pooled_moments
 from consilience.networks.descriptions.ranges import RangeAccumulator
 from consilience.networks.descriptions.token_statistics import TokenAccumulator
@@ -366,6 +369,25 @@ def test_tokens_are_counted_by_class():
         lengths = np.bincount((of_class > 0).sum(axis=1), minlength=13)
         assert np.array_equal(tokens.lengths, np.where(lengths >= 5, lengths, 0))
         assert len(tokens.bigrams) == 0
+
+
+def test_tokens_by_class_come_back_from_a_file_whose_statements_of_them_are_whole(tmp_path):
+    described, path = describe_network(Reader(), classes_of_texts((200, 180))), tmp_path / "a.safetensors"
+    write_description(path, described)
+    found = read_description(path).class_tokens
+    assert found.keys() == described.class_tokens.keys()
+    for label, tokens in described.class_tokens.items():
+        for name in ("unigrams", "bigrams", "lengths", "padding", "n_rare"):
+            np.testing.assert_array_equal(getattr(found[label], name), getattr(tokens, name))
+    with safe_open(path, "numpy") as file:
+        header = json.loads(file.metadata()["consilience"])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(arrays, path, {"consilience": json.dumps(header | {"class_rare_tokens": None})})
+    with pytest.raises(cs.FileFormatError, match="counts of tokens are not those of 2 classes"):
+        read_description(path)
+    arrays = {name: values for name, values in arrays.items() if not name.startswith("class_tokens/")}
+    save_file(arrays, path, {"consilience": json.dumps(header | {"class_token_numbers": None})})
+    assert read_description(path).class_tokens == {}
 
 
 @pytest.mark.parametrize("counts", [(200, 180), (200, 60), (200, 150, 30), (200, 150, 30, 25)])
