@@ -218,6 +218,7 @@ def columns(layer, inputs):
 
 @every_convolution
 def test_every_convolution_is_the_dense_least_squares_fit(name):
+    torch.manual_seed(11)  # designs of condition 170 at most: the least ridge moves weights by its square
     nets = [before_convolution(CONVOLUTIONS[name]()) for _ in range(2)]
     shape = [6, 5, 4][: len(nets[0][2].kernel_size)]
     inputs = torch.randn(50, 2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
