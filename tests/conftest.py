@@ -21,7 +21,6 @@ def pytest_collection(session):
     finally:
         gc.enable()
         gc.freeze()  # what was collected stays to the end, so that no later pass looks at it again
-        gc.set_threshold(100_000)  # tests of networks ran the collector of young objects all the time, for nothing
 
 
 @pytest.fixture(autouse=True)
