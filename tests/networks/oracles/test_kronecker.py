@@ -18,6 +18,8 @@ from tests.tolerances import SINGLE_PRECISION
 
 # Conjugate gradients are asked for a residual of 1e-13; what they solve has conditions below 1e4.
 SOLVED = 1e-9
+INDEFINITE = 1e-8
+"""Differences where a factor of class probabilities, singular by nature, is indefinite by the rounding of some kernels."""
 
 
 def drawn(module, seed=0):
@@ -243,8 +245,8 @@ def test_a_merge_of_networks_is_the_dense_solution_of_every_layer():
         expected = dense_solution(problem, np.einsum("j,jgod->god", weights, problem.means), 0.1)
         merged = fused.get_submodule(path)
         np.testing.assert_allclose(
-            merged.weight.detach().numpy().ravel(), expected[:, :, :-1].ravel(), atol=SOLVED, rtol=SOLVED
+            merged.weight.detach().numpy().ravel(), expected[:, :, :-1].ravel(), atol=INDEFINITE, rtol=INDEFINITE
         )
         np.testing.assert_allclose(
-            merged.bias.detach().numpy().ravel(), expected[:, :, -1].ravel(), atol=SOLVED, rtol=SOLVED
+            merged.bias.detach().numpy().ravel(), expected[:, :, -1].ravel(), atol=INDEFINITE, rtol=INDEFINITE
         )
