@@ -19,7 +19,7 @@ from tests.tolerances import SINGLE_PRECISION
 # Conjugate gradients are asked for a residual of 1e-13; what they solve has conditions below 1e4.
 SOLVED = 1e-9
 INDEFINITE = 1e-8
-"""Differences where a factor of class probabilities, which is singular, is indefinite by the rounding of some kernels."""
+"""Differences where a factor of class probabilities is indefinite by the rounding of some kernels."""
 
 
 def drawn(module, seed=0):
