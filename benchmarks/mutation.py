@@ -566,12 +566,15 @@ def judge_over_all(size: int, seed: int, checkout: Path, label: str, result: Pat
     passing: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_of_tree(Path(folder), checkout)
-        for record in sorted(sample["judged"], key=lambda one: len(tests_of(tree, one["file"]))):  # small rooms first
+
+        def cost(record: dict[str, Any]) -> tuple[bool, int]:  # first what was killed before, and small rooms
+            return not _killers(record), len(tests_of(tree, record["file"]))
+
+        for record in sorted(sample["judged"], key=cost):
             mutant = None if label in record else recorded(record)
             if mutant is None:
                 continue
-            hints = [record[other]["killed_by"] for other in sample["settings"] if other in record]
-            first = next((test for test in hints if test and _kills(tree, mutant, test, passing)), None)
+            first = next((test for test in _killers(record) if _kills(tree, mutant, test, passing)), None)
             how, first = ("killed", first) if first else judge_by_room(tree, mutant, passing, settings["unreliable"])
             record[label] = {"how": how, "killed_by": first}
             _say(f"{how}: {mutant.file}:{mutant.line}: {mutant.change} [{first}]")
@@ -597,6 +600,11 @@ def judge_by_room(tree: Path, mutant: Mutant, passing: set[str], unreliable: lis
         _say(f"judges nothing: {first}")
         unreliable.append(first)
         tests = tests[tests.index(file) :]
+
+
+def _killers(record: dict[str, Any]) -> list[str]:
+    """Return the tests that killed a mutant before, under other labels."""
+    return [made["killed_by"] for made in record.values() if isinstance(made, dict) and made["killed_by"]]
 
 
 def _kills(tree: Path, mutant: Mutant, test: str, passing: set[str]) -> bool:

@@ -370,6 +370,22 @@ def mutation_table(result: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def mutation_sample_table() -> str:
+    """Return how many faults of a sample over all files were noticed, by seed and tests."""
+    found = json.loads((ROOT / "benchmarks/mutation_sample.json").read_text())
+    lines = [
+        "| seed | tests | faults | noticed | equivalent | share | without equivalent |",
+        "| --- | --- |" + " ---: |" * 5,
+    ]
+    lines += [
+        f"| {seed} | {tests} | {row['judged']} | {row['killed']} | {row['equivalent']} |"
+        f" {100 * row['share']:.0f} % | {100 * row['share_without_equivalent']:.0f} % |"
+        for seed, sample in found.items()
+        for tests, row in sample["summary"].items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "demo": demo_table,
     "speed": speed_table,
@@ -410,6 +426,7 @@ TABLES = {
     "float-types": float_types_table,
     "mutation": partial(mutation_table, "mutation"),
     "mutation-second": partial(mutation_table, "mutation_second"),
+    "mutation-sample": mutation_sample_table,
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from consilience.bayesian.report.charts import class_entropy_figure, reliability_figure
-from tests.drawing.shapes import DECIMALS, shapes
+from tests.drawing.shapes import DECIMALS, shapes, ticks
 
 
 def scores(points=(), entropies=(), outside=None):
@@ -24,6 +24,9 @@ def test_reliability_curves_stand_on_the_diagonal_where_confidence_is_accuracy()
     start, end = (np.array([diagonal[f"x{i}"], diagonal[f"y{i}"]]) for i in (1, 2))
     assert start[0] < end[0]
     assert start[1] > end[1]  # down the page
+    for axis, name in enumerate("xy"):
+        (first, *_, last) = ticks(figure, name)
+        np.testing.assert_allclose((first, last), [(start[axis], 0.0), (end[axis], 1.0)], atol=DECIMALS)
     expected = [start + np.array(point) * (end - start) for point in [*points, points[1]]]
     found = [(dot["cx"], dot["cy"]) for dot in shapes(figure, "circle", "spot")]
     np.testing.assert_allclose(found, expected, atol=2 * DECIMALS)

@@ -7,7 +7,7 @@ import pytest
 
 from consilience.networks.landscape.plane import Marker, Plane
 from consilience.networks.report.planes import ContourLevels, plane_map
-from tests.drawing.shapes import DECIMALS, shapes
+from tests.drawing.shapes import DECIMALS, shapes, ticks
 
 EDGES = (1.0, 2.0, 3.0)
 
@@ -51,10 +51,7 @@ def test_networks_and_ticks_stand_at_their_distances():
     size = np.subtract(end, start)
     assert size[0] > 0 > size[1]  # to the right, and up
     np.testing.assert_allclose(beside, start + 0.25 * size, atol=2 * DECIMALS)
-    labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="tick" text-anchor="(\w+)">([\d.]+)</text>', figure)
-    x_ticks = [(float(x), float(label)) for x, y, anchor, label in labels if anchor == "middle" and "." in label]
-    y_ticks = [(float(y) - 4, float(label)) for x, y, anchor, label in labels if anchor == "end"]
-    for ticks, axis, length in ((x_ticks, 0, 2.0), (y_ticks, 1, 3.0)):
-        places, values = np.array(ticks).T
+    for axis, name, length in ((0, "x", 2.0), (1, "y", 3.0)):
+        places, values = np.array(ticks(figure, name)).T
         assert (values.min(), values.max()) == (0.0, length)
         np.testing.assert_allclose(places, start[axis] + size[axis] * values / length, atol=2 * DECIMALS)
