@@ -25,9 +25,12 @@ def pytest_collection(session):
 
 @pytest.fixture(autouse=True)
 def global_seed():
-    """Let torch draw the same in a test whatever ran before it: which tests run differs between commands."""
+    """Let torch draw the same in a test whatever ran before it: which tests run differs between commands.
+
+    On the processor alone: `torch.manual_seed` keeps a stack trace for each accelerator that may yet be started.
+    """
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        sys.modules["torch"].default_generator.manual_seed(0)
 
 
 def pytest_addoption(parser):

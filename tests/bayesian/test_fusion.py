@@ -24,7 +24,7 @@ from tests.bayesian.nets import (
 )
 from tests.tolerances import DESCENT, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 METRICS = ("w2", "means", "kl", "kl_reverse", "hellinger")
 WIDTHS = [pytest.param((3, 5, 2), id="one hidden layer"), pytest.param((3, 5, 4, 2), id="two hidden layers")]

@@ -19,7 +19,7 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.landscape.evaluation import Classification
 from tests.tolerances import ROUNDING, SINGLE_PRECISION, STANDARD_ERRORS
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 INPUTS, HIDDEN, CLASSES = 3, 6, 4
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")

@@ -18,7 +18,7 @@ from consilience.core.progress import silent
 from tests.checkpoints.methods_zoo import NAMES, SPECIMENS, information
 from tests.checkpoints.some_checkpoints import read, same_bits, tensors, write
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 

@@ -16,7 +16,7 @@ OPTIONS = {
     "--set =1": "--set =1: expected OPTION=VALUE",
     "--set n_components=[[": r"--set n_components=\[\[: the value is not valid YAML",
     "--set n_components=2020-13-45": "the value is not valid YAML",
-    f"--set n_components={'[' * 3000}": "the value is not valid YAML",
+    f"--set n_components={'[' * 700}": "the value is not valid YAML",
     "--set n_components=few": "kl: option n_components must be a positive integer or None, found 'few'",
     "--set n_components=0": "must be a positive integer or None, found 0",
     "--set restarts=yes": "kl: option restarts must be a positive integer, found True",
@@ -118,7 +118,7 @@ RECIPES = {
     "not YAML": ("models: [a\nmethod: kl", "is not valid YAML"),
     "not text": (b"\xff\xfe\x00", "is not valid YAML"),
     "no such day": ("seed: 2020-13-45", "is not valid YAML"),
-    "deep": ("models: " + "[" * 3000, "is not valid YAML: nested too deeply"),
+    "deep": ("models: " + "[" * 700, "is not valid YAML: nested too deeply"),
     "malice": ("method: !!python/object/apply:os.system [echo]", "is not valid YAML"),
 }
 

@@ -151,3 +151,12 @@ def test_the_chain_that_lies_elsewhere_is_the_one_that_is_named(odd):
     }
     with pytest.raises(cs.InputError, match=rf"^lund: chain {odd}: did not mix with the others: R-hat .* for x\[1\]"):
         cs.fuse(sites)
+
+
+def test_whether_a_column_has_two_modes_does_not_depend_on_those_beside_it():
+    rng = np.random.default_rng(0)
+    low = rng.random((1, 500, 12)) < rng.uniform(0.1, 0.9, 12)
+    draws = rng.normal(size=low.shape) + np.where(low, rng.uniform(0.0, 6.0, 12), 0.0)
+    alone = [place for place in range(12) if len(separate_modes(draws[:, :, place : place + 1]))]
+    assert separate_modes(draws).tolist() == alone
+    assert 0 < len(alone) < 12

@@ -10,7 +10,7 @@ from tests.draws.methods_zoo import NAMES, SPECIMENS
 from tests.draws.sites import flat, gaussian_sites, poisson_rate_sites
 from tests.tolerances import ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 every_method = pytest.mark.parametrize("name", NAMES)
 PRODUCTS = [name for name in NAMES if name != "wasp"]

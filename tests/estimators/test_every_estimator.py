@@ -13,7 +13,7 @@ from consilience.estimators.describe import ApproximateStatisticsWarning
 from tests.estimators.estimators_zoo import CASES, PIPELINES
 from tests.estimators.sites import differences, fused_of, has_classes, owners, site_statistics, weights_of
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SEEDS = (0,)
 ORDER = 1e-12

@@ -10,7 +10,7 @@ from consilience.estimators.heads.model import clip_norms
 from consilience.estimators.heads.privacy import SENSITIVITY, gaussian_delta, gaussian_scale
 from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 # Balle and Wang (2018), recomputed in exact arithmetic of the two normal probabilities: s / D at delta = 1e-5.
 SCALES = {0.1: 30.75, 0.5: 7.032, 1.0: 3.731, 2.0: 1.994, 8.0: 0.60023}

@@ -23,7 +23,7 @@ from consilience.estimators.heads import feature_maps
 from consilience.estimators.heads.head import KINDS
 from tests.cli.running import command
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 POOLED = 1e-10
 """What a fused head may differ by from the one of all rows, relative to the largest score."""

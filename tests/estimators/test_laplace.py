@@ -17,7 +17,7 @@ from sklearn.preprocessing import scale
 import consilience as cs
 from consilience.estimators.describe import ApproximateStatisticsWarning
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 TIGHT = {"tol": 1e-10, "max_iter": 5000}
 DIFFERENCES = 1e-5

@@ -24,7 +24,7 @@ from tests.estimators.laplace_stand_ins import fitted, installed  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),  # what laplace-torch imports uses
-    pytest.mark.covering(1),
+    pytest.mark.covering(2),
 ]
 
 EXACT = 1e-8

@@ -14,7 +14,7 @@ from consilience.estimators.meta_analysis.between_sites import SiteEstimates, mu
 from consilience.estimators.meta_analysis.report import forest_plot
 from tests.drawing.shapes import DECIMALS, shapes
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 # BCG vaccine against tuberculosis, log relative risks of 13 trials (Colditz et al. 1994), as metafor's `dat.bcg`.
 EFFECTS = np.array(

@@ -13,7 +13,7 @@ from consilience.cli.commands import cli
 from consilience.errors import InputError, OptionError
 from consilience.estimators.adapters.linear_regression import SingularMomentsWarning
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 POOLED = 1e-10
 """What a fused head may differ by from the one of all rows, relative to the largest prediction."""

@@ -15,7 +15,7 @@ from consilience.estimators.inference import linear_inference
 from tests.estimators.estimators_zoo import CASES, class_rows, code_rows, regression_rows
 from tests.estimators.sites import differences, has_classes, owners, site_statistics, weights_of
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 REMOVABLE = [name for name in CASES if not name.startswith(("MinMax", "MaxAbs"))]
 

@@ -9,7 +9,7 @@ from sklearn.naive_bayes import GaussianNB, MultinomialNB
 import consilience as cs
 from consilience.errors import InputError, OptionError
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SLOPES = np.array([1.0, -2.0, 0.5])
 

@@ -10,7 +10,7 @@ from consilience.families.densities import log_gaussians, log_student_ts
 from tests.families.zoo import ZOO, D
 from tests.tolerances import KL_PAIRWISE, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 CONJUGATE = [f.NormalWishart, f.NormalGamma, f.SphericalNormalGamma]
 every_family = pytest.mark.parametrize("kind", CONJUGATE, ids=lambda kind: kind.name)

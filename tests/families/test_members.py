@@ -5,7 +5,7 @@ import pytest
 
 from consilience import families as f
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 GOOD = {
     f.Dirichlet(3): {"concentration": np.array([0.5, 1.0, 2.0])},

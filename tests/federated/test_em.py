@@ -12,7 +12,7 @@ import consilience as cs
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.federated.requests.gaussian_mixture import RIDGE
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 ROUNDING = 1e-10
 """Relative difference of sums in another order, over some rounds."""

@@ -15,7 +15,7 @@ from tests.families.zoo import ZOO
 from tests.federated import extreme_sites
 from tests.federated.rounds import contribution
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 N_SITES = 7
 SOURCES = (*sorted(ZOO), "networks", "descriptions", "sums")

@@ -35,7 +35,7 @@ from tests.federated.masked_sites import Exchange, signing_key
 from tests.federated.test_masked_rounds import SITES, Round
 from tests.fuzz import mutants
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 NAMES = tuple(f"s{site:02d}" for site in range(5))
 LIAR = "s02"

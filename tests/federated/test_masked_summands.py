@@ -30,7 +30,7 @@ from consilience.files.safetensors_file import SafetensorsFile
 from tests.federated import network_sites, test_em
 from tests.federated.masked_sites import Exchange
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 BITS = 60
 ROUNDED = 1e-14

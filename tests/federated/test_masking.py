@@ -19,7 +19,7 @@ from consilience.federated.masking.site import OF_KEY, OF_SEED, MaskedSite
 from consilience.federated.masking.site_secret import SiteSecret
 from tests.federated.masked_sites import Exchange, signing_key
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SIZES = 10.0 ** np.arange(-30, 15)
 

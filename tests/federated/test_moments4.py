@@ -18,7 +18,7 @@ from consilience.errors import InputError, UnsupportedError
 from consilience.federated.requests.base import StandingAnswer
 from tests.estimators.sites import differences, owners
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 EXACT = 1e-10
 """What exact means in the library, relative to the largest entry of an attribute."""

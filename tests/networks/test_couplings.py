@@ -16,7 +16,7 @@ from tests.networks.methods_zoo import (
 )
 from tests.tolerances import SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 # -- Couplings.
 

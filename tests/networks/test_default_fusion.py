@@ -722,7 +722,7 @@ def test_every_method_says_whose_statistics_were_never_updated(method):
     assert "lund: batch" not in fusion.summary()
 
 
-@pytest.mark.covering(1)
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("method", [None, "distill", "consensus", "ot", "average"])
 @pytest.mark.parametrize(
     ("value", "message"),

@@ -11,7 +11,7 @@ from torch import nn
 import consilience as cs
 from consilience.networks.distillation import distill
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 
 class OneNumber(nn.Module):

@@ -21,7 +21,7 @@ from tests.networks.references import concatenated
 from tests.networks.zoo import ZOO
 from tests.tolerances import ROUNDING, SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 NAMES = ["mlp", "lenet", "resnet18", "gpt", "gru"]
 

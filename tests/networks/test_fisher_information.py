@@ -17,7 +17,7 @@ from tests.networks.informed_nets import dense, flat, observations, one_by_one, 
 from tests.networks.zoo import ZOO
 from tests.tolerances import ROUNDING, SINGLE_PRECISION, STANDARD_ERRORS
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 CLOSED_FORMS = [
     "mlp", "lenet", "resnet18", "densenet", "squeeze and excitation", "resnext", "depthwise", "group norm",

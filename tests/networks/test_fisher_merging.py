@@ -14,7 +14,7 @@ from tests.networks.fusable_nets import deviation, outputs, proved, shuffled
 from tests.networks.informed_nets import dense, informed, observations, perceptron, vector
 from tests.tolerances import DIFFERENCES, ROUNDING, SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SOLVED = {"tolerance": 1e-13, "max_iterations": 5000}
 EVERY = {

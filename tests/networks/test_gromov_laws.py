@@ -31,7 +31,7 @@ from tests.networks.methods_zoo import MARGINALS
 from tests.networks.references import four_way_costs
 from tests.tolerances import DESCENT, DIFFERENCES, ROUNDING, SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 FEW = ["rnn", "lstm", "gru, stacked", "lstm, both ways"]
 SIGNED = ["rnn", "lstm", "gru"]

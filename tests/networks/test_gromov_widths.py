@@ -9,7 +9,7 @@ from tests.networks.gromov_nets import EXACT, difference, every_mode, fused, net
 from tests.networks.methods_zoo import MARGINALS
 from tests.tolerances import SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SIGNED = ["rnn", "lstm", "gru"]
 WIDER = [

@@ -17,7 +17,7 @@ from tests.networks.informed_nets import informed, observations, perceptron
 from tests.networks.zoo import ZOO
 from tests.tolerances import ROUNDING, SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 MERGES = [cs.KFAC(damping=0.1), cs.FedLPA(), cs.FedFisher(steps=50)]
 every_merge = pytest.mark.parametrize("method", MERGES, ids=lambda method: method.name)

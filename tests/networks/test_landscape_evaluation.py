@@ -26,7 +26,7 @@ from tests.networks.landscape_nets import (
 )
 from tests.tolerances import SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 
 @every_kind

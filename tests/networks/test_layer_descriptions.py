@@ -18,7 +18,7 @@ from consilience.networks.fisher.kronecker import KroneckerFactors, factor_array
 from tests.networks.described_nets import Reader, convolutional, perceptron, rows
 from tests.tolerances import SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 
 def described(net=None, **options):

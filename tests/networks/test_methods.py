@@ -22,7 +22,7 @@ from tests.networks.methods_zoo import (
 )
 from tests.tolerances import DESCENT, ROUNDING, SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 # -- Copies.
 

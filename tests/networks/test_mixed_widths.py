@@ -15,7 +15,7 @@ from tests.networks.resizable_nets import (
 )
 from tests.networks.zoo import ZOO
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 # -- Narrower, and mixed.
 

@@ -14,7 +14,7 @@ from consilience.networks.tracing.trace import trace
 from tests.networks.zoo import ZOO, images, traced
 from tests.tolerances import ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 every_network = pytest.mark.parametrize("entry", ZOO.values(), ids=list(ZOO))
 

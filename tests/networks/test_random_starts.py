@@ -9,7 +9,7 @@ from consilience.networks.methods.wasserstein import ANNEALING_TEMPERATURES
 from tests.networks.fusable_nets import dense_net, deviation, random_layers, shuffled
 from tests.tolerances import DESCENT
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 INPUTS = torch.randn(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 TWICE = {"0": 24, "2": 16}

@@ -29,7 +29,7 @@ from tests.networks.recurrent_nets import (
 from tests.networks.repair_nets import average, same_state
 from tests.tolerances import SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 FLOAT64 = 1e-9
 # A system that is drawn by 1e-9 of the mean square towards spoilt weights, and then errors that the steps pass on.

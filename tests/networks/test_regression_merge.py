@@ -17,7 +17,7 @@ from consilience.networks.repair.synthetic_inputs import synthetic_inputs
 from tests.networks.repair_nets import average, digits, every_net, inputs_for, randomised, same_state
 from tests.tolerances import STANDARD_ERRORS
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 FLOAT64 = 1e-9
 # A system that is drawn by 1e-9 of the mean square towards the average.

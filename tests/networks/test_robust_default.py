@@ -9,7 +9,7 @@ from consilience.errors import InputError
 from consilience.networks.robust import squared_distances, standardized_squared_distances
 from consilience.posteriors.robust.judgement import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 
 def network(seed, change=0.0, noise=0.05):

@@ -19,7 +19,7 @@ from tests.promises import SEEDS, lower_end
 ROUNDING = 1e-4
 PARTS = [~HELD & (torch.arange(len(X)) % 4 == part) for part in range(3)]
 
-pytestmark = [pytest.mark.usefixtures("few_images"), pytest.mark.covering(1)]
+pytestmark = [pytest.mark.usefixtures("few_images"), pytest.mark.covering(2)]
 
 
 def widths_of(net, example, factor):

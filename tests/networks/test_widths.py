@@ -17,7 +17,7 @@ from tests.networks.resizable_nets import (
 )
 from tests.tolerances import ROUNDING, SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 WIDENING = {
     "ot": cs.OTFusion(),

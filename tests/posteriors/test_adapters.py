@@ -19,7 +19,7 @@ from consilience.posteriors.adapters.base import ASSUMED_SAMPLES
 from consilience.posteriors.adapters.table import ADAPTERS
 from tests.tolerances import DIGAMMA_OF_SCIKIT_LEARN, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 WINE = scale(load_wine().data)[:, [0, 6, 9, 12]]
 COUNTS = load_digits().data[:90]

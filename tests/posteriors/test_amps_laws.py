@@ -10,7 +10,7 @@ from tests import tolerances
 from tests.families.zoo import ZOO
 from tests.posteriors import planted
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 EXACT = tolerances.KL_MATRIX_PRODUCT
 WIDE = [name for name, kind in ZOO.items() if kind.family.has_width]

@@ -8,7 +8,7 @@ from sklearn.naive_bayes import GaussianNB
 import consilience as cs
 from consilience.api.kinds import inspect_file
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 pd = pytest.importorskip("pandas")
 

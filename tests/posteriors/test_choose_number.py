@@ -16,7 +16,7 @@ from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
 from tests.posteriors import planted
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SEEDS = range(2)
 

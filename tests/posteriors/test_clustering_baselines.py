@@ -15,7 +15,7 @@ from tests.posteriors import planted
 from tests.posteriors.matchings import matchings
 from tests.tolerances import KL_MATRIX_PRODUCT, LOCAL_OPTIMUM, ROOT_FINDING, ROUNDING, VARIATIONAL_BOUND
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 MIXTURE, MEANS = cs.DirichletProcess(restarts=4), cs.DirichletProcess(assignment="means", restarts=4)
 METHODS = {

@@ -16,7 +16,7 @@ from consilience.posteriors.methods.kl.divergences import HELLINGER_ORDER, make_
 from tests import tolerances
 from tests.families.zoo import ZOO
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 NAMES = ("kl", "renyi", "hellinger", "wasserstein")
 CASES = [

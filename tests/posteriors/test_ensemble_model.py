@@ -21,7 +21,7 @@ from consilience.posteriors.sparse_gp.kernels import RBF
 from consilience.posteriors.sparse_gp.model import SparseGP
 from tests.tolerances import QUADRATURE, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(90, 2)) + np.repeat([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]], 30, axis=0)

@@ -15,7 +15,7 @@ from consilience.posteriors.sparse_gp.kernels import RBF
 from consilience.posteriors.sparse_gp.learner import TitsiasGP
 from tests.tolerances import GPYTORCH_JITTER, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what torch says while it is imported

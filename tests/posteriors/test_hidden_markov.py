@@ -17,7 +17,7 @@ from consilience.posteriors.hidden_markov.sticky_transitions import expected_log
 from tests.posteriors.hidden_chains import CENTRES, SITES, fitted, simulated
 from tests.tolerances import CONJUGATE_UPDATE, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 KIND = "consilience.StickyHDPHMM"
 HYPER_PARAMETERS = ("gamma", "eta", "kappa", "start_concentration")

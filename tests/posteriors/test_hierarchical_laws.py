@@ -22,7 +22,7 @@ from consilience.posteriors.summary import summary
 from tests import tolerances
 from tests.posteriors.random_effects_sites import normal_wisharts
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 CELLS = [(sites, deviation) for sites in (3, 5, 20) for deviation in (0.0, 0.1, 0.3, 1.0)]
 REPLICATIONS = 500

@@ -36,7 +36,7 @@ from tests.posteriors.hmmlearn_sites import (
 )
 from tests.tolerances import CONJUGATE_UPDATE, ROUNDING, STANDARD_ERRORS
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 
 @pytest.mark.parametrize("held", HELD)

@@ -18,7 +18,7 @@ from consilience.posteriors.evidence.matching_prior import strict_prior
 from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.methods.kl.problem import KLProblem, matched_cost, objective
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 N_ROWS, DIM, N_GROUPS, ROUNDING = 60, 3, 4, 1e-10
 MAX_SEARCH_MEMORY, MAX_CANONICAL_MEMORY, MAX_PAIR_MEMORY = 0.9, 1.3, 0.6

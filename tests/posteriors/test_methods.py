@@ -12,7 +12,7 @@ from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 METHODS = {
     "kl integral": cs.KLFusion(regularization=0.3, restarts=2),

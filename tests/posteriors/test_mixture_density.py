@@ -10,7 +10,7 @@ from consilience.posteriors import mixture_density
 from consilience.posteriors.adapters.sklearn.covariance_types import COVARIANCE_TYPES
 from tests.tolerances import QUADRATURE, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 every_type = pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 

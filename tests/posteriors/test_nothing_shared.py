@@ -12,7 +12,7 @@ from consilience.posteriors.evidence.selection import N_ERRORS
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss
 from tests.posteriors import planted
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 N = 150
 

@@ -25,7 +25,7 @@ from tests.families.zoo import ZOO
 from tests.posteriors import planted
 from tests.posteriors.matchings import stacked
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 
 def found(sites, **options):

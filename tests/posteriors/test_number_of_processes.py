@@ -8,7 +8,7 @@ import consilience as cs
 from tests import tolerances
 from tests.posteriors import planted
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 METHODS = {
     "spahm": cs.SPAHM,

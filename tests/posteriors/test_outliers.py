@@ -9,7 +9,7 @@ import consilience as cs
 from consilience import families as f
 from tests.posteriors import planted
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 NORMAL = ("normal-wishart", "normal-gamma", "spherical-normal-gamma")
 FOUR = 9.0 * np.array([[0.0, 0.0], [1.0, 0.1], [0.1, 1.2], [1.3, 1.1]])

@@ -14,7 +14,7 @@ from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 D, V = 3, 6
 NOISE = np.array([[1.0, 0.3, 0.0], [0.3, 0.8, -0.2], [0.0, -0.2, 1.2]])

@@ -15,7 +15,7 @@ from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
 from tests.posteriors import planted
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 HOWS = ("trim", "median")
 FIRST = ("normal-wishart", "dirichlet", "product", "point")  # one of each kind; the others among the slow tests

@@ -23,7 +23,7 @@ from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
 from tests.posteriors.test_robust import everything, hostile, sites_of
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 DIM, GROUPS = 2, np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
 

@@ -24,7 +24,7 @@ import consilience as cs
 from consilience.posteriors.scaling import AffineMap, scaling_of
 from tests.families.zoo import ZOO
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 PREDICTIONS = 1e-10
 """Posterior probabilities of raw rows by two routes: scaled and told back, each rounded."""

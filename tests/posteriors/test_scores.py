@@ -13,7 +13,7 @@ from consilience.posteriors.scores import ScoreKind
 from tests.posteriors.test_adapters import CASES, described, fitted, halves
 from tests.tolerances import DIGAMMA_OF_SCIKIT_LEARN, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 BY_KIND = {adapter.kind: adapter for adapter in ADAPTERS}
 COUNTS = {kind for kind, adapter in BY_KIND.items() if adapter.takes_counts}

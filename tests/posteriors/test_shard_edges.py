@@ -14,7 +14,7 @@ import consilience as cs
 from consilience.posteriors.sharded import methods
 from tests.posteriors.shard_sites import written
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 FAMILY = cs.families.DiagonalGaussian(dim=2)
 PLACES = np.array([[0.0, 0.0], [9.0, 9.0], [50.0, 50.0], [-50.0, 50.0]])

@@ -27,7 +27,7 @@ from tests.posteriors.shard_sites import planted_sites, written
 from tests.posteriors.test_shards import _with_attached
 from tests.tolerances import ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SITES = 90
 FUSIONS = {

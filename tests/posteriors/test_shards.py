@@ -17,7 +17,7 @@ from consilience.posteriors.sharded.packing import Packing
 from consilience.posteriors.sharded.shards import load_shard
 from tests.posteriors.shard_sites import planted_sites, written
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 FORMS = ("safetensors", "parquet")
 

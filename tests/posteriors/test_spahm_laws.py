@@ -11,7 +11,7 @@ from tests import tolerances
 from tests.matching.log_posterior import fused, law_of
 from tests.posteriors import planted
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 EXACT = tolerances.KL_MATRIX_PRODUCT
 FIXED = {"optimize": False, "within_variance": 0.09, "between_variance": 9.0}

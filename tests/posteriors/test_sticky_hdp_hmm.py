@@ -24,7 +24,7 @@ from consilience.posteriors.hidden_markov.variational_steps import HMMProblem, g
 from tests.posteriors.hidden_chains import SITES, fitted, simulated
 from tests.tolerances import CONJUGATE_UPDATE, DESCENT, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 KAPPAS = (0.0, 10.0, 200.0)
 every_kappa = pytest.mark.parametrize("kappa", KAPPAS)

@@ -15,7 +15,7 @@ from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.topics.document_completion import fold_in
 from tests.tolerances import LIBRARY_DOCUMENT_STEP, ROUNDING, SINGLE_PRECISION
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 WORDS, TOPICS = 40, 3
 NEW = 9  # the seed of documents that no model was trained on

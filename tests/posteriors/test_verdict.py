@@ -14,7 +14,7 @@ from sklearn.mixture import BayesianGaussianMixture
 import consilience as cs
 from tests.posteriors.hmmlearn_sites import fitted
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 FAMILY = cs.families.NormalWishart(dim=2)
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0], [12.0, 0.0], [12.0, 6.0]])

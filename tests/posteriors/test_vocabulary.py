@@ -11,7 +11,7 @@ import consilience as cs
 from consilience.posteriors.vocabulary import expand_vocabulary, restrict_vocabulary
 from tests.tolerances import ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 WORDS = tuple(f"w{number:02d}" for number in range(24))
 PRIOR, TOKENS = 0.1, 300

@@ -147,31 +147,48 @@ def separate_modes(draws: Array) -> Labels:
 
 def _is_bimodal(rows: Array) -> Array:
     """Return for each column (D,) of rows (n, D) whether two Gaussians with a valley between them fit it better."""
-    n = len(rows)
     scale = rows.std(axis=0)
-    z = (rows - rows.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
-    low, high = np.quantile(z, [0.25, 0.75], axis=0)
-    mean, variance = np.stack([low, high]), np.full((2, z.shape[1]), 0.5)
-    share = np.full((2, z.shape[1]), 0.5)
-    previous = np.full(z.shape[1], -np.inf)
-    for _ in range(MAX_EM_STEPS):
-        log_density = np.log(share) - 0.5 * (np.log(2 * np.pi * variance) + (z[:, None] - mean) ** 2 / variance)
-        total = np.logaddexp(log_density[:, 0], log_density[:, 1])  # (n, D)
-        weight = np.exp(log_density - total[:, None])  # (n, 2, D)
-        likelihood = total.sum(axis=0)
-        if np.all(likelihood - previous < 1e-6 * n):
-            break
-        previous = likelihood
-        size = np.maximum(weight.sum(axis=0), 1e-9)
-        share = size / n
-        mean = np.einsum("nkd,nd->kd", weight, z) / size
-        variance = np.maximum(np.einsum("nkd,nkd->kd", weight, (z[:, None] - mean) ** 2) / size, 1e-6)
+    z = np.ascontiguousarray(((rows - rows.mean(axis=0)) / np.where(scale > 0, scale, 1.0)).T)
+    share, mean, variance, likelihood = _two_gaussians(z)
+    n = len(rows)
     one = -0.5 * n * (np.log(2 * np.pi) + 1.0)  # of standardised columns
     is_better = likelihood - one > 1.5 * np.log(n)  # three parameters more, half of log n each
     grid = mean[0] + np.linspace(0.0, 1.0, 101)[:, None] * (mean[1] - mean[0])  # (101, D)
     between = (share / np.sqrt(variance) * np.exp(-0.5 * (grid[:, None] - mean) ** 2 / variance)).sum(axis=1)
     is_apart = between.min(axis=0) < VALLEY * np.minimum(between[0], between[-1])
     return is_better & is_apart & (share.min(axis=0) >= MIN_SHARE) & (scale > 0)
+
+
+def _two_gaussians(z: Array) -> tuple[Array, Array, Array, Array]:
+    """Return shares, means and variances (2, D) of two Gaussians fitted to each row of z (D, n), and the likelihood.
+
+    By EM from the quartiles; a row is left as it is when a step no longer raises its likelihood. The log ratio of two
+    Gaussians is a quadratic of z, so that one exponential tells the weights and the likelihood.
+    """
+    size, n = z.shape
+    mean, variance, share = np.quantile(z, [0.25, 0.75], axis=1), np.full((2, size), 0.5), np.full((2, size), 0.5)
+    likelihood, moments = np.full(size, -np.inf), np.stack([np.ones_like(z), z, z**2])  # (3, D, n)
+    going = np.arange(size)
+    for _ in range(MAX_EM_STEPS):
+        m, v, sums = mean[:, going], variance[:, going], moments.sum(axis=2)
+        logs = np.log(share[:, going]) - 0.5 * np.log(2 * np.pi * v) - 0.5 * m**2 / v
+        terms = np.stack([logs, m / v, -0.5 / v])  # (3, 2, D): the log density is their sum with the moments
+        ratio = np.einsum("td,tdn->dn", terms[:, 1] - terms[:, 0], moments)
+        small = np.exp(-np.abs(ratio))
+        reached = (terms[:, 0] * sums).sum(axis=0) + (np.maximum(ratio, 0.0) + np.log1p(small)).sum(axis=1)
+        rises = reached - likelihood[going] >= 1e-6 * n
+        likelihood[going] = reached
+        if not rises.any():
+            break
+        weight = np.where(ratio > 0, 1.0, small) / (1.0 + small)
+        upper = np.einsum("dn,tdn->td", weight, moments)
+        count, first, second = (np.stack([total - part, part]) for total, part in zip(sums, upper, strict=True))
+        count = np.maximum(count, 1e-9)
+        mean[:, going], share[:, going] = first / count, count / n
+        variance[:, going] = np.maximum(second / count - (first / count) ** 2, 1e-6)
+        if not rises.all():
+            going, moments = going[rises], np.ascontiguousarray(moments[:, rises])
+    return share, mean, variance, likelihood
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from consilience.bayesian.learners.mean_field import GaussianBNN, HorseshoeBNN
 from consilience.bayesian.learners.variational_layers import VariationalLayer
 from tests.tolerances import DIFFERENCES, QUADRATURE, ROOT_FINDING, ROUNDING, STANDARD_ERRORS
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 DRAWS = 1500
 

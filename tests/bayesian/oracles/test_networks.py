@@ -25,7 +25,7 @@ from tests.bayesian.nets import (
 )
 from tests.tolerances import DESCENT, KL_MATRIX_PRODUCT, LOCAL_OPTIMUM, ROUNDING, STANDARD_ERRORS
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 METRICS = ("w2", "means", "kl", "kl_reverse", "hellinger")
 

@@ -10,7 +10,7 @@ from consilience.checkpoints.methods.slerp import SLERP
 from consilience.networks.methods.fisher.diagonal_average import MIN_TARGET_PRECISION
 from tests.tolerances import ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SIZE = 9
 

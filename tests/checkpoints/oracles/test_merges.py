@@ -11,7 +11,7 @@ from consilience.checkpoints.numbers import FLOAT_TYPES
 from tests.checkpoints.some_checkpoints import read, same_bits, tensors, write
 from tests.tolerances import ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 TORCH = {
     "F64": torch.float64,

@@ -10,7 +10,7 @@ from consilience.families.evidence import PlainDiscounts
 from consilience.families.linalg import log_determinants_of_many
 from tests import tolerances
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 HETEROGENEITIES = [(0.0, 0.0), (0.1, 0.02), (5.0, 0.5), (1e-5, 40.0)]  # in the last, all degrees of freedom at least D
 every_amount = pytest.mark.parametrize("amount", HETEROGENEITIES, ids=str)

@@ -10,7 +10,7 @@ from scipy import integrate, linalg, optimize, special, stats
 from consilience import families as f
 from tests import tolerances
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 D, V, N = 2, 4, 4
 ROUNDING, ROOT = ({"rtol": x, "atol": x} for x in (tolerances.ROUNDING, tolerances.ROOT_FINDING))

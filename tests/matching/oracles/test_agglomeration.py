@@ -10,7 +10,7 @@ from consilience.matching.agglomeration import agglomerate, nearest_rows, pair_g
 from consilience.matching.groups import GroupSums, group_sums
 from tests import tolerances
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SIZES = [(2, 3, 2), (1, 1, 1, 1, 1, 1), (3, 3, 3), (4, 1), (2, 2, 1, 3, 2)]
 every_ensemble = pytest.mark.parametrize("sizes", SIZES, ids=str)

@@ -14,7 +14,7 @@ from consilience.posteriors.evidence.matching_prior import strict_prior
 from tests import tolerances
 from tests.posteriors.matchings import matchings, stacked
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 
 def groups_of(sizes, seed, family=None):

@@ -16,7 +16,7 @@ from tests.networks.methods_zoo import MARGINALS
 from tests.networks.references import linear_programme, plan, sinkhorn
 from tests.tolerances import CONVEX_SOLVER, DESCENT, DIFFERENCES, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SIZES = [(3, 3), (3, 5), (6, 4), (6, 6)]
 GATES = [1, 3]

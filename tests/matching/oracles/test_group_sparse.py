@@ -13,7 +13,7 @@ from consilience.matching.assignment import assign_blocks
 from consilience.matching.group_sparse import _improvable, binary_penalty, descend_binary, solve_relaxed
 from tests import tolerances
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 GAP = 1e-5
 ITERATIONS = 20_000

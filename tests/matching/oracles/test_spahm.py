@@ -16,7 +16,7 @@ from tests import tolerances
 from tests.matching.log_posterior import LogPosterior, published
 from tests.posteriors.matchings import matchings
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SIZES = [(2, 2, 2), (3, 2, 1), (1, 3), (2, 0, 2)]
 PROCESSES = [(1.0, 1.0), (0.3, 6.0), (4.0, 0.2)]

@@ -10,7 +10,7 @@ from consilience.matching.transport import entropic_plan, exact_plan
 from tests.networks.references import linear_programme, sinkhorn
 from tests.tolerances import CONVEX_SOLVER, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SIZES = [(1, 1), (4, 4), (7, 7), (5, 3), (3, 5), (6, 9), (1, 4), (4, 1)]
 

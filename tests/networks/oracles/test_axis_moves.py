@@ -12,7 +12,7 @@ from consilience.networks.symmetry.transport import Injection, Spread, Transport
 from consilience.networks.symmetry.unit_rows import take_units, unit_rows
 from tests.tolerances import ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 UNITS = {"a": 3, "b": 2}
 SEGMENTS = {

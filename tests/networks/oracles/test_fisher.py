@@ -21,7 +21,7 @@ from torch.nn import functional
 import consilience as cs
 from tests.tolerances import FLAT_MINIMUM, ROOT_FINDING, ROUNDING, STANDARD_ERRORS
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 NOISE = 0.7
 ALPHA = 0.3

@@ -14,7 +14,7 @@ from consilience.networks.network import Network
 from consilience.networks.symmetry.transport import Injection
 from tests.networks.zoo import ZOO, traced
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 NAMES = [name for name, entry in ZOO.items() if entry.groups]
 

@@ -21,7 +21,7 @@ from tests.families.zoo import ZOO
 from tests.posteriors.matchings import matchings
 from tests.posteriors.planted import conjugate_site
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 EXACT = tolerances.KL_MATRIX_PRODUCT
 FAMILIES = ("dirichlet", "normal-wishart", "gaussian", "gamma")

@@ -18,7 +18,7 @@ from consilience.posteriors.methods.spahm.atom_law import (
 from tests import tolerances
 from tests.matching.log_posterior import LogPosterior, fused, law_of
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 EXACT = tolerances.KL_MATRIX_PRODUCT
 FLOOR = 1e-10

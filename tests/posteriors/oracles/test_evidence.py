@@ -20,7 +20,7 @@ from consilience.posteriors.evidence.random_effects import RandomEffects
 from tests import tolerances
 from tests.posteriors.matchings import matchings, stacked
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SIZES = [(2, 3), (2, 2, 1), (1, 2, 2), (3, 1), (1, 1, 1)]
 every_ensemble = pytest.mark.parametrize("sizes", SIZES, ids=str)

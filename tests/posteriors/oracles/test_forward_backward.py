@@ -14,7 +14,7 @@ from consilience.posteriors.hidden_markov.forward_backward import forward_backwa
 from consilience.posteriors.hidden_markov.log_messages import messages_in_logs
 from tests.tolerances import ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SCALES = {"like": 1.0, "unlike": 30.0, "so far apart that probabilities underflow": 2000.0}
 

@@ -13,7 +13,7 @@ from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
 from tests.families.zoo import NAMES, ZOO, specimen
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 DIRECTIONS = ("forward", "reverse")
 ENUMERATED = ("normal-wishart", "dirichlet", "diagonal-gaussian")

@@ -17,7 +17,7 @@ from tests import tolerances
 from tests.families.zoo import ZOO
 from tests.posteriors.oracles.test_kl_fusion import test_the_relaxed_objective_is_that_of_its_coupling as relaxed_law
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 SIZES = (2, 3, 1, 2)
 

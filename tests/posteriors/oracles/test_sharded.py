@@ -26,7 +26,7 @@ from tests.families.zoo import ZOO
 from tests.posteriors import hmmlearn_sites
 from tests.tolerances import DESCENT, KL_MATRIX_PRODUCT, ROUNDING
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 Floats = NDArray[np.float64]
 Parameters = dict[str, Any]

@@ -15,7 +15,7 @@ from tests.matching.log_posterior import LogPosterior, fused, law_of, log_holder
 from tests.posteriors.matchings import matchings
 from tests.posteriors.planted import conjugate_site
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 PROCESSES = [(1.0, 1.0), (0.3, 6.0), (4.0, 0.2)]
 every_process = pytest.mark.parametrize(("alpha", "mass"), PROCESSES)

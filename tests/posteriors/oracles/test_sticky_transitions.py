@@ -24,7 +24,7 @@ from consilience.posteriors.hidden_markov.sticky_transitions import (
 )
 from tests.tolerances import DIFFERENCES, FLAT_MINIMUM, ROUNDING, STANDARD_ERRORS
 
-pytestmark = pytest.mark.covering(1)
+pytestmark = pytest.mark.covering(2)
 
 PRIORS = {
     "plain": StickyPrior(kappa=0.0),

@@ -115,7 +115,7 @@ RECIPES = {
     "key a number": "1: 2", "seed a truth": "seed: true", "seed negative": "seed: -1",
     "weights words": "weights: [much, little]",
     "options a list": "options: [fast]", "not YAML": "models: [a\nmethod: kl", "not text": b"\xff\xfe\x00",
-    "no such day": "seed: 2020-13-45", "deep": "models: " + "[" * 3000,
+    "no such day": "seed: 2020-13-45", "deep": "models: " + "[" * 700,
     "malice": "method: !!python/object/apply:os.system [echo]",
     "missing file": "models: [a.safetensors, nobody]\noutput: c",
     "zero byte": 'models: [a.safetensors, "b\\0"]\noutput: c',

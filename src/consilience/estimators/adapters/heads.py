@@ -74,7 +74,8 @@ class HeadAdapter(EstimatorAdapter):
 
     def accepts(self, model: object) -> bool:
         """Return whether an object is a head of this kind, a site's or a fused one."""
-        return getattr(model, "head_kind", None) == self.kind
+        own = getattr(model, "__dict__", {})  # not by getattr: our values look for a misspelling of what they lack
+        return own.get("head_kind") == self.kind
 
     def is_fitted(self, model: Any) -> bool:
         """Return whether there are sums, or rows of a head."""
