@@ -185,3 +185,21 @@ class RobustWarning(UserWarning):
     """An option undoes part of what robust fusion is for."""
 
     code = "W-ROBUST"
+
+
+class HarmWarning(UserWarning):
+    """A fused model is taken up that is known to be worse than the best of the models that went in.
+
+    Silenced by intent with ``warnings.simplefilter("ignore", consilience.HarmWarning)``.
+    """
+
+    code = "W-HARM"
+
+
+class UnprovedSymmetryWarning(UserWarning):
+    """A symmetry is used that nobody proved: if it is wrong, so is the fused network.
+
+    Silenced by intent with ``warnings.simplefilter("ignore", consilience.UnprovedSymmetryWarning)``.
+    """
+
+    code = "W-UNPROVED"

@@ -11,9 +11,8 @@ from sklearn.naive_bayes import GaussianNB
 import consilience as cs
 from consilience.api.kinds import FORMATS
 from consilience.federated.inspect import MESSAGE_FORMATS
-from consilience.files.our_formats import OUR_FORMATS, misplaced
+from consilience.files.our_formats import OUR_FORMATS, SHARD, misplaced
 from consilience.networks.files import read_network
-from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 from tests.cli.running import command
 
 RNG = np.random.default_rng(0)
@@ -55,7 +54,7 @@ WRITERS = {
 
 
 def test_every_format_has_a_name():
-    tags = {form.tag for form in FORMATS if form.tag is not None} | {SHARD_FORMAT, *MESSAGE_FORMATS}
+    tags = {form.tag for form in FORMATS if form.tag is not None} | {SHARD, *MESSAGE_FORMATS}
     assert tags <= OUR_FORMATS.keys()
     assert all(remedy for _, remedy in OUR_FORMATS.values())
     assert "of format 'consilience-later', expected weights" in misplaced("consilience-later", "weights")[0]

@@ -15,7 +15,7 @@ import click
 import pytest
 
 import consilience as cs
-from consilience.cli.commands import EXAMPLES, cli
+from consilience.cli.commands import COMMANDS, load_command
 from consilience.cli.doctor import EXTRAS
 from consilience.cli.json_output import FIELDS
 from consilience.cli.methods import TABLES, option_meanings
@@ -56,26 +56,35 @@ def test_methods_without_a_name_explain_no_options(command):
     assert "Position between" not in command("methods").out
 
 
+def loaded_commands():
+    return {name: load_command(name) for name in COMMANDS}
+
+
 def test_every_command_shows_an_example_that_its_own_options_take():
-    assert set(EXAMPLES) == set(cli.commands)
-    for name, line in EXAMPLES.items():
-        program, called, *words = shlex.split(line)
+    for name, entry in COMMANDS.items():
+        program, called, *words = shlex.split(entry.example)
         assert (program, called) == ("consilience", name)
-        cli.commands[name].make_context(name, words)
-        context = click.Context(cli.commands[name], info_name=name)
-        shown = " ".join(cli.commands[name].get_help(context).split())
-        assert f"Example: {line}" in shown
+        one = load_command(name)
+        assert one.name == name
+        one.make_context(name, words)
+        shown = " ".join(one.get_help(click.Context(one, info_name=name)).split())
+        assert f"Example: {entry.example}" in shown
+
+
+def test_help_has_a_whole_sentence_of_every_command_in_one_line(command):
+    rows = command("--help").out.partition("Commands:\n")[2].splitlines()[: len(COMMANDS)]
+    assert [row.split(maxsplit=1) for row in rows] == [[name, COMMANDS[name].summary] for name in sorted(COMMANDS)]
 
 
 def test_the_page_lists_the_options_that_several_commands_share():
     commands_of = {}
-    for name, one in cli.commands.items():
+    for name, one in loaded_commands().items():
         for option in one.params:
             if isinstance(option, click.Option):
                 commands_of.setdefault(max(option.opts, key=len), set()).add(name)
     rows = re.findall(r"^\| (`-.*?) \| .*? \| (.*?) \|$", PAGE, flags=re.MULTILINE)
     listed = {
-        option: set(cli.commands) if text == "all" else set(re.findall("`(.*?)`", text))
+        option: set(COMMANDS) if text == "all" else set(re.findall("`(.*?)`", text))
         for options, text in rows
         for option in re.findall("`(--.*?)`", options)
     }
@@ -129,8 +138,8 @@ def test_the_doctor_knows_every_extra_and_says_what_a_missing_one_brings(command
 
 
 def test_every_command_takes_json_and_the_docs_say_its_keys():
-    assert set(FIELDS) == set(cli.commands)
-    for name, one in cli.commands.items():
+    assert set(FIELDS) == set(COMMANDS)
+    for name, one in loaded_commands().items():
         assert any(parameter.name == "as_json" for parameter in one.params), name
     rows = re.findall(r"^\| `(.*?)` \| `(.*?)` \| (.*) \|$", PAGE.split("json-fields")[1], flags=re.MULTILINE)
     assert rows == [(name, key, text) for name, keys in FIELDS.items() for key, text in keys.items()]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.cli.commands import cli
+from consilience.cli.commands import COMMANDS, load_command
 from consilience.cli.dialect import flags_of, in_shell, problem_in_shell
 from consilience.cli.methods import method_options
 from consilience.errors import Problem
@@ -61,18 +61,18 @@ def test_texts_of_the_library_name_no_flag_but_in_a_whole_command():
     ],
 )
 def test_a_text_in_the_words_of_a_command(name, text, translated):
-    assert in_shell(text, cli.commands[name], cli.commands, method_options()) == translated
+    assert in_shell(text, load_command(name), COMMANDS, method_options()) == translated
 
 
 def test_a_subject_that_is_an_option_is_called_as_the_command_calls_it():
     problem = Problem("weights", "expected one for each model", "give weights=2,1", "E-VALUE")
-    said = problem_in_shell(problem, cli.commands["fuse"], cli.commands, method_options())
+    said = problem_in_shell(problem, load_command("fuse"), COMMANDS, method_options())
     assert said == "--weights: expected one for each model; give --weights 2,1 [E-VALUE]"
-    assert problem_in_shell(problem, None, cli.commands, ()) == problem
+    assert problem_in_shell(problem, None, COMMANDS, ()) == problem
 
 
 def test_every_flag_of_a_command_is_known_by_its_keyword():
-    for one in cli.commands.values():
+    for one in map(load_command, COMMANDS):
         for name, flag in flags_of(one).items():
             assert flag.startswith("--"), (one.name, name)
 

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import consilience as cs
-from consilience.core.verdict import HarmWarning
+from consilience.errors import HarmWarning
 from consilience.networks.torch_modules import arrays_of_module
 
 X, Y = load_digits(return_X_y=True)

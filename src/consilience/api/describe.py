@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS
-from consilience.bayesian.network import BayesianNetwork
-from consilience.draws.draws import Draws
-from consilience.estimators.statistics import Statistics
-from consilience.networks.network import Network
-from consilience.posteriors.posterior import Features, Posterior
+
+if TYPE_CHECKING:
+    from consilience.bayesian.network import BayesianNetwork
+    from consilience.draws.draws import Draws
+    from consilience.estimators.statistics import Statistics
+    from consilience.networks.network import Network
+    from consilience.posteriors.posterior import Features, Posterior
 
 
 def describe(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from consilience.api.kinds import NETWORKS, POSTERIORS, kind_of, list_models
 from consilience.core.inputs import name_inputs
-from consilience.draws.evaluation import DrawsEvaluation
 from consilience.errors import InputError
-from consilience.estimators.evaluation import EstimatorEvaluation
-from consilience.networks.evaluation import NetworkEvaluation
-from consilience.posteriors.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from consilience.draws.evaluation import DrawsEvaluation
+    from consilience.estimators.evaluation import EstimatorEvaluation
+    from consilience.networks.evaluation import NetworkEvaluation
+    from consilience.posteriors.evaluation import Evaluation
 
 _ROLES = ("the fused model", "your own model")
 

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, overload
 
 from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS, load_file
-from consilience.bayesian.network import BayesianNetwork
-from consilience.draws.draws import Draws
-from consilience.estimators.statistics import Statistics
-from consilience.networks.descriptions.description import Description
-from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.network import Network
-from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.posteriors.posterior import Features, Posterior
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from consilience.bayesian.network import BayesianNetwork
+    from consilience.draws.draws import Draws
+    from consilience.estimators.statistics import Statistics
+    from consilience.networks.descriptions.description import Description
+    from consilience.networks.fisher.information import FisherInformation
+    from consilience.networks.network import Network
+    from consilience.networks.symmetry.symmetry import Symmetry
+    from consilience.posteriors.posterior import Features, Posterior
 
 
 def save(

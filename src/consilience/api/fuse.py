@@ -10,24 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from consilience.api.kinds import SHARDS, are_shards, kind_of, list_models
-from consilience.api.options import MethodOptions
-from consilience.core.fusion import Fusion
+from consilience.api.kinds import SHARDS, kind_of, list_models
 from consilience.core.kind import Prepared, Request, open_request
-from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
-from consilience.networks.method import NetworkMethod
-from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.posteriors.method import Method
-from consilience.posteriors.sharded.shards import Shards
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike
     from torch import nn
 
+    from consilience.api.options import MethodOptions
+    from consilience.core.fusion import Fusion
+    from consilience.core.progress import Progress
     from consilience.engines import Engine
+    from consilience.networks.method import NetworkMethod
+    from consilience.networks.symmetry.symmetry import Symmetry
+    from consilience.posteriors.method import Method
+    from consilience.posteriors.sharded.shards import Shards
 
 
 def fuse(
@@ -161,8 +160,18 @@ def fuse(
         "shard_bytes": shard_bytes,
     }  # fmt: skip
     models = list_models(models, engine)
+    are_shards = SHARDS.are_given(models, engine)
     with open_request(
-        models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), rng, progress
+        models,
+        method,
+        options,
+        arguments,
+        weights,
+        n_observations,
+        engine,
+        are_shards,
+        rng,
+        progress,
     ) as request:
         prepared = _prepare(request)
         if prepared.problems:
@@ -217,8 +226,17 @@ def check(
         "shard_bytes": shard_bytes,
     }  # fmt: skip
     models = list_models(models, engine)
+    are_shards = SHARDS.are_given(models, engine)
     with open_request(
-        models, method, options, arguments, weights, n_observations, engine, are_shards(models, engine), only_check=True
+        models,
+        method,
+        options,
+        arguments,
+        weights,
+        n_observations,
+        engine,
+        are_shards,
+        only_check=True,
     ) as request:
         try:
             prepared = _prepare(request)

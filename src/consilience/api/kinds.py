@@ -8,36 +8,28 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from consilience.bayesian.kind import BayesianNetworks
-from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Inspection, Kind
-from consilience.draws.cmdstan import read_csv_sites
-from consilience.draws.draws import Draws
+from consilience.core.library_classes import defined_in
 from consilience.draws.kind import PosteriorDraws
-from consilience.draws.methods.base import STATEMENTS
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.estimators.kind import Estimators
+from consilience.files.our_formats import DESCRIPTION, SHARD
 from consilience.files.remote import is_remote, list_files
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
-from consilience.networks.ensemble_files import read_ensemble
-from consilience.networks.files import read_symmetry
-from consilience.networks.fuse_aligned import ARGUMENTS
 from consilience.networks.kind import Networks
-from consilience.networks.method import NetworkMethod
-from consilience.networks.methods import needs_no_symmetry
 from consilience.posteriors.kind import Posteriors
-from consilience.posteriors.sharded.file import SUFFIXES, is_shard
-from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
-from consilience.posteriors.sharded.kind import ShardedPosteriors
-from consilience.posteriors.sharded.shards import Shards
+from consilience.posteriors.sharded.kind import PARQUET, ShardedPosteriors
+
+if TYPE_CHECKING:
+    from consilience.core.inputs import NamedInput
+    from consilience.core.kind import FileFormat, Inspection, Kind
 
 POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetworks(), ShardedPosteriors()
 ESTIMATORS, DRAWS = Estimators(), PosteriorDraws()
 
-KINDS: tuple[Kind, ...] = (ESTIMATORS, DRAWS, POSTERIORS, BAYESIAN, NETWORKS)
+KINDS: tuple[Kind, ...] = (POSTERIORS, ESTIMATORS, DRAWS, BAYESIAN, NETWORKS)
 """Every kind, in the order in which an object is shown to them: cheap tests first."""
 
 _KIND_OF_FORMAT = {form.tag: kind for kind in (*KINDS, SHARDS) for form in kind.formats if form.tag is not None}
@@ -46,37 +38,18 @@ FORMATS: tuple[FileFormat, ...] = tuple(form for kind in KINDS for form in kind.
 """Every format of files."""
 
 
-def are_shards(models: Any, engine: Any = None) -> bool:
-    """Return whether models are shards by how they are written: a path, shards, or folders, patterns and addresses.
-
-    With an engine that is not this process, posterior files are shards too. Nothing is opened: that a file is a packed
-    shard is stated by its document.
-    """
-    if isinstance(models, Shards | str | Path):
-        return True
-    if not isinstance(models, Sequence) or not all(isinstance(model, str | Path) for model in models):
-        return False
-    return any(map(_is_many, models)) or (engine is not None and len(models) > 0)
-
-
 def list_models(models: Any, engine: Any = None) -> Any:
     """Return the files in folders or patterns of networks, statistics or draws as a list of paths; other models as is.
 
     Sums are added one file after another, and networks are read one array at a time, so that folders of them need no
     shards. Descriptions are found beside their networks. CSV files of CmdStan are read as draws, by site.
     """
-    if engine is not None or isinstance(models, Shards):
+    if engine is not None or SHARDS.may_be(models):
         return models
-    if isinstance(models, str | Path) and str(models).endswith(".csv"):
-        try:
-            models = [file.path for file in list_files(models, (".csv",)) if not is_remote(file.path)]
-        except InputError:  # whoever opens them says it
-            return models
-    if (sites := read_csv_sites(models)) is not models:
-        if isinstance(sites, Mapping):
-            return {name: Draws(model) if isinstance(model, list) else model for name, model in sites.items()}
-        return [Draws(model) if isinstance(model, list) else model for model in sites]
-    if not are_shards(models):
+    for kind in KINDS:
+        if (expanded := kind.expand(models)) is not models:
+            return expanded
+    if not SHARDS.are_given(models):
         return models
     try:
         paths = [file.path for file in list_files(models, (".safetensors",))]
@@ -90,18 +63,14 @@ def list_models(models: Any, engine: Any = None) -> Any:
             except FileFormatError:  # beside files of a listed kind, the reader of that kind says why
                 taken.append(path)
                 continue
-            if form is None or not any(form in kind.formats for kind in _LISTED_KINDS):
+            if form is None or not any(form in kind.formats for kind in KINDS if kind.is_listed):
                 return models
             is_listed = True
-            if form.tag != DESCRIPTION_FORMAT:
+            if form.tag != DESCRIPTION:
                 taken.append(path)
     except (InputError, OptionError):  # whoever opens them says it
         return models
     return taken if is_listed else models
-
-
-_LISTED_KINDS = (ESTIMATORS, DRAWS, NETWORKS, BAYESIAN)
-"""Kinds whose folders are lists of files."""
 
 
 def _stated_format(path: str) -> FileFormat | None:
@@ -114,14 +83,6 @@ def _stated_format(path: str) -> FileFormat | None:
     """
     tag = as_file(path).format
     return next((form for form in FORMATS if form.tag == tag), None)
-
-
-def _is_many(path: str | Path) -> bool:
-    """Return whether a path stands for several files."""
-    text = str(path)
-    if "://" in text or any(sign in text for sign in "*?["):
-        return not os.path.exists(path) or os.path.isdir(path)
-    return os.path.isdir(path) or text.endswith(SUFFIXES["parquet"])
 
 
 def _kinds_of_inputs(inputs: Sequence[NamedInput]) -> list[Kind | None]:
@@ -151,7 +112,7 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
         return SHARDS
     if BAYESIAN in kinds:
         return BAYESIAN
-    if NETWORKS in kinds or isinstance(method, NetworkMethod):
+    if NETWORKS in kinds or not NETWORKS.packages.isdisjoint(defined_in(method)):
         return NETWORKS
     if DRAWS in kinds:
         return DRAWS
@@ -160,11 +121,14 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     if not any(one.is_plain_checkpoint for one in inputs):
         # A dictionary of arrays could be anything, until something is said of it that is said of draws alone.
         are_draws = all(isinstance(one.model, Mapping) for one in inputs) and any(
-            name in STATEMENTS for name in options or ()
+            name in DRAWS.statements for name in options or ()
         )
         return DRAWS if inputs and are_draws else POSTERIORS
-    is_for_networks = any(name in ARGUMENTS for name in options or ()) or needs_no_symmetry(method)
-    return NETWORKS if is_for_networks else POSTERIORS
+    if any(name in NETWORKS.statements for name in options or ()):
+        return NETWORKS
+    from consilience.networks.methods import needs_no_symmetry  # here, since only plain checkpoints are asked this
+
+    return NETWORKS if needs_no_symmetry(method) else POSTERIORS
 
 
 def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
@@ -179,7 +143,7 @@ def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
     if file.header().text is None:
         return next(form for form in FORMATS if form.tag is None)
     tag = file.format
-    if tag == SHARD_FORMAT:
+    if tag == SHARD:
         raise FileFormatError(file, "is a shard of many posteriors", "fuse it, or open it with consilience.shards")
     for form in FORMATS:
         if tag is not None and form.tag == tag:
@@ -204,6 +168,8 @@ def kind_of_file(where: str | Path | SafetensorsFile) -> Kind:
 def load_file(where: str | Path | SafetensorsFile, module: Any = None) -> Any:
     """Return what is in a file of any format, or in the folder of an ensemble, whose members are made by `module`."""
     if not isinstance(where, SafetensorsFile) and os.path.isdir(where):
+        from consilience.networks.ensemble_files import read_ensemble  # here, since it needs torch
+
         return read_ensemble(Path(where), module)
     if module is not None:
         raise OptionError("module", f"is for the folder of an ensemble, and {where} is none; leave it out")
@@ -213,12 +179,14 @@ def load_file(where: str | Path | SafetensorsFile, module: Any = None) -> Any:
 
 def inspect_file(path: Path) -> Inspection:
     """Return what is inside a file of any format, a symmetry and a shard too, from its header alone."""
-    from consilience.networks.inspect import inspect_symmetry  # here, so that fusing starts without them
+    from consilience.networks.files import read_symmetry  # here, so that fusing starts without them
+    from consilience.networks.inspect import inspect_symmetry
+    from consilience.posteriors.sharded.file import is_shard
     from consilience.posteriors.sharded.inspect import inspect_shard
 
     if _starts_like_json(path) and not path.name.endswith(".index.json"):  # whose reader says what it is
         return inspect_symmetry(read_symmetry(path), str(path))
-    if path.suffix == SUFFIXES["parquet"] or (path.is_file() and is_shard(path)):
+    if path.suffix == PARQUET or (path.is_file() and is_shard(path)):
         return inspect_shard(path)
     file = as_file(path)
     try:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from consilience.api.kinds import load_file
-from consilience.core.fusion import Fusion
-from consilience.draws.containers import to_container
-from consilience.draws.draws import Draws
-from consilience.errors import OptionError, UnsupportedError
-from consilience.estimators import rebuild as estimators
-from consilience.estimators.statistics import Statistics
-from consilience.posteriors import rebuild as posteriors
-from consilience.posteriors.posterior import Posterior
+from consilience.api.kinds import KINDS, POSTERIORS, load_file
+
+if TYPE_CHECKING:
+    from consilience.draws.draws import Draws
+    from consilience.estimators.statistics import Statistics
+    from consilience.posteriors.posterior import Posterior
 
 
 @overload
@@ -55,21 +52,5 @@ def rebuild(posterior: Posterior | Statistics | Draws | str | Path, **parameters
     """
     if isinstance(posterior, str | Path):
         posterior = load_file(posterior)
-    if isinstance(posterior, Statistics):
-        return estimators.rebuild(posterior, parameters)
-    if parameters:
-        raise OptionError(", ".join(parameters), "is for statistics of estimators; a posterior says all itself")
-    if isinstance(posterior, Draws):
-        return to_container(posterior)
-    if not isinstance(posterior, Posterior):
-        name = type(posterior).__name__
-        remedy = {
-            "Network": "load its arrays into a module of its architecture (load_state_dict)",
-            "BayesianNetwork": "give it a module: network.with_module(module)",
-        }.get(
-            name, "take fusion.model" if isinstance(posterior, Fusion) else "describe it first (consilience.describe)"
-        )
-        raise UnsupportedError(
-            f"a {name}", "is no Posterior and no Statistics, which rebuild takes", remedy, "E-REBUILD"
-        )
-    return posteriors.rebuild(posterior)
+    kind = next((kind for kind in KINDS if kind.recognises([posterior])[0]), POSTERIORS)
+    return kind.rebuild(posterior, parameters)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from consilience.api.kinds import POSTERIORS, kind_of
 from consilience.catalogue import suggestion
-from consilience.checks import Array
 from consilience.core.inputs import NamedInput, name_inputs
 from consilience.errors import OptionError, UnsupportedError
 from consilience.posteriors.evaluate import log_density_of, topic_coherence_of
 from consilience.posteriors.scores import DENSITIES, ScoreKind
 from consilience.posteriors.topics.coherence import N_WORDS
+
+if TYPE_CHECKING:
+    from consilience.checks import Array
 
 
 def log_density(model: Any, X: Any, *, kind: str = "predictive") -> Array:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.bayesian.ensemble import BayesianEnsemble
-from consilience.bayesian.file_format import FORMAT
 from consilience.bayesian.files import read_bayesian_network
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.bayesian.network import BayesianNetwork
@@ -17,6 +16,7 @@ from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.errors import InputError, OptionError
+from consilience.files.our_formats import BAYESIAN
 from consilience.networks.evaluate import LabeledInputs, labeled_inputs, module_of
 from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.torch_modules import make_template
@@ -77,7 +77,7 @@ def _predictor(named: NamedInput, template: nn.Module | None) -> BayesianNetwork
     model = named.model.model if isinstance(named.model, BayesianFusion) else named.model
     if isinstance(model, BayesianEnsemble):
         return model
-    if named.format != FORMAT and not is_bayesian(model):
+    if named.format != BAYESIAN and not is_bayesian(model):
         raise InputError(name, "is no Bayesian network, expected one as the other model", code="E-TYPE")
     bnn = as_bayesian_network(model, None, name) if named.file is None else read_bayesian_network(named.file)
     if bnn.module is None and template is not None:

@@ -24,12 +24,13 @@ from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays, write_arrays
 from consilience.files.document import check_version, parse_document, validate_document
+from consilience.files.our_formats import BAYESIAN
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
-FORMAT, _VERSION = "consilience-bayesian", 1
+_VERSION = 1
 _REMEDY = "write it with consilience.save"
 _FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 _MAX_PROBLEMS = 5
@@ -157,7 +158,7 @@ def _header_text(where: str, network: BayesianFile) -> str:
         return json.dumps(
             {
                 "classes": None if classes is None else list(classes),
-                "format": FORMAT,
+                "format": BAYESIAN,
                 "format_version": _VERSION,
                 "library_version": library_versions()["consilience"],
                 **size,
@@ -185,7 +186,7 @@ def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
     """
     file = as_file(where)
     header = file.header(_REMEDY)
-    if file.format != FORMAT:
+    if file.format != BAYESIAN:
         raise FileFormatError(file, "is no file of a Bayesian network", _REMEDY)
     check_version(file.label, file.document, _VERSION)
     return _summary(file.label, file.document, header.shapes, header.dtypes)

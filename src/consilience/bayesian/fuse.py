@@ -25,9 +25,9 @@ from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
+from consilience.files.our_formats import DESCRIPTION
 from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.companions import split_companions
-from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.inputs import example_of
 from consilience.networks.fuse import ensemble_class_counts, with_described_counts
 from consilience.networks.fuse_aligned import NetworkArguments, network_provenance, split_arguments, target_units
@@ -40,7 +40,7 @@ def prepare_bayesian(request: Request) -> Prepared:
     """Describe and check Bayesian networks; see ``Kind.prepare``."""
     arguments, options = split_arguments(request.options)
     method = make_bayesian_method(request.method, options)
-    networks, description_files = split_companions(request.inputs, DESCRIPTION_FORMAT)
+    networks, description_files = split_companions(request.inputs, DESCRIPTION)
     try:
         return _prepare(request, arguments, method, networks, description_files)
     except (InputError, OptionError) as error:

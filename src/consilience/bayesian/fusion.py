@@ -11,10 +11,10 @@ import numpy as np
 
 from consilience.bayesian.ensemble import BayesianEnsemble, class_priors
 from consilience.bayesian.files import write_bayesian_network
+from consilience.bayesian.kind import BayesianNetworks
 from consilience.errors import InputError
 from consilience.networks.choice.sites import Sites
 from consilience.networks.fusion import NetworkFusion
-from consilience.posteriors.methods.ensemble import NO_FILE
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,7 +75,7 @@ class BayesianFusion(NetworkFusion):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(path, f"{NO_FILE}")
+            raise InputError(path, BayesianNetworks.no_file)
         write_bayesian_network(Path(path), self.model, provenance=self.record)
 
     def report(self, path: str | Path, **shown: Any) -> None:

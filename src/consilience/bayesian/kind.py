@@ -5,52 +5,61 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from consilience.bayesian.describe import describe_bayesian
-from consilience.bayesian.ensemble import BayesianEnsemble
-from consilience.bayesian.file_format import FORMAT
-from consilience.bayesian.files import read_bayesian_network, write_bayesian_network
-from consilience.bayesian.fuse import prepare_bayesian
-from consilience.bayesian.fusion import BayesianFusion
-from consilience.bayesian.methods import BAYESIAN_METHODS, make_bayesian_method
-from consilience.bayesian.network import BayesianNetwork
-from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
-from consilience.bayesian.shared_symmetry import with_site_descriptions
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts
 from consilience.errors import InputError, OptionError, UnsupportedError
-from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
-from consilience.networks.descriptions.files import description_path, write_description
-from consilience.networks.evaluation import NetworkEvaluation
-from consilience.networks.fuse_aligned import split_arguments
-from consilience.networks.kind import array_scales, load_curves, network_facets, refuse_not_finite
-from consilience.networks.method import NetworkMethod
-from consilience.networks.torch_modules import make_template
+from consilience.files.our_formats import BAYESIAN, DESCRIPTION
 
-
-def inspect_bayesian(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a Bayesian network's file says."""
-    from consilience.bayesian import inspect  # here, so that fusing starts without it
-
-    return inspect.inspect_bayesian(file)
+if TYPE_CHECKING:
+    from consilience.bayesian.network import BayesianNetwork
+    from consilience.files.safetensors_file import SafetensorsFile
+    from consilience.networks.evaluation import NetworkEvaluation
+    from consilience.networks.method import NetworkMethod
 
 
 class BayesianNetworks(Kind):
     """Networks with a Gaussian for every weight."""
 
     name = "bayesian"
-    formats = (FileFormat("bayesian", FORMAT, "a Bayesian network", read_bayesian_network, inspect_bayesian),)
-    methods = BAYESIAN_METHODS
+    formats = (
+        FileFormat(
+            "bayesian",
+            BAYESIAN,
+            "a Bayesian network",
+            "consilience.bayesian.files:read_bayesian_network",
+            "consilience.bayesian.inspect:inspect_bayesian",
+        ),
+    )
     no_file = "an ensemble is its members: keep the sites' files, or use method 'kl'"
 
-    def recognises(self, models: Sequence[object]) -> list[bool]:
+    packages = frozenset(("torch", "laplace", "pyro", "blitz", "bayesian_torch", "consilience.bayesian"))
+    takes_containers = True
+    instead_of_rebuilding: ClassVar[Mapping[str, str]] = {
+        "BayesianNetwork": "give it a module: network.with_module(module)"
+    }
+
+    @property
+    def methods(self) -> tuple[type[Any], ...]:
+        """Every method for Bayesian networks."""
+        from consilience.bayesian.methods import BAYESIAN_METHODS
+
+        return BAYESIAN_METHODS
+
+    def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which models are Bayesian networks of a kind with a reader, or fusions of such."""
+        from consilience.bayesian.ensemble import BayesianEnsemble
+        from consilience.bayesian.fusion import BayesianFusion
+        from consilience.bayesian.readers.table import is_bayesian
+
         return [isinstance(model, BayesianFusion | BayesianEnsemble) or is_bayesian(model) for model in models]
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> NetworkMethod:
         """Return a method for Bayesian networks; see `Kind.make_method`."""
+        from consilience.bayesian.methods import make_bayesian_method
+        from consilience.networks.fuse_aligned import split_arguments
+
         return make_bayesian_method(method, split_arguments(options)[1])
 
     def averages(self, method: Any) -> bool:
@@ -59,6 +68,8 @@ class BayesianNetworks(Kind):
 
     def prepare(self, request: Request) -> Prepared:
         """Read, check and describe Bayesian networks."""
+        from consilience.bayesian.fuse import prepare_bayesian
+
         return prepare_bayesian(request)
 
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
@@ -75,7 +86,11 @@ class BayesianNetworks(Kind):
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a Bayesian network's file that a round compares, its description checked."""
-        if companion is not None and companion.format != DESCRIPTION_FORMAT:
+        from consilience.bayesian.files import read_bayesian_network
+        from consilience.bayesian.shared_symmetry import with_site_descriptions
+        from consilience.networks.kind import array_scales, network_facets, refuse_not_finite
+
+        if companion is not None and companion.format != DESCRIPTION:
             text = "is a Bayesian network, whose variances say what is known"
             raise InputError(file, text, "send it alone, or with its description")
         bnn = read_bayesian_network(file)
@@ -90,6 +105,9 @@ class BayesianNetworks(Kind):
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write means and variances of all parameters with their symmetry, and the description beside them."""
+        from consilience.bayesian.files import write_bayesian_network
+        from consilience.networks.descriptions.files import description_path, write_description
+
         if features is not None:
             raise OptionError("features", "are columns of statistical models; leave them out")
         if set(stated) - {"n_observations"}:
@@ -104,6 +122,12 @@ class BayesianNetworks(Kind):
         self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any
     ) -> BayesianNetwork:
         """Return a Bayesian network with its symmetry and its description; see `Kind.describe`."""
+        from consilience.bayesian.describe import describe_bayesian
+        from consilience.bayesian.ensemble import BayesianEnsemble
+        from consilience.bayesian.fusion import BayesianFusion
+        from consilience.bayesian.network import BayesianNetwork
+        from consilience.bayesian.readers.table import as_bayesian_network
+
         if features is not None:
             raise OptionError("features", "are columns of statistical models; leave them out")
         if stated.pop("sample_weight", None) is not None:
@@ -120,6 +144,8 @@ class BayesianNetworks(Kind):
     ) -> BayesianNetwork:
         """Return the described network of a file; see `Kind.describe_file`."""
         from consilience.bayesian.evaluate import with_widths  # here, as above
+        from consilience.bayesian.files import read_bayesian_network
+        from consilience.networks.torch_modules import make_template
 
         bnn, template = read_bayesian_network(path), make_template(module)
         if template is not None:
@@ -132,11 +158,14 @@ class BayesianNetworks(Kind):
 
     def writes(self, model: object) -> bool:
         """Return whether a model is a BayesianNetwork; those of other libraries become one first."""
+        from consilience.bayesian.network import BayesianNetwork
+
         return isinstance(model, BayesianNetwork)
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused Bayesian network's file; `shown` has files of barriers and planes by name."""
         from consilience.bayesian.report.files import bayesian_content_of_files  # here, so that fusing needs no pages
         from consilience.bayesian.report.page import write_bayesian_content
+        from consilience.networks.kind import load_curves
 
         write_bayesian_content(page, replace(bayesian_content_of_files(fused, sites), **load_curves(**shown)))

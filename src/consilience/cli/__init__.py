@@ -1,4 +1,4 @@
-"""The command line: the entry point ``main``, its messages and its exit codes.
+"""The command line: ``main``, its messages and its exit codes.
 
 Nothing else in the library prints. Exit codes: 0 done, 1 the input is at fault (one line per problem on stderr),
 2 wrong usage or options, 130 interrupted. With ``--json`` problems are printed to stdout too, as a JSON object.
@@ -14,19 +14,15 @@ from typing import NoReturn
 
 import click
 
-from consilience.catalogue import did_you_mean
 from consilience.cli.commands import cli
-from consilience.cli.dialect import flags_of, problem_said
-from consilience.cli.json_output import echo_json, problems_json
-from consilience.cli.marks import echo_marked
-from consilience.drawing.words import printable
 from consilience.errors import ConsilienceError, OptionError, Problem
 
 
 def main() -> NoReturn:
     """Run the command and exit: every error of the library becomes lines on stderr and an exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
+        for number in (signal.SIGINT, signal.SIGTERM):  # which the entry point ended at once while it started
+            signal.signal(number, _interrupt)
         cli.main(prog_name="consilience", standalone_mode=False)
     except click.ClickException as error:
         problem = _usage_problem(error)
@@ -46,6 +42,9 @@ def main() -> NoReturn:
 
 def _usage_problem(error: click.ClickException) -> Problem:
     """Return what is wrong with a command line; an option of another library with the name that it has here."""
+    from consilience.catalogue import did_you_mean
+    from consilience.cli.dialect import flags_of
+
     text = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         options = flags_of(error.ctx.command)
@@ -59,6 +58,10 @@ def _usage_problem(error: click.ClickException) -> Problem:
 
 def _exit_with(problems: Sequence[Problem], status: int) -> NoReturn:
     """Print problems to stderr, without control characters of a stranger's file names, and exit."""
+    from consilience.cli.dialect import problem_said
+    from consilience.cli.marks import echo_marked
+    from consilience.drawing.words import printable
+
     coded = [problem_said(problem).coded("E-SYSTEM") for problem in problems]  # those of this library have a code
     _print_json(coded)
     for problem in coded:
@@ -69,9 +72,11 @@ def _exit_with(problems: Sequence[Problem], status: int) -> NoReturn:
 def _print_json(problems: Sequence[Problem]) -> None:
     """Print problems to stdout where the results were asked for as JSON."""
     if "--json" in sys.argv:
+        from consilience.cli.json_output import echo_json, problems_json
+
         echo_json(problems_json(problems))
 
 
 def _interrupt(_signal_number: int, _frame: FrameType | None) -> None:
-    """Treat SIGTERM as Ctrl-C, so that half-written files are removed on the way out."""
+    """Raise as Ctrl-C does, for SIGTERM too, so that half-written files are removed on the way out."""
     raise KeyboardInterrupt

@@ -1,43 +1,147 @@
-"""The command group ``consilience`` with all its commands, an example of each, and the short one: ``demo``."""
+"""The commands of ``consilience``: what each does in a line, an example, and where it is defined."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cache
+from pkgutil import resolve_name
 
 import click
 
-from consilience.catalogue import suggestion
-from consilience.cli.answer import answer
-from consilience.cli.completion import completion
-from consilience.cli.describe import describe
-from consilience.cli.doctor import doctor
-from consilience.cli.evaluate import evaluate
-from consilience.cli.fisher import fisher
-from consilience.cli.fuse import check, fuse
-from consilience.cli.head import head
-from consilience.cli.inspect import inspect
-from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.merge import merge
-from consilience.cli.methods import methods
-from consilience.cli.networks import barrier, symmetry
-from consilience.cli.pack import pack
-from consilience.cli.report import report
-from consilience.cli.serve import send, serve
-from consilience.cli.short_warnings import short_warnings
+
+@dataclass(frozen=True)
+class CommandEntry:
+    """A command, which is imported when it is called.
+
+    Parameters
+    ----------
+    place
+        Its function, "module:name".
+    summary
+        What it does, in a line of ``consilience --help``.
+    example
+        A call, which its own ``--help`` shows.
+    """
+
+    place: str
+    summary: str
+    example: str
 
 
-class _SuggestingGroup(click.Group):
-    """Commands, of which a misspelt one is answered with the one that was probably meant."""
+def _entry(place: str, summary: str, example: str) -> CommandEntry:
+    return CommandEntry(f"consilience.cli.{place}", summary, f"consilience {example}")
+
+
+COMMANDS = {
+    "answer": _entry(
+        "answer:answer",
+        "Answer the open request of a round.",
+        "answer shared/round --site lund --data patients.csv",
+    ),
+    "barrier": _entry(
+        "networks:barrier",
+        "Compute the loss barrier between two networks.",
+        "barrier lund.safetensors oslo.safetensors --module nets:make --data test.npz",
+    ),
+    "check": _entry(
+        "fuse:check",
+        "List every problem of models before they are fused.",
+        "check lund.safetensors oslo.safetensors",
+    ),
+    "completion": _entry("completion:completion", "Print the completion script of a shell.", "completion bash"),
+    "demo": _entry("demo:demo", "Train five sites on real data, fuse and compare them.", "demo"),
+    "describe": _entry(
+        "describe:describe",
+        "Describe a network by its site's data.",
+        "describe lund.safetensors --module nets:make --data train.npz -o lund-said.safetensors",
+    ),
+    "doctor": _entry("doctor:doctor", "Show versions, extras and devices.", "doctor"),
+    "evaluate": _entry(
+        "evaluate:evaluate",
+        "Compare the fused model with a site's own on data.",
+        "evaluate fused.safetensors lund.safetensors --data patients.csv",
+    ),
+    "fisher": _entry(
+        "fisher:fisher",
+        "Compute the Fisher information of a network.",
+        "fisher lund.safetensors --module nets:make --data train.npy -o lund.fisher.safetensors",
+    ),
+    "fuse": _entry(
+        "fuse:fuse",
+        "Fuse models into one.",
+        "fuse lund.safetensors oslo.safetensors -o fused.safetensors --set regularization=0.3",
+    ),
+    "head": _entry(
+        "head:head",
+        "Compute the sums of a head on shared features.",
+        "head ridge --data train.npz --fourier 500 -o lund-head.safetensors",
+    ),
+    "inspect": _entry("inspect:inspect", "Show what a file is and what it tells.", "inspect fused.safetensors"),
+    "merge": _entry(
+        "merge:merge",
+        "Merge checkpoints or adapters tensor by tensor.",
+        "merge llama-law llama-medicine -o merged --method ties --base llama --set density=0.2",
+    ),
+    "methods": _entry("methods:methods", "Explain the methods and their options.", "methods kl"),
+    "pack": _entry("pack:pack", "Pack many posterior files into shards.", "pack sites -o packed"),
+    "report": _entry(
+        "report:report",
+        "Write a page about a fused model and its sites.",
+        "report fused.safetensors lund.safetensors oslo.safetensors -o report.html",
+    ),
+    "send": _entry(
+        "serve:send", "Send a site's file to a round.", "send lund.safetensors --to shared/round --site lund"
+    ),
+    "serve": _entry(
+        "serve:serve", "Run a round over a shared folder.", "serve shared/round --sites lund,oslo -o fused.safetensors"
+    ),
+    "symmetry": _entry(
+        "networks:symmetry",
+        "Find and prove the symmetry of a network.",
+        "symmetry --module nets:make --example 1,784 -o symmetry.json",
+    ),
+}
+"""All commands: a new one has a file and an entry."""
+
+
+@cache
+def load_command(name: str) -> click.Command:
+    """Return the command of a name, with its example."""
+    entry = COMMANDS[name]
+    command: click.Command = resolve_name(entry.place)
+    command.short_help, command.epilog = entry.summary, f"\b\nExample:\n  {entry.example}"
+    return command
+
+
+class CommandGroup(click.Group):
+    """All commands, each imported when it is called; a misspelt one is answered with the one that was meant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        del ctx
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; None for a name that is none."""
+        del ctx
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command of the first word, or raise with the nearest."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            meant = suggestion(args[0], self.list_commands(ctx))
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from consilience.catalogue import suggestion  # here, since only a misspelling needs it
+
+            meant = suggestion(args[0], COMMANDS)
             raise click.UsageError(f"No such command {args[0]!r}{meant or '.'} [E-COMMAND]", ctx)
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line for each command, without importing any."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in sorted(COMMANDS)])
 
 
 _EXIT_CODES = """\b
@@ -45,63 +149,10 @@ Exit codes: 0 done, 1 the input is at fault (a line for each problem on stderr),
 2 wrong usage or options, 130 interrupted."""
 
 
-@click.group(cls=_SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXIT_CODES)
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXIT_CODES)
 @click.version_option(package_name="consilience")
 def cli() -> None:
     """Fuse models that were trained apart into one. No data travels, only parameters."""
+    from consilience.cli.short_warnings import short_warnings  # here, so that --help starts without it
+
     click.get_current_context().with_resource(short_warnings())
-
-
-EXAMPLES = {
-    "answer": "consilience answer shared/round --site lund --data patients.csv",
-    "barrier": "consilience barrier lund.safetensors oslo.safetensors --module nets:make --data test.npz",
-    "check": "consilience check lund.safetensors oslo.safetensors",
-    "completion": "consilience completion bash",
-    "demo": "consilience demo",
-    "describe": "consilience describe lund.safetensors --module nets:make --data train.npz -o lund-said.safetensors",
-    "doctor": "consilience doctor",
-    "evaluate": "consilience evaluate fused.safetensors lund.safetensors --data patients.csv",
-    "fisher": "consilience fisher lund.safetensors --module nets:make --data train.npy -o lund.fisher.safetensors",
-    "fuse": "consilience fuse lund.safetensors oslo.safetensors -o fused.safetensors --set regularization=0.3",
-    "head": "consilience head ridge --data train.npz --fourier 500 -o lund-head.safetensors",
-    "inspect": "consilience inspect fused.safetensors",
-    "merge": "consilience merge llama-law llama-medicine -o merged --method ties --base llama --set density=0.2",
-    "methods": "consilience methods kl",
-    "pack": "consilience pack sites -o packed",
-    "report": "consilience report fused.safetensors lund.safetensors oslo.safetensors -o report.html",
-    "send": "consilience send lund.safetensors --to shared/round --site lund",
-    "serve": "consilience serve shared/round --sites lund,oslo -o fused.safetensors",
-    "symmetry": "consilience symmetry --module nets:make --example 1,784 -o symmetry.json",
-}
-"""An example of every command, which its --help shows."""
-
-for _command in (
-    fuse, check, inspect, describe, head, report, evaluate, symmetry, fisher, barrier, merge, pack, serve, send, answer,
-    methods, doctor, completion,
-):  # fmt: skip
-    cli.add_command(_command)
-
-
-@cli.command()
-@click.argument("folder", default="consilience-demo", type=click.Path(path_type=Path))
-@click.option(
-    "--seeds",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Number of repetitions, compared seed by seed.",
-)
-@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
-@json_option
-def demo(folder: Path, seeds: int, quiet: bool, as_json: bool) -> None:
-    """Train five sites on real data, fuse their files, and compare, in FOLDER."""
-    from consilience.cli.demo import run_demo  # here, so that the other commands start without its imports
-
-    run_demo(folder, seeds, (lambda _line: None) if quiet or as_json else click.echo)
-    if as_json:
-        written = [folder / "demo.json", folder / "demo.svg", folder / "report.html"]
-        echo_json({"wrote": written, "results": json.loads((folder / "demo.json").read_text())})
-
-
-for _name, _command in cli.commands.items():
-    _command.epilog = f"\b\nExample:\n  {EXAMPLES[_name]}"

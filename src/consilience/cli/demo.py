@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import numpy as np
 
-from consilience import api
+import consilience as cs
 from consilience.api.scores import log_density
 from consilience.checks import Array, Labels
+from consilience.cli.json_output import echo_json, json_option
 from consilience.core.fusion import Fusion
 from consilience.core.paired import PairedDifference, paired_difference
 from consilience.core.provenance import library_versions
@@ -223,19 +225,19 @@ def _repeat(folder: Path, values: Array, classes: Labels, names: tuple[str, ...]
     for number, rows in enumerate(sites, 1):
         model = _fit_mixture(values[rows], LOCAL_COMPONENTS, seed)
         path = folder / f"site-{number}.safetensors"
-        api.save(model, path, features=Features(names=names), min_count=PUBLIC_DATA)
+        cs.save(model, path, features=Features(names=names), min_count=PUBLIC_DATA)
         paths.append(str(path))
         local_models.append(model)
         labels += _commonest_digits(classes[rows], model.predict(values[rows]), LOCAL_COMPONENTS)
-    fused = api.fuse(paths, rng=seed, min_count=PUBLIC_DATA)
+    fused = cs.fuse(paths, rng=seed, min_count=PUBLIC_DATA)
     fused.save(folder / "fused.safetensors")
     candidates: dict[str, Any] = {FUSED: rebuild(read_posterior(folder / "fused.safetensors")[0])}
     candidates |= {f"site {number}": model for number, model in enumerate(local_models, 1)}
-    told = api.fuse(paths, "kmeans", rng=seed, min_count=PUBLIC_DATA, n_components=POOLED_COMPONENTS)
+    told = cs.fuse(paths, "kmeans", rng=seed, min_count=PUBLIC_DATA, n_components=POOLED_COMPONENTS)
     candidates |= {
-        "naive average": api.fuse(paths, "average", rng=seed, min_count=PUBLIC_DATA).model,
+        "naive average": cs.fuse(paths, "average", rng=seed, min_count=PUBLIC_DATA).model,
         f"k-means, {POOLED_COMPONENTS} told": told.model,
-        "concatenation": api.fuse(paths, "concatenate", rng=seed, min_count=PUBLIC_DATA).model,
+        "concatenation": cs.fuse(paths, "concatenate", rng=seed, min_count=PUBLIC_DATA).model,
         POOLED: _fit_mixture(values[np.concatenate(sites)], POOLED_COMPONENTS, seed),
     }
     test, truth = values[held_out], classes[held_out]
@@ -391,3 +393,22 @@ def _draw_comparison(path: Path, table: dict[str, dict[str, list[float]]], first
     meaning = "commonest digit of the site's component"
     picture = comparison_drawing(names, scores, matching.labels, matching.owner, first.labels, meaning)
     write_bytes(path, (picture + "\n").encode())
+
+
+@click.command()
+@click.argument("folder", default="consilience-demo", type=click.Path(path_type=Path))
+@click.option(
+    "--seeds",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of repetitions, compared seed by seed.",
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@json_option
+def demo(folder: Path, seeds: int, quiet: bool, as_json: bool) -> None:
+    """Train five sites on real data, fuse their files, and compare, in FOLDER."""
+    run_demo(folder, seeds, (lambda _line: None) if quiet or as_json else click.echo)
+    if as_json:
+        written = [folder / "demo.json", folder / "demo.svg", folder / "report.html"]
+        echo_json({"wrote": written, "results": json.loads((folder / "demo.json").read_text())})

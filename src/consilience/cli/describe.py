@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from consilience import api
+import consilience as cs
 from consilience.catalogue import did_you_mean
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
@@ -113,9 +113,9 @@ def describe(
     keywords = {name: value for name, value in {**stated, **options}.items() if value is not None}
     described = kind_of_file(network).describe_file(network, template, data, is_rewritten=is_rewritten, **keywords)
     if output is None:
-        api.save(described.description, target)
+        cs.save(described.description, target)
     else:
-        api.save(described, output)
+        cs.save(described, output)
     notes = () if described.symmetry is None else described.symmetry.notes
     wrote = [path for path in (output, target) if path is not None]
     if as_json:
@@ -163,7 +163,7 @@ def _describe_estimator(
             data, f"a {adapter.class_name} cannot be fitted to it: {str(error).splitlines()[0][:200]}"
         ) from error
     features = None if names is None else Features(names=names)
-    api.save(fitted, output, data=X if y is None else (X, y), features=features, min_count=min_count)
+    cs.save(fitted, output, data=X if y is None else (X, y), features=features, min_count=min_count)
     if as_json:
         echo_json({"description": inspect_file(output).document, "notes": [], "wrote": [output]})
     elif not quiet:

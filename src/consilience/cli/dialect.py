@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 import click
 
-from consilience.cli.methods import method_options
+from consilience.cli.commands import COMMANDS, load_command
 from consilience.errors import Problem
 
 _OTHER_NAMES = {"rng": "seed", "target_widths": "widths", "samples": "n_observations", "overwrite": "overwrite"}
@@ -32,22 +32,24 @@ _KEYWORD = re.compile(
 
 def said(text: str) -> str:
     """Return a text of the library in the words of the command that was called."""
-    command, names = _called()
-    return in_shell(text, command, names, method_options())
+    return in_shell(text, called_command(), COMMANDS, _method_options())
 
 
 def problem_said(problem: Problem) -> Problem:
     """Return a problem in the words of the command that was called; a file named like an option keeps its name."""
-    command, names = _called()
-    translated = problem_in_shell(problem, command, names, method_options())
+    translated = problem_in_shell(problem, called_command(), COMMANDS, _method_options())
     return translated.without_subject().about(problem.subject) if problem.subject in sys.argv[2:] else translated
 
 
-def _called() -> tuple[click.Command | None, Collection[str]]:
-    """Return the command that was called, None where there is none of that name, and the names of all."""
-    from consilience.cli.commands import cli  # here, since the commands import this file
+def called_command() -> click.Command | None:
+    """Return the command that was called; None where there is none of that name."""
+    return next((load_command(word) for word in sys.argv[1:2] if word in COMMANDS), None)
 
-    return next((cli.commands[word] for word in sys.argv[1:2] if word in cli.commands), None), cli.commands
+
+def _method_options() -> Collection[str]:
+    from consilience.cli.methods import method_options  # here, since the tables of methods import every kind
+
+    return method_options()
 
 
 def in_shell(text: str, command: click.Command | None, commands: Collection[str], options: Collection[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from consilience import api
+import consilience as cs
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import module_option
 from consilience.drawing.words import format_count, printable
@@ -73,10 +73,10 @@ def fisher(
     if any(output.resolve() == other.resolve() for other in (network, data)):
         raise InputError(output, "is read here", "give another output", "E-OUTPUT")
     loaded_module = module_of_file(network, import_module(module, "--module"))
-    information = api.fisher(
+    information = cs.fisher(
         loaded_module, read_inputs(data, loaded_module), rng=seed, progress=not (quiet or as_json), **options
     )
-    api.save(information, output)
+    cs.save(information, output)
     if as_json:
         echo_json({
             "observations": information.seen, "rank": information.rank, "layers": len(information.layers),

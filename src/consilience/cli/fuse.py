@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from consilience import api
+import consilience as cs
 from consilience.cli.dialect import said
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
@@ -46,7 +46,7 @@ def fuse(
     if recipe.method is not None:
         options = {name: value for name, value in recipe.options.items() if name not in FUSE_OPTIONS}
         if plan.kind.make_method(recipe.method, options).keeps_models:
-            raise InputError(target, f"{plan.kind.no_file}")
+            raise InputError(target, plan.kind.no_file)
     refuse_unwritable(target)
     page = page or (None if recipe.report is None else Path(recipe.report))
     models: list[str | Path] = [*recipe.models, *(file.path for file in plan.files)]  # folders, and what is in them
@@ -61,7 +61,7 @@ def fuse(
         raise InputError(target, "is read here", "give another output", "E-OUTPUT")
     seed = seed if seed is not None else (recipe.seed or 0)
     options = {**recipe.options, **plan.arguments()}
-    fusion = api.fuse(plan.models, recipe.method, rng=seed, progress=not (quiet or as_json), **options)
+    fusion = cs.fuse(plan.models, recipe.method, rng=seed, progress=not (quiet or as_json), **options)
     fusion.save(target)
     if page is not None:
         fusion.report(page)
@@ -87,7 +87,7 @@ def check(quiet: bool, as_json: bool, **plan_options: Any) -> None:
     """Say everything that would go wrong when fusing MODELS; exit 1 if anything would."""
     plan = make_fusion_plan(**plan_options)
     recipe = plan.recipe
-    problems = api.check(plan.models, recipe.method, **recipe.options, **plan.arguments())
+    problems = cs.check(plan.models, recipe.method, **recipe.options, **plan.arguments())
     if problems:
         raise InputError(problems)
     if as_json:

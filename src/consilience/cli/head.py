@@ -62,7 +62,8 @@ def head(
     All sites give the same KIND and features. `consilience fuse` adds the files up to the head of all rows. Without
     --module, --convolutions or --fourier the rows are features already.
     """
-    from consilience import api, features, learners  # here, so that other commands start without them
+    import consilience as cs  # here
+    from consilience import features, learners  # here, so that other commands start without them
     from consilience.api.kinds import inspect_file
     from consilience.estimators.site_rows import read_labelled
 
@@ -98,7 +99,7 @@ def head(
     fitted = learners.Head(kind, features=computed).fit(
         inputs, targets, classes=labels, min_count=min_count, noise=noise
     )
-    api.save(fitted, output, min_count=min_count)
+    cs.save(fitted, output, min_count=min_count)
     if as_json:
         echo_json({"description": inspect_file(output).document, "wrote": [output]})
     elif not quiet:

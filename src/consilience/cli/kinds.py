@@ -11,8 +11,8 @@ from consilience.api.kinds import BAYESIAN, DRAWS, ESTIMATORS, FORMATS, NETWORKS
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe
 from consilience.errors import InputError, OptionError, Problem
+from consilience.files.our_formats import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.files import description_path
 from consilience.networks.methods import needs_no_symmetry
 
@@ -151,7 +151,7 @@ def have_symmetry(files: Sequence[SafetensorsFile]) -> bool:
 def have_descriptions(files: Sequence[SafetensorsFile]) -> bool:
     """Return whether what inputs are like is described in any of the files, or beside one."""
     beside = (description_path(file.path).is_file() for file in files)
-    return any(beside) or any(file.stated_format == DESCRIPTION_FORMAT for file in files)
+    return any(beside) or any(file.stated_format == DESCRIPTION for file in files)
 
 
 def _document(file: SafetensorsFile) -> Mapping[str, object] | None:

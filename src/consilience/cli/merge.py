@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from consilience import api
+import consilience as cs
 from consilience.checkpoints.card import in_short
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
@@ -57,7 +57,7 @@ def merge(
         raise click.UsageError("Missing option '-o' / '--output'.")
     options = dict(plan.options)
     refuse_reserved(options, _MERGE_KEYWORDS)
-    merged = api.merge(
+    merged = cs.merge(
         plan.models,
         plan.output,
         plan.method,
@@ -102,7 +102,7 @@ _MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
     "patterns", "allow_differences", "seed", "resume", "overwrite", "dry_run", "threads", "progress",
 }  # fmt: skip
-"""Keywords of ``api.merge`` that are no options of a method: --set, which passes options on, may not say them."""
+"""Keywords of ``cs.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 
 
 def _complete_recipe(recipe: MergeRecipe, models: Sequence[str], settings: dict[str, Any]) -> MergeRecipe:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consilience import api
+import consilience as cs
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import example_option, module_option
 from consilience.drawing.words import format_count, printable
@@ -38,7 +38,7 @@ def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet
 
     refuse_unwritable(output)
     architecture = import_module(module, "--module")
-    proved_symmetry = api.symmetry(architecture, make_example(example, architecture), seed)
+    proved_symmetry = cs.symmetry(architecture, make_example(example, architecture), seed)
     write_symmetry(output, proved_symmetry)
     if as_json:
         groups = [
@@ -108,7 +108,7 @@ def barrier(
     ends = [module_of_file(path, template) for path in (first, second)]
     rows = labeled_inputs(data, labels, ends[0])
     try:
-        curves = api.barrier(ends[0], ends[1], Classification(rows.inputs, torch.from_numpy(rows.labels)), points)
+        curves = cs.barrier(ends[0], ends[1], Classification(rows.inputs, torch.from_numpy(rows.labels)), points)
     except InputError as error:
         raise InputError(p.renamed("net_a", first).renamed("net_b", second) for p in error.problems) from error
     if output is not None:

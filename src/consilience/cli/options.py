@@ -13,17 +13,17 @@ from typing import Any
 
 import click
 
-from consilience import api
-from consilience.api.kinds import DRAWS, ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of, list_models
+import consilience as cs
+from consilience.api.kinds import DRAWS, ESTIMATORS, POSTERIORS, SHARDS, format_of, list_models
 from consilience.catalogue import ALIASES
 from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_models, network_options
 from consilience.core.inputs import EQUAL
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
 from consilience.errors import OptionError
+from consilience.files.our_formats import SHARD
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.methods import needs_no_symmetry
-from consilience.posteriors.sharded.kind import FORMAT as SHARD_FORMAT
 
 Command = Callable[..., None]
 _FUSE_KEYWORDS = {
@@ -143,7 +143,7 @@ class FusionPlan:
         if self.chains is not None:
             return len(self.chains)
         if not self.files:
-            return api.shards(self.recipe.models).n_sites
+            return cs.shards(self.recipe.models).n_sites
         return sum(not format_of(file).is_companion for file in self.files)
 
     def arguments(self) -> dict[str, Any]:
@@ -248,8 +248,8 @@ def make_fusion_plan(
         if misplaced := network_options(merged):
             raise OptionError(", ".join(misplaced), f"for networks only, and {merged.models[0]} holds posterior draws")
         return FusionPlan(merged, DRAWS, (), None, listed)
-    files = () if are_shards(listed) else tuple(open_files(listed, listed))
-    if not files or any(file.stated_format == SHARD_FORMAT for file in files):
+    files = () if SHARDS.are_given(listed) else tuple(open_files(listed, listed))
+    if not files or any(file.stated_format == SHARD for file in files):
         if misplaced := network_options(merged):
             raise OptionError(", ".join(misplaced), f"for networks only, and {merged.models[0]} holds posteriors")
         return FusionPlan(merged, SHARDS, (), address)

@@ -8,7 +8,7 @@ from typing import cast
 
 import click
 
-from consilience import api
+import consilience as cs
 from consilience.cli.json_output import echo_json, json_option
 from consilience.files.sizes import as_bytes
 from consilience.posteriors.sharded.file import SUFFIXES, Form
@@ -31,7 +31,7 @@ def pack(
     models: Sequence[str], output: Path, shard_size: str, dtype: str, form: str, quiet: bool, as_json: bool
 ) -> None:
     """Write MODELS (posterior files, or folders of them) as a few shards, which are read many times as fast."""
-    packing = api.pack(
+    packing = cs.pack(
         list(models),
         output,
         shard_bytes=as_bytes(shard_size, "--shard-size"),

@@ -9,9 +9,8 @@ from typing import Any
 
 from consilience.cli.dialect import said
 from consilience.cli.marks import echo_marked
-from consilience.core.verdict import HarmWarning
 from consilience.drawing.words import printable
-from consilience.networks.shared_symmetry import UnprovedSymmetryWarning
+from consilience.errors import HarmWarning, UnprovedSymmetryWarning
 
 _UNPROVED_SYMMETRY = (
     "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "

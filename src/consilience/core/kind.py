@@ -1,6 +1,7 @@
 """What a kind of model supplies to the pipeline: read, check, describe; then match, average, rebuild.
 
-``consilience.api.kinds`` is the table of all kinds, and the only place that asks of which kind a model is.
+``consilience.api.kinds`` is the table of all kinds, and the only place that asks of which kind a model is. The table
+imports the ``kind`` file of every room and nothing else of it: a stage imports what it needs when it is asked for.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput, name_inputs
+from consilience.core.library_classes import defined_in
 from consilience.core.progress import Progress, seeded, shown
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile
+
+if TYPE_CHECKING:
+    from consilience.core.fusion import Fusion
 
 Facets = Mapping[str, str | None]
 """What must agree between the contributions of a round, by what to call it; None where a file does not say."""
@@ -180,10 +185,8 @@ class FileFormat:
         What the files' documents state as their format; None for files without a document.
     called
         What messages call such a file.
-    load
-        Reads what is in it.
-    inspect
-        Says what is inside, from the header alone.
+    loader, inspector
+        Functions of a file, "module:name", that read what is in it, and say what is inside from the header alone.
     is_companion
         Whether it travels beside the file of a model and is none itself.
     """
@@ -191,9 +194,18 @@ class FileFormat:
     name: str
     tag: str | None
     called: str
-    load: Callable[[SafetensorsFile], Any]
-    inspect: Callable[[SafetensorsFile], Inspection]
+    loader: str
+    inspector: str
     is_companion: bool = False
+
+    def load(self, file: SafetensorsFile) -> Any:
+        """Return what is in a file."""
+        return resolve_name(self.loader)(file)
+
+    def inspect(self, file: SafetensorsFile) -> Inspection:
+        """Return what the header of a file says."""
+        inspection: Inspection = resolve_name(self.inspector)(file)
+        return inspection
 
 
 @dataclass(frozen=True)
@@ -251,6 +263,12 @@ def root_mean_square(values: Any) -> float:
     return largest * float(np.sqrt(np.mean((numbers / largest) ** 2)))
 
 
+def refuse_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raise OptionError for hyper-parameters beside what rebuilds no estimator."""
+    if parameters:
+        raise OptionError(", ".join(parameters), "is for statistics of estimators; a posterior says all itself")
+
+
 def refuse_statements(model: object, stated: Mapping[str, Any]) -> None:
     """Raise OptionError where `save` was told of a network what is said of statistical models only.
 
@@ -269,13 +287,46 @@ class Kind(ABC):
 
     name: ClassVar[str]
     formats: ClassVar[tuple[FileFormat, ...]]
-    methods: ClassVar[tuple[type[Any], ...]]
     no_file: ClassVar[str]
     """Why a method that keeps all models writes no file of this kind."""
+    packages: ClassVar[frozenset[str]]
+    """Packages that define classes of such models; of ours the rooms, "consilience.networks"."""
+    takes_containers: ClassVar[bool] = False
+    """Whether mappings and tuples may be such models."""
+    statements: ClassVar[tuple[str, ...]] = ()
+    """Options of ``fuse`` that say of a mapping of arrays, or of a plain checkpoint, that it is such a model."""
+    instead_of_rebuilding: ClassVar[Mapping[str, str]] = {}
+    """What to do in place of ``rebuild``, by the name of a class."""
+    is_listed: ClassVar[bool] = True
+    """Whether a folder of such files is a list of models."""
 
+    @property
     @abstractmethod
+    def methods(self) -> tuple[type[Any], ...]:
+        """Every method that fuses such models, the recommended one first."""
+
+    @final
     def recognises(self, models: Sequence[object]) -> list[bool]:
         """Return for each object in memory whether it is a model of this kind, or a fusion of such."""
+        near = [position for position, model in enumerate(models) if self.may_be(model)]
+        known = self.are_models([models[position] for position in near]) if near else []
+        is_model = [False] * len(models)
+        for position, is_known in zip(near, known, strict=True):
+            is_model[position] = is_known
+        return is_model
+
+    def may_be(self, model: object) -> bool:
+        """Return whether an object may be a model of this kind, by what defines its class: nothing is imported."""
+        is_container = self.takes_containers and isinstance(model, Mapping | tuple)
+        return is_container or not self.packages.isdisjoint(defined_in(model))
+
+    @abstractmethod
+    def are_models(self, models: Sequence[object]) -> list[bool]:
+        """Return for each object that may be a model of this kind whether it is one, or a fusion of such."""
+
+    def expand(self, models: Any) -> Any:
+        """Return models with what stands for several of this kind as a list or a mapping; all others as they are."""
+        return models
 
     @abstractmethod
     def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:
@@ -387,6 +438,27 @@ class Kind(ABC):
         del module, data, is_rewritten, stated
         SafetensorsFile(path).header()
         raise UnsupportedError(path, "is no network: it says all that it knows itself")
+
+    def rebuild(self, described: Any, parameters: Mapping[str, Any]) -> Any:
+        """Return the model that a posterior, statistics or draws describe, with these hyper-parameters changed.
+
+        Raises
+        ------
+        UnsupportedError
+            For what describes no model.
+        OptionError
+            For hyper-parameters that such a model does not have.
+        """
+        del parameters
+        from consilience.core.fusion import Fusion  # here, so that the table of kinds needs no results
+
+        instead = "take fusion.model" if isinstance(described, Fusion) else "describe it first (consilience.describe)"
+        raise UnsupportedError(
+            f"a {type(described).__name__}",
+            "is no Posterior and no Statistics, which rebuild takes",
+            self.instead_of_rebuilding.get(type(described).__name__, instead),
+            "E-REBUILD",
+        )
 
     def writes(self, model: object) -> bool:
         """Return whether `save` takes an object: a model of this kind, or what travels beside one."""

@@ -13,16 +13,7 @@ from consilience.drawing.display import MAX_NAMES, Displayed
 from consilience.drawing.frames import Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_scores
 from consilience.drawing.words import shorten
-
-
-class HarmWarning(UserWarning):
-    """A fused model is taken up that is known to be worse than the best of the models that went in.
-
-    Silenced by intent with ``warnings.simplefilter("ignore", consilience.HarmWarning)``.
-    """
-
-    code = "W-HARM"
-
+from consilience.errors import HarmWarning
 
 FUSED = "fused"
 """What the candidates of a verdict call the fused model."""

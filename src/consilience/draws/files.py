@@ -23,11 +23,11 @@ from consilience.errors import ConsilienceError, FileFormatError, InputError
 from consilience.files.arrays import write_arrays
 from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
+from consilience.files.our_formats import DRAWS
 from consilience.files.reader import FileReader
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 
-FORMAT = "consilience-draws"
 """What the documents of these files state as their format."""
 FORMAT_VERSION = 1
 """Version of the format, stated by every file; another one is refused."""
@@ -80,7 +80,7 @@ def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Any] | None =
         When the path cannot be written.
     """
     header = {
-        "format": FORMAT,
+        "format": DRAWS,
         "format_version": FORMAT_VERSION,
         "library_version": library_versions()["consilience"],
         "order": list(draws.variables),
@@ -175,3 +175,5 @@ DRAWS_FILES = FileReader(DrawsHeader, FORMAT_VERSION, "a draws file", _checked, 
 read_header = DRAWS_FILES.read_header
 read_draws = DRAWS_FILES.read
 """Returns the draws of a file, and its provenance or None."""
+load_draws = DRAWS_FILES.load
+"""Returns the draws of a file."""

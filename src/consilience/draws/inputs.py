@@ -10,12 +10,13 @@ from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
 from consilience.core.inputs import NamedInput, files_given_twice, in_order, refuse_other_kind, too_few_models
 from consilience.draws.checking import chain_problems, disagreements, shared_chains, value_problems
 from consilience.draws.draws import Draws, as_draws
-from consilience.draws.files import DRAWS_FILES, FORMAT
+from consilience.draws.files import DRAWS_FILES
 from consilience.draws.fusion import DrawsFusion
 from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.relabel import Relabelling, relabel_sites
 from consilience.draws.structure import with_structures, with_tied_entries
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.files.our_formats import DRAWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +97,13 @@ def _read(
     """Return the draws of all inputs that can be read, sorted by name, and what is wrong with each other one."""
     described: list[DescribedDraws] = []
     problems: list[Problem] = []
-    files = [one.file for one in inputs if one.file is not None and one.format == FORMAT]
+    files = [one.file for one in inputs if one.file is not None and one.format == DRAWS]
     contents = iter(DRAWS_FILES.read_many(files))
     for place, one in enumerate(inputs):
         is_read = True
         try:
             ancestors, digest = NO_ANCESTORS, None
-            if one.file is not None and one.format == FORMAT:
+            if one.file is not None and one.format == DRAWS:
                 content = next(contents)
                 if isinstance(content, InputError):
                     is_read = False

@@ -4,48 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
-from consilience.draws.checking import value_problems
-from consilience.draws.containers import is_container
-from consilience.draws.draws import Draws, as_draws
-from consilience.draws.evaluation import DrawsEvaluation
-from consilience.draws.files import FORMAT, read_draws, write_draws
-from consilience.draws.fuse import prepare_draws
-from consilience.draws.fusion import DrawsFusion
-from consilience.draws.methods import DRAWS_METHODS, make_draws_method
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, refuse_parameters
+from consilience.draws.csv_sites import expand_csv
 from consilience.errors import InputError, OptionError, Problem
+from consilience.files.our_formats import DRAWS
 from consilience.files.safetensors_file import SafetensorsFile
 
+if TYPE_CHECKING:
+    from consilience.draws.draws import Draws
+    from consilience.draws.evaluation import DrawsEvaluation
 
-def load_draws(file: SafetensorsFile) -> Draws:
-    """Return the draws in a file."""
-    return read_draws(file)[0]
 
-
-def inspect_draws(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a draws file says."""
-    from consilience.draws import inspect  # here, so that fusing starts without it
-
-    return inspect.inspect_draws(file)
+STATEMENTS = ("prior", "constraints", "only", "exchangeable")
+"""Options that say of draws what sites do not say themselves."""
 
 
 class PosteriorDraws(Kind):
     """Draws of subposteriors, from any sampler."""
 
     name = "draws"
-    formats = (FileFormat("draws", FORMAT, "a draws file", load_draws, inspect_draws),)
-    methods = DRAWS_METHODS
+    formats = (
+        FileFormat(
+            "draws",
+            DRAWS,
+            "a draws file",
+            "consilience.draws.files:load_draws",
+            "consilience.draws.inspect:inspect_draws",
+        ),
+    )
     no_file = "every method for draws writes a file"
+    packages = frozenset(("arviz", "xarray", "consilience.draws"))
+    statements = STATEMENTS
 
-    def recognises(self, models: Sequence[object]) -> list[bool]:
+    @property
+    def methods(self) -> tuple[type[Any], ...]:
+        """Every method for posterior draws."""
+        from consilience.draws.methods import DRAWS_METHODS
+
+        return DRAWS_METHODS
+
+    def expand(self, models: Any) -> Any:
+        """Return CSV files of CmdStan, and patterns of such, as the draws of sites."""
+        return expand_csv(models)
+
+    def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which models are draws, containers of ArviZ or xarray, or fusions of such."""
+        from consilience.draws.containers import is_container
+        from consilience.draws.draws import Draws
+        from consilience.draws.fusion import DrawsFusion
+
         return [isinstance(model, Draws | DrawsFusion) or is_container(model) for model in models]
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:
         """Return a method; see `Kind.make_method`."""
+        from consilience.draws.methods import make_draws_method
+
         return make_draws_method(method, options)
 
     def averages(self, method: Any) -> bool:
@@ -55,6 +71,8 @@ class PosteriorDraws(Kind):
 
     def prepare(self, request: Request) -> Prepared:
         """Read, check and relabel draws."""
+        from consilience.draws.fuse import prepare_draws
+
         return prepare_draws(request)
 
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> DrawsEvaluation:
@@ -73,8 +91,12 @@ class PosteriorDraws(Kind):
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return what a round needs to know of a draws file."""
+        from consilience.draws.checking import value_problems
+
         if companion is not None:
             raise InputError(file, "has draws, of which no Fisher information is taken", "send it alone")
+        from consilience.draws.files import load_draws
+
         draws = load_draws(file)
         if problems := value_problems(draws):
             raise InputError(problem.about(file) for problem in problems)
@@ -95,6 +117,8 @@ class PosteriorDraws(Kind):
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Raise for draws about too few observations; see `Kind.withhold`."""
         del target
+        from consilience.draws.files import load_draws
+
         number = load_draws(file).n_observations
         if number is not None and number < min_count:
             raise InputError(
@@ -107,6 +131,10 @@ class PosteriorDraws(Kind):
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Draws:
         """Return draws with their number of observations; see `Kind.describe`."""
+        from consilience.draws.checking import value_problems
+        from consilience.draws.draws import as_draws
+        from consilience.draws.fusion import DrawsFusion
+
         for name in ("class_prior", "classes", "example", "features", "sample_weight", "layers"):
             if stated.pop(name, None) is not None:
                 raise OptionError(name, "says nothing of posterior draws; leave it out")
@@ -123,9 +151,20 @@ class PosteriorDraws(Kind):
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write draws."""
+        from consilience.draws.files import write_draws
+        from consilience.draws.fusion import DrawsFusion
+
         del symmetry  # of a network
         record = model.record if isinstance(model, DrawsFusion) else None
         write_draws(path, self.describe(model, **{"data": None, **stated}, features=features), record)
+
+    def rebuild(self, described: Any, parameters: Mapping[str, Any]) -> Any:
+        """Return draws in the container that they came in; see `Kind.rebuild`."""
+        from consilience.draws.containers import to_container
+        from consilience.draws.draws import Draws
+
+        refuse_parameters(parameters)
+        return to_container(described) if isinstance(described, Draws) else super().rebuild(described, parameters)
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused draws file."""

@@ -23,7 +23,7 @@ from consilience.estimators.fourth_moments import with_own_fourth_moments
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
 from consilience.estimators.site_rows import SiteRows, read_rows
 from consilience.estimators.statistics import NOISE, Statistics
-from consilience.posteriors.adapters.base import library_classes, sklearn_features
+from consilience.posteriors.adapters.base import sklearn_features
 from consilience.posteriors.posterior import Features
 from consilience.posteriors.scaling import final_model, is_pipeline, scaling_of
 from consilience.posteriors.thin_components import MIN_COUNT
@@ -48,8 +48,6 @@ class ApproximateStatisticsWarning(UserWarning):
 
 def is_estimator(model: object) -> bool:
     """Return whether an object is an estimator of the table, one refused by name, or a Pipeline that ends in one."""
-    if ("torch", "Module") in library_classes(model):  # the adapters would ask every network in vain
-        return False
     if is_pipeline(model):
         steps: Any = getattr(model, "steps", None)
         return isinstance(steps, list) and len(steps) > 0 and is_estimator(steps[-1][1])

@@ -29,13 +29,13 @@ from consilience.families.centred_moments import CentredMoments
 from consilience.files.arrays import write_arrays
 from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
+from consilience.files.our_formats import STATISTICS
 from consilience.files.reader import FileReader
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 from consilience.posteriors.files import FeaturesHeader
 from consilience.posteriors.posterior import Features
 
-FORMAT = "consilience-statistics"
 """What the documents of these files state as their format."""
 FORMAT_VERSION = 1
 """Version of the format, stated by every file; another one is refused."""
@@ -106,7 +106,7 @@ def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str
     """
     versions = library_versions()
     header = {
-        "format": FORMAT,
+        "format": STATISTICS,
         "format_version": FORMAT_VERSION,
         "library_version": versions["consilience"],
         "versions": {"scikit-learn": versions["scikit-learn"]},
@@ -218,3 +218,5 @@ STATISTICS_FILES = FileReader(
 read_header = STATISTICS_FILES.read_header
 read_statistics = STATISTICS_FILES.read
 """Returns the statistics of a file, and its provenance or None."""
+load_statistics = STATISTICS_FILES.load
+"""Returns the statistics of a file."""

@@ -50,6 +50,11 @@ class FusedLaplace:
     parameters: Mapping[str, Any] = field(repr=False)
 
     @property
+    def estimator_kind(self) -> str:
+        """The kind of estimator that it stands for."""
+        return self.kind
+
+    @property
     def posterior_precision(self) -> Array:
         """The precision (q, q)."""
         precision: Array = self.information + np.diag(self.prior_precision)

@@ -106,6 +106,11 @@ class FusedResults:
         raise no_attribute(self, name, f"{there}, predict(exog), summary()")
 
     @property
+    def estimator_kind(self) -> str:
+        """The kind of estimator that it stands for."""
+        return self.kind
+
+    @property
     def llf(self) -> float:
         """The log-likelihood, of least squares only."""
         if self.log_likelihood is None:

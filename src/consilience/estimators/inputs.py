@@ -20,11 +20,12 @@ from consilience.core.inputs import (
 from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.describe import describe_all, is_estimator, withhold
-from consilience.estimators.files import FORMAT, STATISTICS_FILES, read_statistics
+from consilience.estimators.files import STATISTICS_FILES, read_statistics
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.estimators.statistics import Statistics, Step
 from consilience.estimators.validation import statistics_problems
+from consilience.files.our_formats import STATISTICS
 from consilience.posteriors.posterior import Features
 
 PRIOR_ROUNDING = 1e-6
@@ -85,13 +86,13 @@ def describe_inputs(
     """
     described: list[DescribedEstimator] = []
     problems = too_few_models(len(inputs))
-    files = [one.file for one in inputs if one.file is not None and one.format == FORMAT]
+    files = [one.file for one in inputs if one.file is not None and one.format == STATISTICS]
     contents = iter(STATISTICS_FILES.read_many(files))
     for one in inputs:
         is_read = True
         try:
             ancestors = NO_ANCESTORS
-            if one.file is not None and one.format == FORMAT:
+            if one.file is not None and one.format == STATISTICS:
                 content = next(contents)
                 if isinstance(content, InputError):
                     is_read = False
@@ -187,7 +188,7 @@ def read_sums(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | Non
     try:
         if one.file is not None:
             one.file.header()  # which says why, where it cannot be read
-            if one.format != FORMAT:
+            if one.format != STATISTICS:
                 raise InputError(
                     one.label, "is no statistics file", "give what cs.save wrote of an estimator", "E-TYPE"
                 )

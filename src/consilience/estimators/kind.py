@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from consilience.core.inputs import NamedInput
 from consilience.core.kind import (
     FileFormat,
-    Inspection,
     Kind,
     Prepared,
     Request,
@@ -18,43 +16,48 @@ from consilience.core.kind import (
     root_mean_square,
 )
 from consilience.errors import InputError, OptionError, Problem
-from consilience.estimators.adapters.table import ESTIMATORS, adapter_of_kind
-from consilience.estimators.describe import describe, is_estimator, withhold
-from consilience.estimators.evaluation import EstimatorEvaluation
-from consilience.estimators.files import FORMAT, read_header, read_statistics, write_statistics
-from consilience.estimators.fuse import prepare_estimators, refuse_method
-from consilience.estimators.fusion import EstimatorFusion
-from consilience.estimators.removal import differencing_of
-from consilience.estimators.statistics import Statistics
-from consilience.files.safetensors_file import SafetensorsFile
+from consilience.files.our_formats import STATISTICS
 
-
-def load_statistics(file: SafetensorsFile) -> Statistics:
-    """Return the statistics in a file."""
-    return read_statistics(file)[0]
-
-
-def inspect_statistics(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a statistics file says."""
-    from consilience.estimators import inspect  # here, so that fusing starts without it
-
-    return inspect.inspect_statistics(file)
+if TYPE_CHECKING:
+    from consilience.core.inputs import NamedInput
+    from consilience.estimators.evaluation import EstimatorEvaluation
+    from consilience.estimators.statistics import Statistics
+    from consilience.files.safetensors_file import SafetensorsFile
 
 
 class Estimators(Kind):
     """Regressions, classifiers, covariances and scalers whose sufficient statistics add up."""
 
     name = "estimators"
-    formats = (FileFormat("statistics", FORMAT, "a statistics file", load_statistics, inspect_statistics),)
-    methods = ()
+    formats = (
+        FileFormat(
+            "statistics",
+            STATISTICS,
+            "a statistics file",
+            "consilience.estimators.files:load_statistics",
+            "consilience.estimators.inspect:inspect_statistics",
+        ),
+    )
     no_file = "sums of estimators take no method; leave it out"
+    packages = frozenset(("sklearn", "statsmodels", "laplace", "consilience.estimators"))
 
-    def recognises(self, models: Sequence[object]) -> list[bool]:
+    @property
+    def methods(self) -> tuple[type[Any], ...]:
+        """None: sums are added."""
+        return ()
+
+    def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which models are estimators of the table, their statistics, or fusions of such."""
+        from consilience.estimators.describe import is_estimator
+        from consilience.estimators.fusion import EstimatorFusion
+        from consilience.estimators.statistics import Statistics
+
         return [isinstance(model, Statistics | EstimatorFusion) or is_estimator(model) for model in models]
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:
         """Raise for every method: sums are added."""
+        from consilience.estimators.fuse import refuse_method
+
         del options
         refuse_method(method)
 
@@ -65,6 +68,8 @@ class Estimators(Kind):
 
     def prepare(self, request: Request) -> Prepared:
         """Read, check and describe estimators."""
+        from consilience.estimators.fuse import prepare_estimators
+
         return prepare_estimators(request)
 
     def evaluate(
@@ -83,8 +88,12 @@ class Estimators(Kind):
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return what a round needs to know of a statistics file."""
+        from consilience.estimators.adapters.table import adapter_of_kind
+
         if companion is not None:
             raise InputError(file, "has sums, of which no Fisher information is taken", "send it alone")
+        from consilience.estimators.files import load_statistics
+
         statistics = load_statistics(file)
         adapter = adapter_of_kind(statistics.kind)
         classes, design = statistics.classes, statistics.design.to_json()
@@ -109,6 +118,9 @@ class Estimators(Kind):
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Write statistics without classes of too few rows; see `Kind.withhold`."""
+        from consilience.estimators.describe import withhold
+        from consilience.estimators.files import read_statistics, write_statistics
+
         statistics, provenance = read_statistics(file)
         try:
             left, withheld = withhold(statistics, min_count)
@@ -126,17 +138,24 @@ class Estimators(Kind):
 
     def differencing(self, file: SafetensorsFile) -> str | None:
         """Return that sums of sites were added to or removed from others; see `Kind.differencing`."""
+        from consilience.estimators.files import read_header
+        from consilience.estimators.removal import differencing_of
+
         provenance = read_header(file)[0].provenance
         return differencing_of(None if provenance is None else provenance.method)
 
     def has_option(self, name: str) -> bool:
         """Return whether an option is a hyper-parameter of some estimator."""
+        from consilience.estimators.adapters.table import ESTIMATORS
         from consilience.estimators.hyper_parameters import names_of_table  # here, since it imports scikit-learn
 
         return name in names_of_table((adapter.module, adapter.class_name) for adapter in ESTIMATORS)
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Statistics:
         """Return the statistics of an estimator; see `Kind.describe`."""
+        from consilience.estimators.describe import describe
+        from consilience.estimators.fusion import EstimatorFusion
+
         for name in ("class_prior", "classes", "example"):
             if stated.pop(name, None) is not None:
                 raise OptionError(name, "is for networks, and this model is none; leave it out")
@@ -144,8 +163,19 @@ class Estimators(Kind):
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Describe an estimator and write its statistics."""
+        from consilience.estimators.files import write_statistics
+
         del symmetry  # of a network, of which an estimator has none
         write_statistics(path, self.describe(model, **{"data": None, **stated}, features=features))
+
+    def rebuild(self, described: Any, parameters: Mapping[str, Any]) -> Any:
+        """Return the estimator that sums give; see `Kind.rebuild`."""
+        from consilience.estimators.rebuild import rebuild
+        from consilience.estimators.statistics import Statistics
+
+        if not isinstance(described, Statistics):
+            return super().rebuild(described, parameters)
+        return rebuild(described, parameters)
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused statistics file."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience import api
+import consilience as cs
 from consilience.api.kinds import BAYESIAN, KINDS, NETWORKS, POSTERIORS
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Facets
@@ -38,9 +38,9 @@ from consilience.federated.contribution import Announcement, Contribution, selec
 from consilience.federated.isolation import FusionFaultError, isolate
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
+from consilience.files.our_formats import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
-from consilience.networks.fuse_aligned import ARGUMENTS
+from consilience.networks.kind import ARGUMENTS
 
 Checker = Callable[[Contribution], CheckedContribution]
 """Validates a contribution alone."""
@@ -198,7 +198,7 @@ def _files(checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> 
 
 def _called(companion: SafetensorsFile | None) -> str:
     """Return what messages call what travels beside a network."""
-    is_description = companion is not None and companion.format == DESCRIPTION_FORMAT
+    is_description = companion is not None and companion.format == DESCRIPTION
     return "description" if is_description else "Fisher information"
 
 
@@ -225,7 +225,7 @@ def _valid_fusion(plan: RoundPlan, checked: Mapping[str, CheckedContribution], s
     sites = sorted(sites)
     try:
         with np.errstate(all="ignore"):
-            fusion = api.fuse(
+            fusion = cs.fuse(
                 _files(checked, sites), plan.method, weights=_weights(plan, sites), rng=plan.seed, **options
             )
             with tempfile.TemporaryDirectory(prefix="consilience-round-") as folder:
@@ -250,7 +250,7 @@ def _problems_of_fusing(
     if len(sites) < 2:
         return []
     options: Any = plan.options
-    return api.check(_files(checked, sites), plan.method, weights=_weights(plan, sites), **options)
+    return cs.check(_files(checked, sites), plan.method, weights=_weights(plan, sites), **options)
 
 
 def _named_problems(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> list[Problem]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-NETWORK = "consilience-network"
+POSTERIOR, SHARD, STATISTICS = "consilience-posterior", "consilience-shard", "consilience-statistics"
+DRAWS, BAYESIAN, NETWORK = "consilience-draws", "consilience-bayesian", "consilience-network"
+FISHER, DESCRIPTION = "consilience-fisher", "consilience-description"
 
 _FUSE = "use `fuse`, with others of its kind"
 _ROUND = "leave it in the folder of its round"
 
 OUR_FORMATS: Mapping[str, tuple[str, str]] = {
     NETWORK: ("a network", _FUSE),
-    "consilience-fisher": ("a file of Fisher information", "give it beside its network: method 'fisher', fishers="),
-    "consilience-description": ("a description", "give the network that it is of, beside it"),
-    "consilience-posterior": ("a posterior file", _FUSE),
-    "consilience-statistics": ("a statistics file", _FUSE),
-    "consilience-draws": ("a draws file", _FUSE),
-    "consilience-bayesian": ("a Bayesian network", _FUSE),
-    "consilience-shard": ("a shard of many posteriors", _FUSE),
+    FISHER: ("a file of Fisher information", "give it beside its network: method 'fisher', fishers="),
+    DESCRIPTION: ("a description", "give the network that it is of, beside it"),
+    POSTERIOR: ("a posterior file", _FUSE),
+    STATISTICS: ("a statistics file", _FUSE),
+    DRAWS: ("a draws file", _FUSE),
+    BAYESIAN: ("a Bayesian network", _FUSE),
+    SHARD: ("a shard of many posteriors", _FUSE),
     "consilience-request": ("a request of a round", _ROUND),
     "consilience-answer": ("an answer of a round", _ROUND),
     "consilience-masked": ("a masked message of a round", _ROUND),

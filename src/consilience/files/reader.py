@@ -19,6 +19,8 @@ from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as
 
 Schema = TypeVar("Schema", bound=BaseModel)
 Content = TypeVar("Content")
+Record = dict[str, Any] | None
+"""The provenance of a fused file; None of all others."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class FileReader(Generic[Schema, Content]):
         Of a file, its document and its tensors' types and shapes: what `make` takes of them. Raises for tensors that
         are missing, unknown, or of another type or shape.
     make : callable
-        Of a file, what `prepare` returned and the tensors by name: the content. Raises for values that are none.
+        Of a file, what `prepare` returned and the tensors by name: the content and its provenance, or None. Raises for
+        values that are none.
     max_entries : mapping of str to int
         Entries of lists and objects in a document, by key, above which it is refused before it is validated.
     """
@@ -46,7 +49,7 @@ class FileReader(Generic[Schema, Content]):
     version: int
     what: str
     prepare: Callable[[SafetensorsFile, Schema, TensorHeader], Any]
-    make: Callable[[SafetensorsFile, Any, dict[str, Any]], Content]
+    make: Callable[[SafetensorsFile, Any, dict[str, Any]], tuple[Content, Record]]
     max_entries: Mapping[str, int] = field(default_factory=dict)
 
     def read_header(self, where: str | Path | SafetensorsFile) -> tuple[Schema, TensorHeader]:
@@ -62,8 +65,12 @@ class FileReader(Generic[Schema, Content]):
         self.prepare(file, header, tensors)
         return header, tensors
 
-    def read(self, where: str | Path | SafetensorsFile) -> Content:
-        """Return the content of a file, everything checked.
+    def load(self, where: str | Path | SafetensorsFile) -> Content:
+        """Return the content of a file alone; raises as `read`."""
+        return self.read(where)[0]
+
+    def read(self, where: str | Path | SafetensorsFile) -> tuple[Content, Record]:
+        """Return the content of a file, everything checked, and its provenance where it was fused.
 
         Raises
         ------
@@ -77,7 +84,7 @@ class FileReader(Generic[Schema, Content]):
             raise content
         return content
 
-    def read_many(self, files: Sequence[SafetensorsFile]) -> list[Content | InputError]:
+    def read_many(self, files: Sequence[SafetensorsFile]) -> list[tuple[Content, Record] | InputError]:
         """Return what `read` returns or raises for every file: all documents first, then all tensors."""
         results = [self._prepared(file) for file in files]
         results = [
@@ -95,7 +102,9 @@ class FileReader(Generic[Schema, Content]):
         except InputError as error:
             return error
 
-    def _made(self, file: SafetensorsFile, prepared: Any, arrays: dict[str, Any]) -> Content | InputError:
+    def _made(
+        self, file: SafetensorsFile, prepared: Any, arrays: dict[str, Any]
+    ) -> tuple[Content, Record] | InputError:
         try:
             return self.make(file, prepared, arrays)
         except InputError as error:

@@ -16,6 +16,7 @@ from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.files.our_formats import DESCRIPTION, FISHER
 from consilience.networks.choice.default import fuse_by_default
 from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
 from consilience.networks.choice.named_method import with_verdict
@@ -30,10 +31,8 @@ from consilience.networks.common_entries import (
 from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.compare import given_scale_problems
 from consilience.networks.descriptions.description import Description
-from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.fisher.inputs import FORMAT as FISHER_FORMAT
 from consilience.networks.fisher.inputs import gather_information
 from consilience.networks.fuse_aligned import (
     NetworkArguments,
@@ -69,7 +68,7 @@ def prepare_networks(request: Request) -> Prepared:
     changes nothing.
     """
     arguments, options = split_arguments(request.options)
-    networks, information_files, description_files = split_companions(request.inputs, FISHER_FORMAT, DESCRIPTION_FORMAT)
+    networks, information_files, description_files = split_companions(request.inputs, FISHER, DESCRIPTION)
     method = make_network_method(request.method, options)
     try:
         return _prepare(request, arguments, method, networks, information_files, description_files)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -24,6 +24,7 @@ from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import canonical_order
+from consilience.networks.kind import ARGUMENTS
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, check_widths
 from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
@@ -77,10 +78,6 @@ class NetworkArguments:
                 f"expected one of {', '.join(names)}, found {self.reference!r}{suggestion(self.reference, names)}",
             )
         return replace(self, reference=list(names).index(self.reference))
-
-
-ARGUMENTS = tuple(argument.name for argument in fields(NetworkArguments))
-"""Names of these arguments."""
 
 
 def split_arguments(options: Mapping[str, Any]) -> tuple[NetworkArguments, dict[str, Any]]:

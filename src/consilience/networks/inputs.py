@@ -19,7 +19,7 @@ import numpy as np
 from consilience.checks import AnyArray
 from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
 from consilience.core.training_state import training_state_problem
-from consilience.errors import InputError, Problem
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.foreign_formats import part_of_checkpoint
 from consilience.files.quantisation import quantisation_beside
 from consilience.files.safetensors_file import SafetensorsFile
@@ -27,7 +27,7 @@ from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
 from consilience.networks.entry_names import common_names
 from consilience.networks.files import read_network
-from consilience.networks.network import Network, as_buffer, to_bytes
+from consilience.networks.network import Network, as_buffer, has_nan, to_bytes
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
 from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
 from consilience.networks.symmetry.axes import Layout, fixed_axes
@@ -239,4 +239,21 @@ def _of_state_dict(state: Mapping[str, Any], name: str, label: str, template: nn
     parametrised = Parametrised(parts, sent) if parts else None
     return DescribedNetwork(
         name, label, plain, None, None, None, parametrised=parametrised, extra_state=extra_state(state), notes=notes
+    )
+
+
+def load_network(file: SafetensorsFile) -> Network:
+    """Return the network in a file that states its symmetry."""
+    described = describe_network_file(file, file.label, file.label)
+    if described.symmetry is None:
+        raise FileFormatError(
+            file,
+            "has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of "
+            "known symmetry",
+            "read it with safetensors, or write it with consilience.save and its symmetry=",
+        )
+    # One file does not say what all networks of a fusion share: NaN is refused here, an infinity where it is fused.
+    constants = frozenset(key for key, values in described.arrays.items() if not has_nan(values))
+    return Network(
+        described.arrays, described.symmetry, file.label, constants=constants, parametrised=described.parametrised
     )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import (
     WIDTHS,
     Facets,
     FileFormat,
-    Inspection,
     Kind,
     Prepared,
     Request,
@@ -21,86 +20,40 @@ from consilience.core.kind import (
     refuse_statements,
     root_mean_square,
 )
-from consilience.errors import FileFormatError, InputError, OptionError, Problem
-from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.describe import describe_model
-from consilience.networks.descriptions.description import Description
-from consilience.networks.descriptions.digest import network_digest
-from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
-from consilience.networks.descriptions.files import (
-    description_path,
-    read_description,
-    read_description_header,
-    write_description,
-)
-from consilience.networks.descriptions.inputs import with_descriptions
-from consilience.networks.ensemble_files import is_ensemble, write_ensemble
-from consilience.networks.entry_names import renamed_like
-from consilience.networks.evaluation import NetworkEvaluation
-from consilience.networks.files import read_network, write_network
-from consilience.networks.fisher.files import read_fisher, write_fisher
-from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.fisher.inputs import FORMAT as FISHER_FORMAT
-from consilience.networks.fisher.inputs import gather_information
-from consilience.networks.fuse import prepare_networks
-from consilience.networks.fuse_aligned import split_arguments
-from consilience.networks.fusion import NetworkFusion
-from consilience.networks.inputs import describe_network_file, describe_object, is_network
-from consilience.networks.method import NetworkMethod
-from consilience.networks.methods import NETWORK_METHODS, make_network_method
-from consilience.networks.network import (
-    Network,
-    has_nan,
-    is_averaged,
-    is_finite,
-    real_pairs,
-    to_numpy,
-    untrained_infinities,
-)
-from consilience.networks.state_entries import dense_arrays, is_state_dict
-from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import arrays_of_module, unwrapped
+from consilience.errors import InputError, OptionError, Problem
+from consilience.files.our_formats import DESCRIPTION, FISHER, NETWORK
+
+if TYPE_CHECKING:
+    from consilience.files.safetensors_file import SafetensorsFile
+    from consilience.networks.evaluation import NetworkEvaluation
+    from consilience.networks.method import NetworkMethod
+    from consilience.networks.network import Network
+    from consilience.networks.symmetry.symmetry import Symmetry
 
 MAX_ARRAYS_NAMED = 8
 """Arrays that are not finite and that an error names. Chosen by hand for short messages."""
 
 
-def load_network(file: SafetensorsFile) -> Network:
-    """Return the network in a file that states its symmetry."""
-    described = describe_network_file(file, file.label, file.label)
-    if described.symmetry is None:
-        raise FileFormatError(
-            file,
-            "has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of "
-            "known symmetry",
-            "read it with safetensors, or write it with consilience.save and its symmetry=",
-        )
-    # One file does not say what all networks of a fusion share: NaN is refused here, an infinity where it is fused.
-    constants = frozenset(key for key, values in described.arrays.items() if not has_nan(values))
-    return Network(
-        described.arrays, described.symmetry, file.label, constants=constants, parametrised=described.parametrised
+ARGUMENTS = (
+    "example",
+    "inputs",
+    "symmetry",
+    "module",
+    "target",
+    "target_widths",
+    "reference",
+    "fishers",
+    "descriptions",
+    "classes",
+)
+"""Arguments of ``fuse`` for networks only: the fields of `NetworkArguments`."""
+
+
+def _format(name: str, tag: str | None, called: str, loader: str, inspector: str, beside: bool = False) -> FileFormat:
+    """Return a format whose functions lie in this room."""
+    return FileFormat(
+        name, tag, called, f"consilience.networks.{loader}", f"consilience.networks.{inspector}", is_companion=beside
     )
-
-
-def inspect_network(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a network file or a plain checkpoint says."""
-    from consilience.networks import inspect  # here, so that fusing starts without it
-
-    return inspect.inspect_network(file)
-
-
-def inspect_fisher(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a file of Fisher information says."""
-    from consilience.networks import inspect  # here, as above
-
-    return inspect.inspect_fisher(file)
-
-
-def inspect_description(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a description's file says, and what the file tells about people."""
-    from consilience.networks.descriptions import inspect  # here, as above
-
-    return inspect.inspect_description(file)
 
 
 class Networks(Kind):
@@ -108,22 +61,48 @@ class Networks(Kind):
 
     name = "networks"
     formats = (
-        FileFormat("network", "consilience-network", "a network", load_network, inspect_network),
-        FileFormat("fisher", "consilience-fisher", "Fisher information", read_fisher, inspect_fisher, True),
-        FileFormat(
-            "description", DESCRIPTION_FORMAT, "a description of a network", read_description, inspect_description, True
+        _format("network", NETWORK, "a network", "inputs:load_network", "inspect:inspect_network"),
+        _format("fisher", FISHER, "Fisher information", "fisher.files:read_fisher", "inspect:inspect_fisher", True),
+        _format(
+            "description",
+            DESCRIPTION,
+            "a description of a network",
+            "descriptions.files:read_description",
+            "descriptions.inspect:inspect_description",
+            True,
         ),
-        FileFormat("checkpoint", None, "a plain checkpoint without variances", load_network, inspect_network),
+        _format(
+            "checkpoint", None, "a plain checkpoint without variances", "inputs:load_network", "inspect:inspect_network"
+        ),
     )
-    methods = NETWORK_METHODS
     no_file = "an ensemble is its members: keep the sites' files, or use method 'consensus'"
 
-    def recognises(self, models: Sequence[object]) -> list[bool]:
+    packages = frozenset(("torch", "consilience.networks"))
+    takes_containers = True
+    statements = ARGUMENTS
+    instead_of_rebuilding: ClassVar[Mapping[str, str]] = {
+        "Network": "load its arrays into a module of its architecture (load_state_dict)"
+    }
+
+    @property
+    def methods(self) -> tuple[type[Any], ...]:
+        """Every method for networks."""
+        from consilience.networks.methods import NETWORK_METHODS
+
+        return NETWORK_METHODS
+
+    def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which models are torch modules, their state dicts, Networks, or fusions of such."""
+        from consilience.networks.fusion import NetworkFusion
+        from consilience.networks.inputs import is_network
+
         return [isinstance(model, NetworkFusion) or is_network(model) for model in models]
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> NetworkMethod:
         """Return a method for networks; see `Kind.make_method`."""
+        from consilience.networks.fuse_aligned import split_arguments
+        from consilience.networks.methods import make_network_method
+
         return make_network_method(method, split_arguments(options)[1])
 
     def averages(self, method: Any) -> bool:
@@ -132,6 +111,8 @@ class Networks(Kind):
 
     def prepare(self, request: Request) -> Prepared:
         """Read, check and describe networks."""
+        from consilience.networks.fuse import prepare_networks
+
         return prepare_networks(request)
 
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
@@ -154,20 +135,28 @@ class Networks(Kind):
         InputError
             For such a description; the rest of it cannot be told apart from what was measured.
         """
+        from consilience.networks.descriptions.files import read_description_header
+
         del target
-        if file.format == DESCRIPTION_FORMAT and (stated := read_description_header(file).min_count) < min_count:
+        if file.format == DESCRIPTION and (stated := read_description_header(file).min_count) < min_count:
             text = f"tells of classes of {stated:g} observations, and {min_count:g} is the least that is sent"
             raise InputError(file, text, "describe the network again, or give a smaller min_count", "E-FEW")
         return None
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a network's file, and of its Fisher information, that a round compares."""
-        if file.format in (FISHER_FORMAT, DESCRIPTION_FORMAT):
-            called = "Fisher information" if file.format == FISHER_FORMAT else "a description"
+        from consilience.networks.descriptions.inputs import with_descriptions
+        from consilience.networks.fisher.files import read_fisher
+        from consilience.networks.fisher.inputs import gather_information
+        from consilience.networks.inputs import describe_network_file
+        from consilience.networks.network import untrained_infinities
+
+        if file.format in (FISHER, DESCRIPTION):
+            called = "Fisher information" if file.format == FISHER else "a description"
             raise InputError(file, f"is {called}, expected a model", "send it beside its network's file", "E-TYPE")
         network = describe_network_file(file, file.label, file.label)
         refuse_not_finite(file, network.arrays, untrained_infinities(network.arrays))
-        is_informed = companion is not None and companion.format != DESCRIPTION_FORMAT
+        is_informed = companion is not None and companion.format != DESCRIPTION
         if companion is not None and not is_informed:
             of_file = NamedInput(file.label, file.label, file=file)
             with_descriptions(
@@ -189,6 +178,18 @@ class Networks(Kind):
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write a network with its symmetry and description, what travels beside one, or an ensemble as a folder."""
+        from consilience.networks.descriptions.description import Description
+        from consilience.networks.descriptions.files import description_path, write_description
+        from consilience.networks.ensemble_files import is_ensemble, write_ensemble
+        from consilience.networks.files import write_network
+        from consilience.networks.fisher.files import write_fisher
+        from consilience.networks.fisher.information import FisherInformation
+        from consilience.networks.fusion import NetworkFusion
+        from consilience.networks.inputs import describe_object
+        from consilience.networks.network import Network
+        from consilience.networks.state_entries import dense_arrays, is_state_dict
+        from consilience.networks.torch_modules import arrays_of_module, unwrapped
+
         if features is not None:
             raise OptionError("features", "are columns of statistical models; leave them out")
         if isinstance(model, FisherInformation | Description):
@@ -228,6 +229,8 @@ class Networks(Kind):
 
     def describe(self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any) -> Network:
         """Return a network with its symmetry and its description; see `Kind.describe`."""
+        from consilience.networks.describe import describe_model
+
         if features is not None:
             raise OptionError("features", "are columns of statistical models; leave them out")
         if stated.pop("sample_weight", None) is not None:
@@ -236,7 +239,10 @@ class Networks(Kind):
 
     def describe_file(self, path: Path, module: Any, data: Any, *, is_rewritten: bool, **stated: Any) -> Network:
         """Return the described network of a file; see `Kind.describe_file`."""
+        from consilience.networks.descriptions.digest import network_digest
+        from consilience.networks.entry_names import renamed_like
         from consilience.networks.evaluate import module_of_file  # here, as above
+        from consilience.networks.files import read_network
 
         described = self.describe(module_of_file(path, module), data, **stated)
         if is_rewritten or described.description is None:
@@ -250,6 +256,9 @@ class Networks(Kind):
 
     def writes(self, model: object) -> bool:
         """Return whether an object is a network, or what travels beside one."""
+        from consilience.networks.descriptions.description import Description
+        from consilience.networks.fisher.information import FisherInformation
+
         return isinstance(model, FisherInformation | Description) or self.recognises([model])[0]
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
@@ -310,6 +319,8 @@ def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any], constant
     InputError
         Naming the first of them.
     """
+    from consilience.networks.network import is_finite
+
     non_finite = [name for name, values in arrays.items() if name not in constants and not is_finite(values)]
     if non_finite:
         raise InputError(
@@ -322,6 +333,8 @@ def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any], constant
 
 def array_scales(arrays: Mapping[str, Any]) -> dict[str, float]:
     """Return the root mean square of every array of real or complex numbers that are finite, by name."""
+    from consilience.networks.network import is_averaged, is_finite, real_pairs, to_numpy
+
     return {
         name: root_mean_square(to_numpy(real_pairs(values)))
         for name, values in arrays.items()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import AnyArray
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import InputError, OptionError, Problem, UnprovedSymmetryWarning, UnsupportedError
 from consilience.networks.carried_arrays import difference_problems, shared_constants, type_problems
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
@@ -39,15 +39,6 @@ from consilience.networks.torch_modules import (
 
 if TYPE_CHECKING:
     from torch import nn
-
-
-class UnprovedSymmetryWarning(UserWarning):
-    """A symmetry is used that nobody proved: if it is wrong, so is the fused network.
-
-    Silenced by intent with ``warnings.simplefilter("ignore", consilience.UnprovedSymmetryWarning)``.
-    """
-
-    code = "W-UNPROVED"
 
 
 @dataclass(frozen=True, eq=False)

@@ -264,3 +264,5 @@ def _make(
 POSTERIOR_FILES = FileReader(PosteriorHeader, FORMAT_VERSION, _WHAT, _prepare, _make, _MAX_ENTRIES)
 read_posterior = POSTERIOR_FILES.read
 """Returns the posterior of a file, and its provenance or None."""
+load_posterior = POSTERIOR_FILES.load
+"""Returns the posterior of a file."""

@@ -20,7 +20,7 @@ from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.posteriors.files import write_posterior
 from consilience.posteriors.intervals import Intervals, intervals_of
-from consilience.posteriors.methods.ensemble import NO_FILE
+from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.plots import components_chart, forest_chart, number_chart
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.summary import notes_of, summary
@@ -180,7 +180,7 @@ class PosteriorFusion(Fusion):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(path, f"{NO_FILE}")
+            raise InputError(path, Posteriors.no_file)
         self.verdict.warn()
         write_posterior(Path(path), self.posterior, self.record)
 

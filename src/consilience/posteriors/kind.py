@@ -4,64 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, SiteFacts, facet
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, refuse_parameters
+from consilience.core.library_classes import defined_in
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.adapters.table import has_adapter
-from consilience.posteriors.admission import extent_of, inadmissible, parameter_scales
-from consilience.posteriors.describe import describe
-from consilience.posteriors.evaluation import Evaluation
-from consilience.posteriors.files import read_posterior, write_posterior
-from consilience.posteriors.fuse import prepare_posteriors, recommended_method
-from consilience.posteriors.fusion import PosteriorFusion
-from consilience.posteriors.labels import has_labels
-from consilience.posteriors.method import Method
-from consilience.posteriors.methods import METHODS
-from consilience.posteriors.methods.ensemble import NO_FILE
-from consilience.posteriors.model_ensemble import ModelEnsemble
-from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scaling import is_pipeline
-from consilience.posteriors.thin_components import (
-    nothing_left_in,
-    remaining_components,
-    withheld_text,
-    without_components,
-)
-from consilience.posteriors.vocabulary import is_topic_posterior
+from consilience.files.our_formats import POSTERIOR
+
+if TYPE_CHECKING:
+    from consilience.core.inputs import NamedInput
+    from consilience.files.safetensors_file import SafetensorsFile
+    from consilience.posteriors.evaluation import Evaluation
+    from consilience.posteriors.method import Method
+    from consilience.posteriors.posterior import Posterior
 
 
-def load_posterior(file: SafetensorsFile) -> Posterior:
-    """Return the posterior in a file."""
-    return read_posterior(file)[0]
-
-
-def inspect_posterior(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a posterior file says."""
-    from consilience.posteriors import inspect  # here, so that fusing starts without it
-
-    return inspect.inspect_posterior(file)
+REGISTERED_PACKAGES: set[str] = set()
+"""Packages of the classes that adapters of others take (`register_adapter`)."""
 
 
 class Posteriors(Kind):
     """Statistical models: mixtures, topic models, hidden Markov models, Gaussian processes."""
 
     name = "posteriors"
-    formats = (FileFormat("posterior", "consilience-posterior", "a posterior file", load_posterior, inspect_posterior),)
-    methods = METHODS
-    no_file = NO_FILE
+    formats = (
+        FileFormat(
+            "posterior",
+            POSTERIOR,
+            "a posterior file",
+            "consilience.posteriors.files:load_posterior",
+            "consilience.posteriors.inspect:inspect_posterior",
+        ),
+    )
+    no_file = "an ensemble is its members: keep the sites' files, or use method 'concatenate'"
+    is_listed = False
+    packages = frozenset(("sklearn", "hmmlearn", "gensim", "gpytorch", "consilience.posteriors"))
 
-    def recognises(self, models: Sequence[object]) -> list[bool]:
+    @property
+    def methods(self) -> tuple[type[Any], ...]:
+        """Every method for posteriors."""
+        from consilience.posteriors.methods import METHODS
+
+        return METHODS
+
+    def may_be(self, model: object) -> bool:
+        """Return whether an object may be a posterior, or of a class for which somebody registered an adapter."""
+        return super().may_be(model) or not REGISTERED_PACKAGES.isdisjoint(defined_in(model))
+
+    def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which models are posteriors, of a library in the table of adapters, or fusions of such."""
+        from consilience.posteriors.adapters.table import has_adapter
+        from consilience.posteriors.fusion import PosteriorFusion
+        from consilience.posteriors.model_ensemble import ModelEnsemble
+        from consilience.posteriors.posterior import Posterior
+        from consilience.posteriors.scaling import final_model, is_pipeline
+
         return [
-            isinstance(model, Posterior | PosteriorFusion | ModelEnsemble) or is_pipeline(model) or has_adapter(model)
+            isinstance(model, Posterior | PosteriorFusion | ModelEnsemble)
+            or has_adapter(final_model(model) if is_pipeline(model) else model)
             for model in models
         ]
 
     def make_method(self, method: Any, options: Mapping[str, Any]) -> Method:
         """Return a method for posteriors; see `Kind.make_method`."""
+        from consilience.posteriors.fuse import recommended_method
+
         return recommended_method(method, options, {})
 
     def averages(self, method: Any) -> bool:
@@ -70,6 +77,8 @@ class Posteriors(Kind):
 
     def prepare(self, request: Request) -> Prepared:
         """Read, check and describe posteriors."""
+        from consilience.posteriors.fuse import prepare_posteriors
+
         return prepare_posteriors(request)
 
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
@@ -88,6 +97,11 @@ class Posteriors(Kind):
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return what a round needs to know of a posterior file."""
+        from consilience.posteriors.admission import extent_of, inadmissible, parameter_scales
+        from consilience.posteriors.files import read_posterior
+        from consilience.posteriors.labels import has_labels
+        from consilience.posteriors.vocabulary import is_topic_posterior
+
         if companion is not None:
             raise InputError(file, "is a posterior, of which no Fisher information is taken", "send it alone")
         posterior, provenance = read_posterior(file)
@@ -114,6 +128,14 @@ class Posteriors(Kind):
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Write a posterior without its components of too few observations; see `Kind.withhold`."""
+        from consilience.posteriors.files import read_posterior, write_posterior
+        from consilience.posteriors.thin_components import (
+            nothing_left_in,
+            remaining_components,
+            withheld_text,
+            without_components,
+        )
+
         posterior, provenance = read_posterior(file)
         remaining = remaining_components(posterior, min_count)
         if len(remaining) == posterior.n_components:
@@ -125,6 +147,8 @@ class Posteriors(Kind):
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Posterior:
         """Return the posterior of a model; see `Kind.describe`."""
+        from consilience.posteriors.describe import describe
+
         for name in ("class_prior", "layers"):
             if stated.pop(name, None) is not None:
                 raise OptionError(name, "is for networks, and this model is none; leave it out")
@@ -132,8 +156,19 @@ class Posteriors(Kind):
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Describe a model and write its posterior."""
+        from consilience.posteriors.describe import describe
+        from consilience.posteriors.files import write_posterior
+
         del symmetry  # of a network, of which a posterior has none
         write_posterior(path, describe(model, features=features, **stated))
+
+    def rebuild(self, described: Any, parameters: Mapping[str, Any]) -> Any:
+        """Return the model of a posterior; see `Kind.rebuild`."""
+        from consilience.posteriors.posterior import Posterior
+        from consilience.posteriors.rebuild import rebuild
+
+        refuse_parameters(parameters)
+        return rebuild(described) if isinstance(described, Posterior) else super().rebuild(described, parameters)
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused posterior file; `shown` has data and their truth."""

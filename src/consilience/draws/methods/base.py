@@ -15,8 +15,6 @@ from consilience.core.progress import Progress
 from consilience.draws.subposteriors import MIN_DRAWS_PER_COORDINATE, Subposteriors
 from consilience.errors import InputError, Problem
 
-STATEMENTS = ("prior", "constraints", "only", "exchangeable")
-"""Options that say of draws what sites do not say themselves."""
 STILL_WORKS = "consensus_mc with covariance='diagonal' still works"
 """What to do with too few draws for a covariance."""
 

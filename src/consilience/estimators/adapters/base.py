@@ -42,11 +42,31 @@ class Sums:
     approximations: tuple[str, ...] = ()
 
 
+def kind_name(model: object) -> str | None:
+    """Return the kind of estimator that an object is by the name of its class; None for what is none.
+
+    A result of statsmodels is of the class of its model; what was fused says which class it stands for.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import Ridge
+    >>> kind_name(Ridge()), kind_name(0)
+    ('sklearn.Ridge', None)
+    """
+    of_model = type(model)
+    library = of_model.__module__.partition(".")[0]
+    if library in ("sklearn", "laplace"):
+        return f"{library}.{of_model.__name__}"
+    if library == "statsmodels":
+        return f"{library}.{type(getattr(model, 'model', None)).__name__}"
+    return getattr(model, "estimator_kind", None) if hasattr(of_model, "estimator_kind") else None
+
+
 class EstimatorAdapter(ABC):
     """One class of estimators, in and out."""
 
     kind: ClassVar[str]
-    """Name of the class in files and messages, such as ``sklearn.GaussianNB``."""
+    """Library and name of the class, as files and messages have it: ``sklearn.GaussianNB``."""
     module: ClassVar[str]
     """Module that it is imported from."""
     mark: ClassVar[Mark] = "exact"
@@ -82,8 +102,8 @@ class EstimatorAdapter(ABC):
         return self.kind.rpartition(".")[2]
 
     def accepts(self, model: object) -> bool:
-        """Return whether an object is of this class; not of a subclass, which may fit in another way."""
-        return type(model).__module__.startswith("sklearn.") and type(model).__name__ == self.class_name
+        """Return whether an object is of this class, or stands for it; not of a subclass, which may fit otherwise."""
+        return kind_name(model) == self.kind
 
     def is_fitted(self, model: Any) -> bool:
         """Return whether ``fit`` was called."""

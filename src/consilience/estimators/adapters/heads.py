@@ -72,11 +72,6 @@ class HeadAdapter(EstimatorAdapter):
     follows_units: ClassVar[bool] = False
     sent_as: ClassVar[str | None] = "cs.learners.Head(kind, features=...).fit(X, y)"
 
-    def accepts(self, model: object) -> bool:
-        """Return whether an object is a head of this kind, a site's or a fused one."""
-        own = getattr(model, "__dict__", {})  # not by getattr: our values look for a misspelling of what they lack
-        return own.get("head_kind") == self.kind
-
     def is_fitted(self, model: Any) -> bool:
         """Return whether there are sums, or rows of a head."""
         return getattr(model, "statistics", None) is not None or isinstance(model, FittedHead)

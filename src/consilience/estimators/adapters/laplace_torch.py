@@ -55,12 +55,6 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
     has_prior_share: ClassVar[bool] = False
     """Rows say nothing of some direction of a network's weights, so that the largest share is always that of priors."""
 
-    def accepts(self, model: object) -> bool:
-        """Return whether an object is of this class of laplace-torch, or one that was fused of such."""
-        if isinstance(model, FusedLaplace):
-            return model.kind == self.kind
-        return type(model).__name__ == self.class_name and type(model).__module__.startswith("laplace.")
-
     def is_fitted(self, model: Any) -> bool:
         """Return whether ``fit`` was called."""
         return isinstance(model, FusedLaplace) or bool(model.n_data)

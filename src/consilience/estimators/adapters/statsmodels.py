@@ -93,14 +93,6 @@ class StatsmodelsAdapter(EstimatorAdapter):
     extra_arguments: ClassVar[tuple[str, ...]] = ()
     """Arguments of its models that give rows something beside columns and outcome."""
 
-    def accepts(self, model: object) -> bool:
-        """Return whether an object is a fitted result of this class, or one that was fused of such."""
-        if isinstance(model, FusedResults):
-            return model.kind == self.kind
-        if not type(model).__module__.startswith("statsmodels."):
-            return False
-        return type(getattr(model, "model", None)).__name__ == self.class_name
-
     def is_fitted(self, model: Any) -> bool:
         """Return that a result is that of a fit."""
         return hasattr(model, "params")

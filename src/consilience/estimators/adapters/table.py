@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import EstimatorAdapter
+from consilience.estimators.adapters.base import EstimatorAdapter, kind_name
 from consilience.estimators.adapters.bayesian_regression import ARDRegressionAdapter, BayesianRidgeAdapter
 from consilience.estimators.adapters.discriminant import (
     LinearDiscriminantAnalysisAdapter,
@@ -105,6 +105,8 @@ ESTIMATORS: tuple[EstimatorAdapter, ...] = (
 )
 """Every estimator that is fused by its sums; a new one is one file and one line here."""
 
+_BY_KIND = {adapter.kind: adapter for adapter in ESTIMATORS}
+
 _CHOSEN = "was chosen by cross-validation on a site's rows, which sums do not repeat"
 _ORDERED = "is made of medians and quantiles, which do not add up"
 _KRONECKER = "has a Kronecker-factored curvature, and the sum of several has no such factors"
@@ -135,7 +137,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 def adapter_for(model: object) -> EstimatorAdapter | None:
     """Return the adapter of a fitted estimator; None for what is none of the table."""
-    return next((adapter for adapter in ESTIMATORS if adapter.accepts(model)), None)
+    return _BY_KIND.get(kind_name(model) or "")
 
 
 def refusal_of(model: object) -> Problem | None:
@@ -154,8 +156,7 @@ def adapter_of_kind(kind: str) -> EstimatorAdapter:
     InputError
         For a name that is none of the table.
     """
-    for adapter in ESTIMATORS:
-        if adapter.kind == kind:
-            return adapter
+    if (adapter := _BY_KIND.get(kind)) is not None:
+        return adapter
     known = ", ".join(adapter.kind for adapter in ESTIMATORS)
     raise InputError("estimator", f"{kind!r:.80} is not known; there are {known}", "update consilience")

@@ -108,6 +108,11 @@ class Head:
         self.statistics: Statistics | None = None
         self._held_out: tuple[Array, Any] | None = None
 
+    @property
+    def estimator_kind(self) -> str:
+        """The kind of estimator that it stands for."""
+        return self.head_kind
+
     def __repr__(self) -> str:
         """Return the kind, the features and the rows."""
         rows = "not fitted" if self.statistics is None else f"{self.statistics.n_observations:,.0f} rows"

@@ -64,6 +64,11 @@ class FittedHead(ABC):
         self.features = features
         self.norm_bound_ = bound
 
+    @property
+    def estimator_kind(self) -> str:
+        """The kind of estimator that it stands for."""
+        return self.head_kind
+
     def __repr__(self) -> str:
         """Return the class of the head, its features and its classes."""
         name, kind = parsed_record(self.features_record_)["name"], self.head_kind.rpartition(".")[2]

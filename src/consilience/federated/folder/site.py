@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from consilience import api
+import consilience as cs
 from consilience.api.kinds import kind_of_file, load_file
 from consilience.checks import is_count
 from consilience.errors import InputError, OptionError, Problem
@@ -224,9 +224,9 @@ def take_part(
         while True:
             refined = refine(fused, number)
             model, fisher = refined if isinstance(refined, tuple) and len(refined) == 2 else (refined, None)
-            api.save(model, model_file)
+            cs.save(model, model_file)
             if fisher is not None:
-                api.save(fisher, fisher_file)
+                cs.save(fisher, fisher_file)
             sent = send_folder(
                 model_file,
                 place,

@@ -20,8 +20,8 @@ from consilience.federated.masking.fixed_point import Words, decode, encode
 from consilience.federated.masking.noise import SumNoise
 from consilience.federated.masking.plan import MaskedPlan
 from consilience.federated.masking.summands import Summand, SumResult
+from consilience.files.our_formats import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.descriptions.files import FORMAT as DESCRIPTION_FORMAT
 from consilience.networks.descriptions.files import read_description_header
 from consilience.networks.files import read_network, write_network
 from consilience.networks.network import to_numpy
@@ -161,7 +161,7 @@ class NetworkSum(Summand):
             return float(self.weights[self.site])
         if self.weights == EQUAL:
             return 1.0
-        if not companions or companions[0].format != DESCRIPTION_FORMAT:
+        if not companions or companions[0].format != DESCRIPTION:
             text = "has no description, and networks of this sum count by the observations that it states"
             raise InputError(
                 file, text, "send it with its description, which `consilience describe` writes", "E-NEEDED"

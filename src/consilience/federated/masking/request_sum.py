@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience import api
+import consilience as cs
 from consilience.errors import InputError, UnsupportedError
 from consilience.federated.masking.fixed_point import Words, decode, encode
 from consilience.federated.masking.summands import Summand, SumResult
@@ -106,4 +106,4 @@ class RequestSum(Summand):
 
     def save(self, result: SumResult, path: Path) -> None:
         """Write the finished model; see `finish`, which makes it."""
-        api.save(result.model, path)
+        cs.save(result.model, path)

@@ -21,12 +21,12 @@ from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays, write_arrays
 from consilience.files.document import check_version, validate_document
+from consilience.files.our_formats import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
 from consilience.networks.fisher.kronecker import factor_arrays, factors_of_arrays, stated_sizes
 
-FORMAT = "consilience-description"
 SUFFIX = ".description"
 """What the name of a description's file has before its suffix."""
 
@@ -134,7 +134,7 @@ def write_description(path: Path, description: Description) -> None:
         occurrences = np.stack([counts.unigrams for counts in of_classes])[place, token]
         stored["class_tokens/unigrams"] = np.stack([place, token, occurrences], axis=1).astype(np.int64)
     header = {
-        "format": FORMAT,
+        "format": DESCRIPTION,
         "format_version": _VERSION,
         "library_version": library_versions()["consilience"],
         "digest": description.digest,
@@ -206,7 +206,7 @@ def read_description_header(where: Path | SafetensorsFile) -> DescriptionHeader:
     """
     file = as_file(where)
     shapes = dict(file.header(_REMEDY).shapes)
-    if file.format != FORMAT:
+    if file.format != DESCRIPTION:
         raise FileFormatError(file, "is no description of a network", _REMEDY)
     check_version(file.label, file.document, _VERSION)
     header = validate_document(file.label, DescriptionHeader, file.document)

@@ -20,6 +20,7 @@ from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import storable_arrays, write_arrays
 from consilience.files.document import check_version, validate_document
+from consilience.files.our_formats import FISHER
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.fisher.information import FisherInformation, Likelihood
@@ -31,7 +32,7 @@ from consilience.networks.fisher.kronecker import (
 )
 from consilience.posteriors.thin_components import MIN_COUNT
 
-_FORMAT, _VERSION = "consilience-fisher", 1
+_VERSION = 1
 _REMEDY = "write it with consilience.save"
 # Fields of the header that are attributes of `FisherInformation` under the same name.
 _FIELDS = (
@@ -97,7 +98,7 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
     arrays |= factor_arrays(information.layers)
     layers = {"layers": stated_sizes(information.layers)} if information.layers else {}
     header = {
-        "format": _FORMAT,
+        "format": FISHER,
         "format_version": _VERSION,
         "library_version": library_versions()["consilience"],
         "parameters": list(information.residual),
@@ -119,7 +120,7 @@ def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
     """
     file = as_file(where)
     shapes, dtypes = dict(file.header(_REMEDY).shapes), dict(file.header(_REMEDY).dtypes)
-    if file.format != _FORMAT:
+    if file.format != FISHER:
         raise FileFormatError(file, "is no file of Fisher information", _REMEDY)
     check_version(file.label, file.document, _VERSION)
     header = validate_document(file.label, FisherHeader, file.document)

@@ -14,8 +14,6 @@ from consilience.networks.fisher.files import read_fisher
 from consilience.networks.fisher.information import FisherInformation, as_information, parameter_digest
 from consilience.networks.inputs import DescribedNetwork
 
-FORMAT = "consilience-fisher"
-
 
 def gather_information(
     networks: Sequence[DescribedNetwork], fishers: Any, files: Sequence[NamedInput]

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
 from consilience.checks import Labels
+from consilience.core.library_classes import library_classes
 from consilience.errors import InputError, Problem
 from consilience.families import Family
 from consilience.posteriors.ensemble import Ensemble
@@ -28,16 +28,6 @@ ASSUMED_SAMPLES = 1000.0
 
 Such a posterior says so in its source, and is not fused unless all models are said to count alike (then any number
 gives the same relative weights) or the true numbers are given. Chosen by hand; nobody has measured other values."""
-
-
-def library_classes(model: object) -> frozenset[tuple[str, str]]:
-    """Return the (library, name) of the class of a model and of all its bases."""
-    return _library_classes(type(model))  # type: ignore[arg-type]  # classes are hashable, which mypy does not see
-
-
-@lru_cache(maxsize=256)  # every adapter asks the same of every model
-def _library_classes(kind: type) -> frozenset[tuple[str, str]]:
-    return frozenset((base.__module__.split(".")[0], base.__name__) for base in kind.__mro__)
 
 
 class Adapter(ABC):

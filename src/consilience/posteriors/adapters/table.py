@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from consilience.core.library_classes import library_classes
 from consilience.errors import OptionError
-from consilience.posteriors.adapters.base import Adapter, library_classes
+from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
 from consilience.posteriors.adapters.hmmlearn.categorical import CategoricalHMMAdapter, VariationalCategoricalHMMAdapter
 from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter
@@ -20,6 +21,7 @@ from consilience.posteriors.adapters.sklearn.kmeans import KMeansAdapter
 from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
 from consilience.posteriors.adapters.sklearn.topics import LatentDirichletAllocationAdapter
 from consilience.posteriors.hidden_markov.adapter import StickyHDPHMMAdapter
+from consilience.posteriors.kind import REGISTERED_PACKAGES
 from consilience.posteriors.sparse_gp.adapter import SparseGPAdapter
 from consilience.posteriors.sparse_gp.gpytorch import ApproximateGPAdapter
 from consilience.posteriors.topics.gaussian_topics import GaussianTopicsAdapter
@@ -91,3 +93,4 @@ def register_adapter(adapter: Adapter) -> None:
         if (other.kind == adapter.kind and other in ADAPTERS) or (other.kind != adapter.kind and is_same_class):
             raise OptionError("adapter", f"there is one for {other.kind} already, a {other.library} {other.class_name}")
     _REGISTERED[:] = [*(other for other in _REGISTERED if other.kind != adapter.kind), adapter]
+    REGISTERED_PACKAGES.add(adapter.library)

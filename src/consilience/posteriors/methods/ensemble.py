@@ -11,9 +11,6 @@ from consilience.core.progress import Progress
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.method import Assignment, Method
 
-NO_FILE = "an ensemble is its members: keep the sites' files, or use method 'concatenate'"
-"""Why an ensemble is not saved."""
-
 
 @dataclass(frozen=True)
 class PredictionEnsemble(Method):

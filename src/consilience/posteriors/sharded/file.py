@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from consilience.errors import FileFormatError, OptionError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.posteriors.sharded.header import REMEDY
+from consilience.posteriors.sharded.kind import PARQUET
 from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary, column_problems
 from consilience.posteriors.sharded.parquet import read_parquet, read_parquet_summary, write_parquet
 from consilience.posteriors.sharded.safetensors_columns import (
@@ -23,7 +24,7 @@ from consilience.posteriors.sharded.safetensors_columns import (
 )
 
 Form = Literal["safetensors", "parquet"]
-SUFFIXES: dict[Form, str] = {"safetensors": ".safetensors", "parquet": ".parquet"}
+SUFFIXES: dict[Form, str] = {"safetensors": ".safetensors", "parquet": PARQUET}
 """Suffix of the files of each form."""
 
 

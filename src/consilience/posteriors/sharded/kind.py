@@ -2,44 +2,87 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from consilience.core.kind import FileFormat, Inspection, Prepared, Request
 from consilience.errors import UnsupportedError
+from consilience.files.our_formats import SHARD
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.kind import Posteriors
-from consilience.posteriors.sharded.fuse import prepare_shards
-from consilience.posteriors.sharded.shards import Shards, open_shards
 
-FORMAT = "consilience-shard"
+if TYPE_CHECKING:
+    from consilience.posteriors.sharded.shards import Shards
 
 
-def _load(file: SafetensorsFile) -> Shards:
+def load_shard(file: SafetensorsFile) -> Shards:
+    """Return the shard in a file, opened."""
+    from consilience.posteriors.sharded.shards import open_shards
+
     return open_shards(file.path)
 
 
-def _inspect(file: SafetensorsFile) -> Inspection:
+def inspect_shard_file(file: SafetensorsFile) -> Inspection:
+    """Return what the header of a shard says."""
     from consilience.posteriors.sharded.inspect import inspect_shard  # here, so that fusing starts without it
 
     return inspect_shard(Path(file.path))
+
+
+PARQUET = ".parquet"
+"""Suffix of shards that are tables."""
 
 
 class ShardedPosteriors(Posteriors):
     """The posteriors of very many sites, which are opened where the work is."""
 
     name = "shards"
-    formats = (FileFormat("shard", FORMAT, "a shard of many posteriors", _load, _inspect),)
+    formats = (
+        FileFormat(
+            "shard",
+            SHARD,
+            "a shard of many posteriors",
+            "consilience.posteriors.sharded.kind:load_shard",
+            "consilience.posteriors.sharded.kind:inspect_shard_file",
+        ),
+    )
+    packages = frozenset(("consilience.posteriors",))
+    is_listed = False
 
-    def recognises(self, models: Sequence[object]) -> list[bool]:
+    def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which objects are opened shards."""
+        from consilience.posteriors.sharded.shards import Shards
+
         return [isinstance(model, Shards) for model in models]
+
+    def are_given(self, models: Any, engine: Any = None) -> bool:
+        """Return whether models are shards by how they are written: a path, shards, folders, patterns and addresses.
+
+        With an engine that is not this process, posterior files are shards too. Nothing is opened: that a file is a
+        packed shard is stated by its document.
+        """
+        if isinstance(models, str | Path) or self.recognises([models])[0]:
+            return True
+        if not isinstance(models, Sequence) or not all(isinstance(model, str | Path) for model in models):
+            return False
+        return any(map(_is_many, models)) or (engine is not None and len(models) > 0)
 
     def prepare(self, request: Request) -> Prepared:
         """Open shards and check them where they lie."""
+        from consilience.posteriors.sharded.fuse import prepare_shards
+
         return prepare_shards(request)
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Refuse: many posteriors are packed."""
         raise UnsupportedError("shards are written by consilience.pack, not by save")
+
+
+def _is_many(path: str | Path) -> bool:
+    """Return whether a path stands for several files."""
+    text = str(path)
+    if "://" in text or any(sign in text for sign in "*?["):
+        return not os.path.exists(path) or os.path.isdir(path)
+    return os.path.isdir(path) or text.endswith(PARQUET)
