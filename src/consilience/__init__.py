@@ -3,22 +3,32 @@
 Public names are imported on first use; `__init__.pyi` says where each is defined.
 """
 
-from typing import Any
+from __future__ import annotations
 
-import lazy_loader
-
-_of_stub, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__all__.append("__version__")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def __getattr__(name: str) -> Any:
     """Import what a public name stands for."""
-    if name in __all__ and name != "__version__":
-        return _of_stub(name)
     if name == "__version__":
-        from importlib.metadata import version  # here, since reading metadata takes as long as starting Python
+        from importlib.metadata import version  # here and below, so that a start loads no more than it needs
 
         return version("consilience")
-    from consilience.catalogue import no_attribute  # here, so that a start loads no more than it needs
+    import lazy_loader
 
-    raise no_attribute(f"module {__name__!r}", name, known=__all__)
+    of_stub, _, names = lazy_loader.attach_stub(__name__, __file__)
+    known = [*names, "__version__"]
+    if name == "__all__":
+        globals()[name] = known
+        return known
+    if name in names:
+        return of_stub(name)  # which keeps it in this module
+    from consilience.catalogue import no_attribute
+
+    raise no_attribute(f"module {__name__!r}", name, known=known)
+
+
+def __dir__() -> list[str]:
+    return sorted(__getattr__("__all__"))

@@ -1,12 +1,16 @@
 """The entry point of the command ``consilience``, and of ``python -m consilience``.
 
-An interrupt is one line from the first moment on: it is handled before the libraries are imported.
+An interrupt is one line from the first moment on: it is handled before anything else is imported.
 """
+
+from __future__ import annotations
 
 import os
 import signal
-from types import FrameType
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 INTERRUPTED = 130
 
@@ -20,7 +24,7 @@ def main() -> NoReturn:
     run()
 
 
-def _exit_at_once(_signal_number: int, _frame: FrameType | None) -> None:
+def _exit_at_once(_signal_number: int, _frame: Any) -> None:
     """End before anything was done."""
     os.write(2, b"consilience: interrupted; no file was left half-written [E-SYSTEM]\n")
     os._exit(INTERRUPTED)

@@ -1,8 +1,12 @@
 """Interrupted in the middle of the work: exit code 130, one line, and no trace on the disk."""
 
 import signal
+import subprocess
+import sys
+import time
 
 import click
+import numpy as np
 import pytest
 
 from tests.cli.bad_files import content, site
@@ -24,3 +28,16 @@ def test_interrupted_while_it_works(folder, unchanged, number):
         assert terminal.process.wait(timeout=60) == 130
         assert terminal.process.stdout.read() == b""
         assert b"Traceback" not in terminal.shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", np.linspace(0.06, 0.9, 15))
+def test_interrupted_while_it_starts(delay):
+    # Before 0.05 s Python itself starts, which says so in its own way.
+    words = [sys.executable, "-m", "consilience", "methods"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert said in ("", "consilience: interrupted; no file was left half-written [E-SYSTEM]\n")
+    assert (process.returncode == 130) == bool(said)

@@ -21,6 +21,7 @@ from consilience.errors import ConsilienceError, OptionError, Problem
 def main() -> NoReturn:
     """Run the command and exit: every error of the library becomes lines on stderr and an exit code."""
     try:
+        _interrupts.clear()
         for number in (signal.SIGINT, signal.SIGTERM):  # which the entry point ended at once while it started
             signal.signal(number, _interrupt)
         cli.main(prog_name="consilience", standalone_mode=False)
@@ -30,14 +31,22 @@ def main() -> NoReturn:
         click.UsageError(problem, getattr(error, "ctx", None)).show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        _exit_with([Problem("", "interrupted", "no file was left half-written")], 130)
+        _exit_interrupted()
     except ConsilienceError as error:
         _exit_with(error.problems, 2 if isinstance(error, OptionError) else 1)
     except OSError as error:
         _exit_with([Problem("", str(error))], 1)
     except MemoryError:
         _exit_with([Problem("", "not enough memory for these models")], 1)
+    except Exception:
+        if _interrupts:  # an extension module that is interrupted while it is imported fails in ways of its own
+            _exit_interrupted()
+        raise
     sys.exit(0)
+
+
+_interrupts: list[int] = []
+"""Signals that ended the work of this process."""
 
 
 def _usage_problem(error: click.ClickException) -> Problem:
@@ -69,6 +78,16 @@ def _exit_with(problems: Sequence[Problem], status: int) -> NoReturn:
     sys.exit(status)
 
 
+def _exit_interrupted() -> NoReturn:
+    """Say so and exit; what is half imported cannot be used, so that nothing else is."""
+    from consilience.cli.marks import echo_marked
+
+    problem = Problem("", "interrupted", "no file was left half-written").coded("E-SYSTEM")
+    _print_json([problem])
+    echo_marked("consilience:", problem, "red")
+    sys.exit(130)
+
+
 def _print_json(problems: Sequence[Problem]) -> None:
     """Print problems to stdout where the results were asked for as JSON."""
     if "--json" in sys.argv:
@@ -77,6 +96,8 @@ def _print_json(problems: Sequence[Problem]) -> None:
         echo_json(problems_json(problems))
 
 
-def _interrupt(_signal_number: int, _frame: FrameType | None) -> None:
+def _interrupt(signal_number: int, _frame: FrameType | None) -> None:
     """Raise as Ctrl-C does, for SIGTERM too, so that half-written files are removed on the way out."""
+    _interrupts.append(signal_number)
+    sys.unraisablehook = lambda _unraisable: None  # of callbacks that are interrupted too, Python prints tracebacks
     raise KeyboardInterrupt
