@@ -7,7 +7,7 @@ and must agree between the networks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,11 @@ from consilience.bayesian.gaussian_arrays import (
 )
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
-from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
+from consilience.core.gather import Reading, counted_twice, files_given_twice, gather
+from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, OptionError, Problem
+from consilience.files.reader import Record
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
@@ -164,31 +167,52 @@ def describe_bayesian_networks(
 
 def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[BayesianNetwork]:
     """Return the inputs as Bayesian networks, or raise with everything that is wrong."""
-    networks: list[BayesianNetwork] = []
-    problems: list[Problem] = []
-    for named in inputs:
-        try:
-            if named.file is not None:
-                networks.append(_with_fitting_module(read_bayesian_network(named.file), module))
-            elif is_bayesian(named.model):
-                networks.append(as_bayesian_network(named.model, module, named.label))
-            else:
-                problems.append(
-                    Problem(
-                        named.label,
-                        f"a {type(named.model).__name__} has no variances, so it is no Bayesian network",
-                        "fuse it with networks, or give consilience.BayesianNetwork(module, means, variances)",
-                        "E-NEEDED",
-                    )
-                )
-        except InputError as error:
-            problems += error.problems
-    problems += files_given_twice(inputs)
-    problems += too_few_models(len(inputs))
+    gathered, problems = gather(inputs, BayesianReading(module))
+    networks = [one.value for one in gathered]
+    problems += [*files_given_twice(inputs), *counted_twice(gathered), *too_few_models(len(inputs))]
     problems += _class_problems(networks)
     if problems:
         raise InputError(problems)
     return networks
+
+
+class BayesianReading(Reading[BayesianNetwork]):
+    """How Bayesian networks are read, with a module of their architecture where there is one."""
+
+    called = "Bayesian network"
+    names_inputs = True
+
+    def __init__(self, module: nn.Module | None) -> None:
+        self.module = module
+
+    def takes(self, file: NamedInput) -> bool:
+        """Return that every file is read: the reader says what else it is."""
+        del file
+        return True
+
+    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterator[tuple[BayesianNetwork, Record] | InputError]:
+        """Yield the networks of files, one after another."""
+        for file in files:
+            try:
+                network = _with_fitting_module(read_bayesian_network(file), self.module)
+                yield network, file.document.get("provenance")  # of a document that was just validated
+            except InputError as error:
+                yield error
+
+    def convert(self, one: NamedInput) -> tuple[BayesianNetwork, Record]:
+        """Return a model of a library, or of ours, as a Bayesian network."""
+        if is_bayesian(one.model):
+            return as_bayesian_network(one.model, self.module, one.label), None
+        raise InputError(
+            one.label,
+            f"a {type(one.model).__name__} has no variances, so it is no Bayesian network",
+            "fuse it with networks, or give consilience.BayesianNetwork(module, means, variances)",
+            "E-NEEDED",
+        )
+
+    def digest_of(self, value: BayesianNetwork) -> str:
+        """Return the digest of the network's file; nothing for an object in memory."""
+        return value.sha256 or ""
 
 
 def with_site_descriptions(

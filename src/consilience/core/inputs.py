@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -211,21 +210,3 @@ def refuse_other_kind(one: NamedInput, expected: str) -> NoReturn:
     _ = one.file.document  # which raises where it cannot be read
     called = "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
     raise InputError(one.label, f"is no {expected} but {called}", "fuse files of one kind", "E-TYPE")
-
-
-def files_given_twice(inputs: Sequence[NamedInput]) -> list[Problem]:
-    """Return which files have the same contents as an earlier one, a line each; only files of equal size are hashed."""
-    by_size: dict[int, list[NamedInput]] = defaultdict(list)
-    for one in inputs:
-        if one.file is not None:
-            with suppress(OSError, ValueError):  # said by whoever reads it
-                by_size[one.file.path.stat().st_size].append(one)
-    problems: list[Problem] = []
-    for alike in by_size.values():
-        first_of_digest: dict[str, NamedInput] = {}
-        for one in alike if len(alike) > 1 else []:
-            assert one.file is not None  # noqa: S101  (narrows the type; only files have a size)
-            first = first_of_digest.setdefault(one.file.sha256 or one.file.digest, one)
-            if first is not one:
-                problems.append(Problem(one.label, f"is the same file as {first.label}", "leave one out", "E-TWICE"))
-    return problems

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.core.ancestry import site_digests
+from consilience.core.gather import site_digests
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
@@ -42,16 +42,16 @@ def prepare_draws(request: Request) -> Prepared:
     problems += [
         Problem(
             site.label,
-            f"is about {site.draws.n_observations:g} observations, fewer than {min_count:g}: nothing may leave",
+            f"is about {site.value.n_observations:g} observations, fewer than {min_count:g}: nothing may leave",
             "min_count=0 takes it",
             "E-FEW",
         )
         for site in described
-        if site.draws.n_observations is not None and site.draws.n_observations < min_count
+        if site.value.n_observations is not None and site.value.n_observations < min_count
     ]
     if problems or not described:
         return Prepared.checked(problems)
-    stack = Subposteriors(tuple(site.name for site in described), tuple(site.draws for site in described))
+    stack = Subposteriors(tuple(site.name for site in described), tuple(site.value for site in described))
     if problems := method.refuse(stack):
         return Prepared.checked(problems)
     return Prepared(
@@ -72,7 +72,7 @@ def _fuse_described(
     combined = method.combine(stack, rng, progress)
     draws = _as_given(stack.sites, combined.draws, method, combined.details)
     details: dict[str, Any] = {
-        "sites": {site.name: _facts_of(site.draws) for site in described},
+        "sites": {site.name: _facts_of(site.value) for site in described},
         "overlap": _overlap(stack),
         **combined.details,
     }
@@ -101,7 +101,7 @@ def _fuse_described(
         details,
         make_provenance(method.name, {**options, "min_count": min_count}, seed, records, result),
         verdict,
-        tuple(DrawsInput(site.name, site.draws, site.digest) for site in described),
+        tuple(DrawsInput(site.name, site.value, site.digest) for site in described),
         objective=objective,
     )
 
@@ -161,7 +161,7 @@ def _matching(described: Sequence[DescribedDraws]) -> Matching:
     """Return the fused component that each site's component became in most draws; variables by name without such."""
     labels = []
     for site in described:
-        count = site.draws.n_components
+        count = site.value.n_components
         if site.relabelling is None:
             labels.append(np.arange(count))
             continue
@@ -170,15 +170,15 @@ def _matching(described: Sequence[DescribedDraws]) -> Matching:
         labels.append(rows[int(np.argmax(counts))])
     owner = np.repeat(np.arange(len(labels)), [len(one) for one in labels])
     names = tuple(site.name for site in described)
-    return Matching(np.concatenate(labels).astype(np.int64), owner, described[0].draws.n_components, names=names)
+    return Matching(np.concatenate(labels).astype(np.int64), owner, described[0].value.n_components, names=names)
 
 
 def _input_record(site: DescribedDraws, labels: Any) -> dict[str, Any]:
     """Return the record of an input in the provenance of a fused file."""
     record: dict[str, Any] = {
         "name": site.name,
-        "components": site.draws.n_components,
-        "weight": site.draws.n_observations,
+        "components": site.value.n_components,
+        "weight": site.value.n_observations,
         "labels": labels.tolist(),
     }
     return record if site.digest is None else {**record, "sha256": site.digest}

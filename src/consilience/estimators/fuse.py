@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from consilience.catalogue import suggestion
-from consilience.core.ancestry import site_digests
 from consilience.core.caller import warn_caller
+from consilience.core.gather import site_digests
 from consilience.core.kind import Prepared, Request
 from consilience.core.provenance import make_provenance
 from consilience.core.status import Status
@@ -67,16 +67,16 @@ def prepare_estimators(request: Request) -> Prepared:
     described, problems = describe_inputs(request.inputs, min_count, parameters)
     if described:
         for name in parameters:
-            _require_known(name, described[0].statistics)
+            _require_known(name, described[0].value)
     if problems or not described:
         return Prepared.checked(problems)
-    sites = [(site.label, site.statistics) for site in described]
+    sites = [(site.label, site.value) for site in described]
     by_content = sorted(described, key=lambda site: site.content_digest)
-    sums, gated = [site.statistics for site in by_content], None
+    sums, gated = [site.value for site in by_content], None
     if robust:
         if problems := robust_problems(sites):
             return Prepared.checked(problems)
-        gated = gate([(site.name, site.statistics) for site in by_content])
+        gated = gate([(site.name, site.value) for site in by_content])
         sums = list(gated.statistics)
     fused = with_parameters(average(sums, sites[0][1]), parameters)
     if gated is not None and gated.details["cut"]:
@@ -128,16 +128,16 @@ def _fuse_described(
     for warning in caught:
         warn_caller(str(warning.message), warning.category)
     details: dict[str, Any] = {
-        "sites": {site.name: site.statistics.n_observations for site in described},
+        "sites": {site.name: site.value.n_observations for site in described},
         **_classes(fused, described),
         **_withheld(described, min_count),
         **({"hyper_parameters": list(differing)} if differing else {}),
         **({} if gated is None else {"robust": dict(gated.details)}),
     }
-    details |= assess_product(fused, [site.statistics for site in described])
+    details |= assess_product(fused, [site.value for site in described])
     n_summed = len(described) if gated is None else len(gated.statistics)
     verdict = judge(fused, n_summed, details)
-    matching = match_classes(fused, [(site.name, site.statistics) for site in described])
+    matching = match_classes(fused, [(site.name, site.value) for site in described])
     result = {
         "n_components": fused.n_components,
         "status": Status.CONVERGED.name.lower(),
@@ -155,7 +155,7 @@ def _fuse_described(
         make_provenance(METHOD, options, seed, records, result),
         model,
         verdict,
-        tuple(EstimatorInput(site.name, site.statistics, site.digest) for site in described),
+        tuple(EstimatorInput(site.name, site.value, site.digest) for site in described),
     )
 
 
@@ -182,9 +182,9 @@ def _classes(fused: Statistics, described: Sequence[DescribedEstimator]) -> dict
         return {}
     return {
         "classes": {
-            site.name: dict(zip(site.statistics.classes.names, site.statistics.row_counts.tolist(), strict=True))
+            site.name: dict(zip(site.value.classes.names, site.value.row_counts.tolist(), strict=True))
             for site in described
-            if site.statistics.classes is not None
+            if site.value.classes is not None
         }
     }
 
@@ -202,8 +202,8 @@ def _input_record(site: DescribedEstimator, labels: list[int]) -> dict[str, Any]
     """Return the record of an input in the provenance of a fused file."""
     record: dict[str, Any] = {
         "name": site.name,
-        "components": site.statistics.n_components,
-        "weight": site.statistics.n_observations,
+        "components": site.value.n_components,
+        "weight": site.value.n_observations,
         "labels": labels,
     }
     return record if site.digest is None else {**record, "sha256": site.digest}

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from consilience.catalogue import said_once
-from consilience.core.ancestry import NO_ANCESTORS, ancestors_of, counted_twice
-from consilience.core.inputs import (
-    NamedInput,
-    files_given_twice,
-    name_inputs,
-    refuse_other_kind,
-    too_few_models,
-)
-from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError, WithheldWarning
+from consilience.core.gather import Described, Reading, contents_given_twice, gather, twice
+from consilience.core.inputs import NamedInput, name_inputs, too_few_models
+from consilience.errors import ConsilienceError, InputError, Problem, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.describe import describe_all, is_estimator, withhold
 from consilience.estimators.files import STATISTICS_FILES, read_statistics
@@ -26,6 +20,8 @@ from consilience.estimators.hyper_parameters import PRIORS
 from consilience.estimators.statistics import Statistics, Step
 from consilience.estimators.validation import statistics_problems
 from consilience.files.our_formats import STATISTICS
+from consilience.files.reader import Record
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.posterior import Features
 
 PRIOR_ROUNDING = 1e-6
@@ -39,35 +35,34 @@ class HyperParameterWarning(UserWarning):
 
 
 @dataclass(frozen=True, eq=False)
-class DescribedEstimator:
+class DescribedEstimator(Described[Statistics]):
     """An input and the statistics that it was described as.
 
     Parameters
     ----------
-    name, label : str
-        Its name in results, and in messages.
-    statistics : Statistics
-        What takes part in the fusion.
-    digest : str or None
-        SHA-256 of its file; None for an object in memory.
-    content_digest : str
-        Digest of the statistics as they were handed in.
     withheld : tuple of Problem, optional
         Classes of too few rows, which were left out.
-    source : object, optional
-        The object in memory that was handed in; None for a file.
-    ancestors : mapping of str to str, optional
-        Names of what a fused file was fused from, by their digests.
     """
 
-    name: str
-    label: str
-    statistics: Statistics
-    digest: str | None
-    content_digest: str
     withheld: tuple[Problem, ...] = ()
-    source: object = None
-    ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
+
+
+class StatisticsReading(Reading[Statistics]):
+    """How statistics are read."""
+
+    called = "statistics file"
+
+    def takes(self, file: NamedInput) -> bool:
+        """Return whether a file is one of statistics."""
+        return file.format == STATISTICS
+
+    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterable[tuple[Statistics, Record] | InputError]:
+        """Return the statistics of files."""
+        return STATISTICS_FILES.read_many(files)
+
+    def convert(self, one: NamedInput) -> tuple[Statistics, Record]:
+        """Return a fitted estimator, or the sums of a fusion, as statistics."""
+        return statistics_of(one.model), one.model.record if isinstance(one.model, EstimatorFusion) else None
 
 
 def describe_inputs(
@@ -84,60 +79,20 @@ def describe_inputs(
     stated : mapping of str to value
         Hyper-parameters that the caller gave, which sites need not agree in.
     """
+    gathered, found = gather(inputs, StatisticsReading())
+    problems = [*too_few_models(len(inputs)), *found]
     described: list[DescribedEstimator] = []
-    problems = too_few_models(len(inputs))
-    files = [one.file for one in inputs if one.file is not None and one.format == STATISTICS]
-    contents = iter(STATISTICS_FILES.read_many(files))
-    for one in inputs:
-        is_read = True
+    for site in sorted(gathered, key=lambda site: site.name):
         try:
-            ancestors = NO_ANCESTORS
-            if one.file is not None and one.format == STATISTICS:
-                content = next(contents)
-                if isinstance(content, InputError):
-                    is_read = False
-                    raise content
-                statistics, digest = content[0], one.file.sha256
-                ancestors = ancestors_of(content[1])
-            elif one.file is not None:
-                is_read = False
-                refuse_other_kind(one, "statistics file")
-            else:
-                statistics, digest = statistics_of(one.model), None
-                ancestors = ancestors_of(one.model.record if isinstance(one.model, EstimatorFusion) else None)
-            left, withheld = withhold(statistics, min_count)
-            described.append(
-                DescribedEstimator(
-                    one.name, one.label, left, digest, statistics.digest, tuple(withheld), one.model, ancestors
-                )
-            )
-        except (InputError, UnsupportedError) as error:
-            problems += [problem.about(one.label) if is_read else problem for problem in error.problems]
-    described.sort(key=lambda site: site.name)
-    digests = [site.digest for site in described if site.digest is not None]
-    if len(set(digests)) < len(digests):
-        problems += files_given_twice(inputs)
-    problems += counted_twice(described)
-    problems += _given_twice(described)
-    problems += disagreements([(site.label, site.statistics) for site in described], stated)
+            left, withheld = withhold(site.value, min_count)
+        except InputError as error:
+            problems += [problem.about(site.label) for problem in error.problems]
+            continue
+        described.append(DescribedEstimator(**{**vars(site), "value": left}, withheld=tuple(withheld)))
+    problems += twice(inputs, described)
+    problems += contents_given_twice(described, "sums")
+    problems += disagreements([(site.label, site.value) for site in described], stated)
     return described, said_once(problems)
-
-
-def _given_twice(described: Sequence[DescribedEstimator]) -> list[Problem]:
-    """Return which inputs have the very sums of another, a line each: no two sites have the same rows."""
-    first: dict[str, DescribedEstimator] = {}
-    problems = []
-    for site in described:
-        other = first.setdefault(site.content_digest, site)
-        if other is not site and (site.digest is None or site.digest != other.digest):  # files are compared before
-            what = (
-                "is the same object as"
-                if site.source is not None and site.source is other.source
-                else "has the same sums as"
-            )
-            text = f"{what} {other.label}: the same rows would count twice"
-            problems.append(Problem(site.label, text, "give every site once", "E-TWICE"))
-    return problems
 
 
 def statistics_of(model: Any) -> Statistics:

@@ -17,11 +17,13 @@ from zlib import crc32
 import numpy as np
 
 from consilience.checks import AnyArray
-from consilience.core.inputs import NamedInput, files_given_twice, too_few_models
+from consilience.core.gather import Reading, counted_twice, files_given_twice, gather
+from consilience.core.inputs import NamedInput, too_few_models
 from consilience.core.training_state import training_state_problem
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.foreign_formats import part_of_checkpoint
 from consilience.files.quantisation import quantisation_beside
+from consilience.files.reader import Record
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
@@ -159,29 +161,67 @@ def describe_networks(
     InputError
         Naming everything that is no network, and files given twice.
     """
-    described: list[DescribedNetwork] = []
-    problems: list[Problem] = []
-    for named in inputs:
-        name, label = named.name, named.label
-        try:
-            if named.file is not None:
-                of_file = describe_network_file(named.file, name, label, mapped=mapped, template=template)
-                described.append(of_file if mapped else replace(of_file, digest=named.file.digest))
-            elif is_module(named.model) or isinstance(named.model, Network) or is_state_dict(named.model):
-                described.append(describe_object(named.model, name, label, template, example))
-            else:
-                text = f"a {type(named.model).__name__} is no network; expected a module, Network or path"
-                known = training_state_problem(named.model)
-                problems.append(Problem(label, text, code="E-TYPE") if known is None else known.about(label))
-        except InputError as error:
-            problems += error.problems
+    reading = NetworkReading(mapped, template, example)
+    gathered, problems = gather(inputs, reading)
+    if any(one.ancestors for one in gathered):  # only then it takes digests to know what counts twice
+        digests = {named.label: named.file.digest for named in inputs if named.file is not None}
+        gathered = [replace(one, digest=digests.get(one.label)) for one in gathered]
+    described = [one.value for one in gathered]
     paths = {named.label: named.file.path for named in inputs if named.file is not None}
     problems += [problem for network in described for problem in _unfit_arrays(network, paths.get(network.label))]
-    problems += files_given_twice(inputs)
-    problems += too_few_models(len(inputs))
+    problems += [*files_given_twice(inputs), *counted_twice(gathered), *too_few_models(len(inputs))]
     if problems:
         raise InputError(problems)
     return described
+
+
+class NetworkReading(Reading[DescribedNetwork]):
+    """How networks are read: modules, state dicts, Networks, and files, whose arrays may stay there.
+
+    Parameters
+    ----------
+    mapped, template, example
+        As `describe_networks` takes them.
+    """
+
+    called = "network file"
+    names_inputs = True
+
+    def __init__(self, mapped: bool, template: nn.Module | None, example: Any) -> None:
+        self.mapped, self.template, self.example = mapped, template, example
+
+    def takes(self, file: NamedInput) -> bool:
+        """Return that every file is read: a plain checkpoint is a network too."""
+        del file
+        return True
+
+    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterator[tuple[DescribedNetwork, Record] | InputError]:
+        """Yield the networks of files, one after another."""
+        for file in files:
+            try:
+                network = read_network(file, mapped=self.mapped)
+                described = _of_state_dict(network.arrays, file.label, file.label, self.template)
+                digest = None if self.mapped else file.digest
+                yield replace(described, symmetry=network.symmetry, digest=digest), network.provenance
+            except InputError as error:
+                yield error
+
+    def convert(self, one: NamedInput) -> tuple[DescribedNetwork, Record]:
+        """Return a module, Network or state dict as a network."""
+        if is_module(one.model) or isinstance(one.model, Network) or is_state_dict(one.model):
+            return describe_object(one.model, one.name, one.label, self.template, self.example), None
+        text = f"a {type(one.model).__name__} is no network; expected a module, Network or path"
+        known = training_state_problem(one.model)
+        raise InputError([Problem(one.label, text, code="E-TYPE") if known is None else known.about(one.label)])
+
+    def settle(self, value: DescribedNetwork, one: NamedInput, place: int, problems: list[Problem]) -> DescribedNetwork:
+        """Return a network under the name of its input."""
+        del place, problems
+        return replace(value, name=one.name, label=one.label)
+
+    def digest_of(self, value: DescribedNetwork) -> str:
+        """Return the digest of the network's file; nothing for an object in memory."""
+        return value.digest or ""
 
 
 def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Problem]:

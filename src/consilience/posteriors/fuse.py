@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, is_number
-from consilience.core.ancestry import site_digests
+from consilience.core.gather import Described, site_digests
 from consilience.core.inputs import EQUAL, in_order, stated_numbers
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
@@ -23,7 +23,7 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.admission import inadmissible
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import FusionInput, PosteriorFusion
-from consilience.posteriors.inputs import DescribedInput, describe_inputs
+from consilience.posteriors.inputs import describe_inputs, unusable_in
 from consilience.posteriors.labels import group_by_label, has_labels, with_labels
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
@@ -53,7 +53,7 @@ def prepare_posteriors(request: Request) -> Prepared:
     options = dict(request.options)
     min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
     try:
-        method = recommended_method(request.method, options, described[0].posterior.source if described else {})
+        method = recommended_method(request.method, options, described[0].value.source if described else {})
     except OptionError:
         if problems and not described:  # what is no model of ours is told first: its options may be another kind's
             raise UnsupportedError(problems) from None
@@ -63,14 +63,14 @@ def prepare_posteriors(request: Request) -> Prepared:
         weights = in_order(weights, [named_input.name for named_input in request.inputs], "weights")
     error: OptionError | None = None
     try:
-        if len({site.posterior.family for site in described}) == 1:
+        if len({site.value.family for site in described}) == 1:
             all_described = len(described) == len(request.inputs)
-            problems += [text for site in described for text in nothing_left_in(site.label, site.posterior, min_count)]
+            problems += [text for site in described for text in nothing_left_in(site.label, site.value, min_count)]
             if request.only_check:  # as a round would refuse them; whoever is trusted may be fused all the same
                 problems += [
                     problem.about(site.label)
                     for site in described
-                    for problem in inadmissible(site.posterior, is_fused=bool(site.ancestors))
+                    for problem in inadmissible(site.value, is_fused=bool(site.ancestors))
                 ]
             ensemble = ensemble_of_inputs(described, weights if all_described else None)
             if not problems:
@@ -124,9 +124,9 @@ def _remaining(ensemble: Ensemble, min_count: float, method: Method) -> tuple[En
     return Ensemble(posteriors, ensemble.site_weights, ensemble.names), remaining
 
 
-def ensemble_of_inputs(described: Sequence[DescribedInput], weights: ArrayLike | None) -> Ensemble:
+def ensemble_of_inputs(described: Sequence[Described[Posterior]], weights: ArrayLike | None) -> Ensemble:
     """Return described inputs as one stack."""
-    return Ensemble.of([site.posterior for site in described], weights, [site.name for site in described])
+    return Ensemble.of([site.value for site in described], weights, [site.name for site in described])
 
 
 def _rebuilding_adapter(method: Method, ensemble: Ensemble) -> Adapter | None:
@@ -134,7 +134,7 @@ def _rebuilding_adapter(method: Method, ensemble: Ensemble) -> Adapter | None:
     return None if method.keeps_models else adapter_of(ensemble.posteriors[0])
 
 
-def _fuse_or_name(described: Sequence[DescribedInput], *rest: Any) -> PosteriorFusion:
+def _fuse_or_name(described: Sequence[Described[Posterior]], *rest: Any) -> PosteriorFusion:
     """Return what `fuse_described` returns, or name the models with which nothing can be calculated.
 
     Robust fusion may leave them out, so they are not refused before it was tried.
@@ -150,7 +150,7 @@ def _fuse_or_name(described: Sequence[DescribedInput], *rest: Any) -> PosteriorF
         problems = [
             problem.about(site.label)
             for site in described
-            for problem in inadmissible(site.posterior, is_fused=bool(site.ancestors))
+            for problem in inadmissible(site.value, is_fused=bool(site.ancestors))
         ]
         if not problems:
             raise
@@ -158,7 +158,7 @@ def _fuse_or_name(described: Sequence[DescribedInput], *rest: Any) -> PosteriorF
 
 
 def fuse_described(
-    described: Sequence[DescribedInput],
+    described: Sequence[Described[Posterior]],
     method: Method,
     alignment: VocabularyAlignment | None,
     weights: ArrayLike | None,
@@ -172,7 +172,7 @@ def fuse_described(
 
     Parameters
     ----------
-    described : sequence of DescribedInput of length J
+    described : sequence of Described of length J
         The inputs with their posteriors.
     method : Method
         The method.
@@ -194,12 +194,12 @@ def fuse_described(
     InputError
         When nothing of a model is left.
     """
-    if problems := [text for site in described for text in nothing_left_in(site.label, site.posterior, min_count)]:
+    if problems := [text for site in described for text in nothing_left_in(site.label, site.value, min_count)]:
         raise InputError(problems)
     all_components = ensemble_of_inputs(described, weights)
     ensemble, remaining = _remaining(all_components, min_count, method)
     left_out = left_out_record(ensemble.names, all_components.posteriors, remaining, min_count)
-    unusable = {site.name: list(site.unusable) for site in described if site.unusable}
+    unusable = {site.name: numbers for site in described if (numbers := unusable_in(site))}
     adapter = _rebuilding_adapter(method, ensemble)
     groups = None
     if adapter is not None and adapter.components == "labelled":
@@ -257,7 +257,7 @@ def fuse_described(
         details=outcome.details,
         provenance=make_provenance(method.name, options, seed, sorted(inputs, key=_input_key), result),
         inputs=tuple(
-            FusionInput(site.name, site.posterior, float(weight), site.digest)
+            FusionInput(site.name, site.value, float(weight), site.digest)
             for site, weight in zip(described, ensemble.site_weights, strict=True)
         ),
         _rebuild=_rebuilder(method, ensemble),
@@ -328,9 +328,9 @@ def _side_by_side(ensemble: Ensemble, _fused: Posterior) -> Any:
     return ensemble_of(members, ensemble.site_weights)
 
 
-def _input_record(described: DescribedInput, weight: float, matching: Matching, site: int) -> dict[str, Any]:
+def _input_record(described: Described[Posterior], weight: float, matching: Matching, site: int) -> dict[str, Any]:
     """Return the record of an input in the provenance of a fused file."""
-    record: dict[str, Any] = {"name": described.name, "components": described.posterior.n_components, "weight": weight}
+    record: dict[str, Any] = {"name": described.name, "components": described.value.n_components, "weight": weight}
     if described.digest is not None:
         record["sha256"] = described.digest
     record["labels"] = matching.of_site(site).tolist()

@@ -106,7 +106,7 @@ def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
     described, problems = describe_inputs(name_inputs(models), min_count, {})
     if problems:
         raise InputError(problems)
-    sites = {site.name: site.statistics for site in described}
+    sites = {site.name: site.value for site in described}
     if any(TOTAL not in site.moments or site.parameters.get("features") is None for site in sites.values()):
         raise InputError(
             "models", "are no ridge or lda heads", "fit cs.learners.Head('lda', features=...) at the sites", "E-TYPE"

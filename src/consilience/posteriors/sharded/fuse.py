@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, as_weights, is_count
-from consilience.core.ancestry import ancestors_of, counted_twice
+from consilience.core.gather import Described, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, too_few_models
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
@@ -37,10 +37,11 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.files import read_summary
 from consilience.posteriors.fuse import checked_min_count, fuse_described, history_values, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
-from consilience.posteriors.inputs import DescribedInput
+from consilience.posteriors.inputs import PosteriorReading
 from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.observation_counts import unknown_number
+from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of_source, rebuild
 from consilience.posteriors.robust.minority import GroupHolders
 from consilience.posteriors.sharded.gathered import gather
@@ -478,25 +479,23 @@ def _fuse_in_memory(
     return fuse_described(described, method, None, site_weights, rng, seed, progress, stated, min_count)
 
 
-def _described_sites(shards: Shards) -> list[DescribedInput]:
+def _described_sites(shards: Shards) -> list[Described[Posterior]]:
     """Return all sites, few enough for memory, as if they had been handed in one by one.
 
     Packed files say nothing of how their sites came about; single files that were fused say from what.
     """
-    described = []
+    described, reading = [], PosteriorReading(None, are_equal=False)
     for source in shards.sources:
         shard = load_shard(source)
         for site, (name, digest) in enumerate(zip(shard.names, shard.digests, strict=True)):
             sha256 = digest.tobytes().hex() if digest.any() else None
-            ancestors: dict[str, str] = {}
+            ancestors = ancestors_of(None)
             if not source.packed and not is_remote(source.paths[site]):
                 file = SafetensorsFile(Path(source.location(source.paths[site])), source.paths[site])
                 made = read_summary(file).header.provenance
                 ancestors = ancestors_of(None if made is None else made.model_dump(exclude_unset=True))
             posterior = shard.components.site(site)
-            described.append(
-                DescribedInput(name, name, posterior, sha256, content=posterior.digest, ancestors=ancestors)
-            )
+            described.append(Described(name, name, posterior, posterior, reading, sha256, ancestors))
     return described
 
 

@@ -1,0 +1,249 @@
+"""Inputs of every kind, gathered: files are read and objects converted, and all that is wrong with them is found.
+
+What is given twice, and what counts twice since it was fused from what is given too, is found here for all kinds.
+Inputs are known by digests of files and of contents. How an object is converted, and what must agree between sites, is
+a kind's own (`Reading`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Self, TypeVar
+
+from consilience.catalogue import said_once
+from consilience.core.frozen import FrozenDict
+from consilience.core.inputs import NamedInput, refuse_other_kind
+from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.files.reader import Record
+from consilience.files.safetensors_file import SafetensorsFile
+
+MAX_SHARED = 5
+"""Sites that a message names at most. Chosen by hand."""
+
+NO_ANCESTORS: Mapping[str, str] = FrozenDict({})
+"""Of what was not fused from others."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, eq=False)
+class Described(Generic[Value]):
+    """An input and what it was described as.
+
+    Parameters
+    ----------
+    name, label : str
+        Its name in results, and in messages.
+    value
+        What takes part in the fusion.
+    original
+        The value as it was handed in.
+    reading : Reading
+        How it was read.
+    digest : str or None
+        SHA-256 of its file; None for an object in memory.
+    ancestors : mapping of str to str, optional
+        Names of what a fused file was fused from, by their digests. Default: none.
+    model : object, optional
+        The object in memory that was handed in; None for a file.
+    """
+
+    name: str
+    label: str
+    value: Value
+    original: Value
+    reading: Reading[Value]
+    digest: str | None
+    ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
+    model: object = None
+
+    @property
+    def content_digest(self) -> str:
+        """Digest of the value as it was handed in; computed when asked for, since there may be very many."""
+        return self.reading.digest_of(self.original)
+
+    def with_value(self, value: Value) -> Self:
+        """Return the input described by another value; what was handed in stays."""
+        return self if value is self.value else replace(self, value=value)
+
+
+class Reading(ABC, Generic[Value]):
+    """How the inputs of a kind become values: what `gather` asks of it."""
+
+    called: str
+    """What a file of the kind is called, without an article: "draws file"."""
+    names_inputs: bool = False
+    """Whether what is wrong with an object is said with the name of its input already."""
+
+    @abstractmethod
+    def takes(self, file: NamedInput) -> bool:
+        """Return whether a file is to be read; all others are refused by what they are."""
+
+    @abstractmethod
+    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterable[tuple[Value, Record] | InputError]:
+        """Return what is in files that are taken, with their provenance, or why not, one after another."""
+
+    @abstractmethod
+    def convert(self, one: NamedInput) -> tuple[Value, Record]:
+        """Return the object in memory of an input as a value, and its provenance where it was fused.
+
+        Raises
+        ------
+        InputError, UnsupportedError
+            For what is no model of the kind.
+        """
+
+    def settle(self, value: Value, one: NamedInput, place: int, problems: list[Problem]) -> Value:
+        """Return a value with what the call says of the input at a place; what can wait is added to `problems`.
+
+        Raises
+        ------
+        InputError
+            For a value that cannot take part; `gather` names the input.
+        """
+        del one, place, problems
+        return value
+
+    def digest_of(self, value: Value) -> str:
+        """Return the digest of what a value says."""
+        digest: str = value.digest  # type: ignore[attr-defined]
+        return digest
+
+
+def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[Described[Value]], list[Problem]]:
+    """Return the inputs that could be described, in their order, and everything that is wrong, each said once."""
+    described: list[Described[Value]] = []
+    problems: list[Problem] = []
+    contents = iter(reading.read_many([one.file for one in inputs if one.file is not None and reading.takes(one)]))
+    for place, one in enumerate(inputs):
+        names_itself = reading.names_inputs  # as readers of files do
+        try:
+            if one.file is None:
+                value, record = reading.convert(one)
+                digest = None
+            else:
+                names_itself = True
+                if not reading.takes(one):
+                    refuse_other_kind(one, reading.called)
+                content = next(contents)
+                if isinstance(content, InputError):
+                    raise content
+                names_itself = reading.names_inputs
+                (value, record), digest = content, one.file.sha256
+            settled = reading.settle(value, one, place, problems)
+            described.append(
+                Described(one.name, one.label, settled, value, reading, digest, ancestors_of(record), one.model)
+            )
+        except (InputError, UnsupportedError) as error:
+            problems += [problem if names_itself else problem.about(one.label) for problem in error.problems]
+    return described, said_once(problems)
+
+
+def twice(inputs: Sequence[NamedInput], described: Sequence[Described[Any]]) -> list[Problem]:
+    """Return which inputs are one file, or count twice since they were fused from others, a line each."""
+    digests = [site.digest for site in described if site.digest is not None]
+    given = files_given_twice(inputs) if len(set(digests)) < len(digests) else []
+    return [*given, *counted_twice(described)]
+
+
+def contents_given_twice(described: Sequence[Described[Any]], what: str) -> list[Problem]:
+    """Return which inputs say the very same as another, a line each, of kinds whose rows would then count twice.
+
+    Parameters
+    ----------
+    described : sequence of Described
+        The inputs; files that are the same are left to `twice`.
+    what : str
+        What they have in common, such as "sums".
+    """
+    first: dict[str, Described[Any]] = {}
+    problems = []
+    for site in described:
+        other = first.setdefault(site.content_digest, site)
+        if other is site or (site.digest is not None and site.digest == other.digest):
+            continue
+        is_same = site.model is not None and site.model is other.model
+        shared = "is the same object as" if is_same else f"has the same {what} as"
+        text = f"{shared} {other.label}: the same rows would count twice"
+        problems.append(Problem(site.label, text, "give every site once", "E-TWICE"))
+    return problems
+
+
+def ancestors_of(provenance: Mapping[str, Any] | None) -> Mapping[str, str]:
+    """Return the names of what a file was fused from, by their digests; empty for a file that was not fused."""
+    if provenance is None:
+        return NO_ANCESTORS
+    inputs, result = provenance.get("inputs"), provenance.get("result")  # of networks, any JSON values
+    records = [record for record in inputs if isinstance(record, Mapping)] if isinstance(inputs, list | tuple) else []
+    recorded = result.get("site_digests") if isinstance(result, Mapping) else None
+    of_sites = recorded if isinstance(recorded, Mapping) else {}
+    files = {record["sha256"]: record.get("name") for record in records if record.get("sha256")}
+    return {str(digest): str(name) for digest, name in {**of_sites, **files}.items()}
+
+
+def counted_twice(described: Sequence[Described[Any]]) -> list[Problem]:
+    """Return which inputs were fused from others that are given too, or share a site with one, a line each.
+
+    What is compared are digests of files and of contents. Copies of a model are not refused: they may be meant.
+    """
+    problems: list[Problem] = []
+    fused = [site for site in described if site.ancestors]
+    for number, site in enumerate(fused):
+        problems += [
+            Problem(
+                site.label,
+                f"was fused from {other.label}, which is given too: it would count twice",
+                f"leave {other.label} out, or fuse the sites' own files",
+                "E-TWICE",
+            )
+            for other in described
+            if other is not site and {other.content_digest, other.digest} & set(site.ancestors)
+        ]
+        for other in fused[number + 1 :]:
+            shared = sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)})
+            if shared:
+                problems.append(
+                    Problem(
+                        other.label,
+                        f"was fused from {', '.join(shared[:MAX_SHARED])}{', ...' if len(shared) > MAX_SHARED else ''},"
+                        f" as {site.label} was: what they share would count twice",
+                        "fuse the sites' own files",
+                        "E-TWICE",
+                    )
+                )
+    return problems
+
+
+def site_digests(described: Sequence[Described[Any]]) -> dict[str, str]:
+    """Return the names of all that a fusion rests on, fused files' own sites included, by digests.
+
+    Contents with two names keep the first in alphabetical order, whoever came first.
+    """
+    names: dict[str, str] = {}
+    for site in described:
+        of_file = {} if site.digest is None else {site.digest: site.name}
+        for digest, name in {**of_file, site.content_digest: site.name, **site.ancestors}.items():
+            names[digest] = min(name, names.get(digest, name))
+    return names
+
+
+def files_given_twice(inputs: Sequence[NamedInput]) -> list[Problem]:
+    """Return which files have the same contents as an earlier one, a line each; only files of equal size are hashed."""
+    by_size: dict[int, list[NamedInput]] = defaultdict(list)
+    for one in inputs:
+        if one.file is not None:
+            with suppress(OSError, ValueError):  # said by whoever reads it
+                by_size[one.file.path.stat().st_size].append(one)
+    problems: list[Problem] = []
+    for alike in by_size.values():
+        first_of_digest: dict[str, NamedInput] = {}
+        for one in alike if len(alike) > 1 else []:
+            assert one.file is not None  # noqa: S101  (narrows the type; only files have a size)
+            first = first_of_digest.setdefault(one.file.sha256 or one.file.digest, one)
+            if first is not one:
+                problems.append(Problem(one.label, f"is the same file as {first.label}", "leave one out", "E-TWICE"))
+    return problems

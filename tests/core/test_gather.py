@@ -1,0 +1,57 @@
+"""What all kinds find wrong with inputs before anything of theirs is compared: files given twice, and counted twice."""
+
+import pytest
+
+import consilience as cs
+from tests.api import kinds_zoo
+
+NETWORKS = ("bayesian", "networks")
+
+
+def written(kind, folder, seed):
+    path = folder / f"site-{seed}.safetensors"
+    told = {"symmetry": kinds_zoo.symmetry()} if kind in NETWORKS else {}
+    cs.save(kinds_zoo.OBJECTS[kind](seed), path, **told)
+    return path
+
+
+def fused_file(kind, paths, folder):
+    method = {"networks": "average", "bayesian": "average", "posteriors": "average"}.get(kind)
+    path = folder / "fused.safetensors"
+    cs.fuse(paths, method).save(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", kinds_zoo.KIND_NAMES)
+class TestEveryKind:
+    def test_a_file_given_twice_is_named(self, kind, tmp_path):
+        first, second = (written(kind, tmp_path, seed) for seed in (0, 1))
+        copy = tmp_path / "copy.safetensors"
+        copy.write_bytes(first.read_bytes())
+        problems = cs.check([first, second, copy])
+        assert any(f"{copy}: is the same file as {first}" in problem for problem in problems)
+
+    def test_what_a_fused_file_was_fused_from_counts_twice_beside_it(self, kind, tmp_path):
+        first, second, third = (written(kind, tmp_path, seed) for seed in (0, 1, 2))
+        fused = fused_file(kind, [first, second], tmp_path)
+        line = f"{fused}: was fused from {first}, which is given too: it would count twice"
+        assert any(problem.startswith(line) for problem in cs.check([fused, first]))
+        with pytest.raises(cs.InputError, match="which is given too: it would count twice") as caught:
+            cs.fuse([fused, first])
+        assert caught.value.problems[0].code == "E-TWICE"
+        assert not any("twice" in problem for problem in cs.check([fused, third]))
+
+    def test_two_fusions_that_share_a_site_count_it_twice(self, kind, tmp_path):
+        first, second, third = (written(kind, tmp_path, seed) for seed in (0, 1, 2))
+        one = fused_file(kind, [first, second], tmp_path).rename(tmp_path / "one.safetensors")
+        other = fused_file(kind, [second, third], tmp_path).rename(tmp_path / "two.safetensors")
+        problems = cs.check([one, other])
+        assert any(f"{other}: was fused from site-1, as {one} was" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("kind", ["estimators", "draws"])
+def test_a_fusion_in_memory_knows_what_it_was_fused_from(kind):
+    first, second = (kinds_zoo.OBJECTS[kind](seed) for seed in (0, 1))
+    fusion = cs.fuse({"lund": first, "oslo": second})
+    with pytest.raises(cs.InputError, match="both: was fused from lund, which is given too"):
+        cs.fuse({"both": fusion, "lund": first})
