@@ -48,9 +48,9 @@ from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
 from consilience.core.provenance import library_versions
+from consilience.core.robust_judgement import geometric_median_weights, pairwise_squares
 from consilience.posteriors.describe import describe
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.judgement import geometric_median_weights, pairwise_squares
 from consilience.posteriors.robust.median_site import DataMoments, match_on_median_site
 
 RESULT = Path(__file__).with_suffix(".json")

@@ -10,9 +10,9 @@ from sphinx.application import Sphinx
 from consilience import families
 from consilience.api import evaluate, scores
 from consilience.bayesian import predictive, predictive_scores
-from consilience.core import paired
+from consilience.core import evaluation, paired
 from consilience.networks import evaluation as network_evaluation
-from consilience.posteriors import evaluation, methods
+from consilience.posteriors import methods
 
 EVALUATION = (evaluate, scores, evaluation, paired, network_evaluation, predictive, predictive_scores)
 

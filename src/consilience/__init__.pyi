@@ -43,6 +43,8 @@ from .checkpoints.methods.slerp import SLERP as SLERP
 from .checkpoints.methods.task_vectors import DARE as DARE
 from .checkpoints.methods.task_vectors import TIES as TIES
 from .checkpoints.methods.task_vectors import TaskArithmetic as TaskArithmetic
+from .core.evaluation import Evaluation as Evaluation
+from .core.features import Features as Features
 from .core.fusion import Fusion as Fusion
 from .core.status import Status as Status
 from .core.verdict import Verdict as Verdict
@@ -119,7 +121,6 @@ from .networks.network import Network as Network
 from .networks.repair_fusion import repair as repair
 from .networks.symmetry.symmetry import Symmetry as Symmetry
 from .posteriors.adapters.table import register_adapter as register_adapter
-from .posteriors.evaluation import Evaluation as Evaluation
 from .posteriors.fusion import PosteriorFusion as PosteriorFusion
 from .posteriors.methods.amps import AMPS as AMPS
 from .posteriors.methods.average import Average as Average
@@ -130,7 +131,6 @@ from .posteriors.methods.kl.method import KLFusion as KLFusion
 from .posteriors.methods.kmeans import KMeans as KMeans
 from .posteriors.methods.spahm.method import SPAHM as SPAHM
 from .posteriors.posterior import Attached as Attached
-from .posteriors.posterior import Features as Features
 from .posteriors.posterior import Posterior as Posterior
 from .posteriors.sharded.api import pack as pack
 from .posteriors.sharded.api import shards as shards

@@ -18,12 +18,13 @@ from sklearn.preprocessing import StandardScaler
 
 import consilience as cs
 from consilience import families as f
+from consilience.core.features import Features
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
 from consilience.networks.files import write_network, write_symmetry
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.posteriors.posterior import Attached, Features
+from consilience.posteriors.posterior import Attached
 
 KEY = "consilience"
 HUGE = (2**31, 2**40, 2**53, 2**63, 2**64, 10**9, 10**18, 10**30, -1, 0, 1e308, -1e308, 5e-324)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import consilience as cs
+from consilience.core.robust_judgement import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
 from consilience.errors import InputError
 from consilience.networks.robust import squared_distances, standardized_squared_distances
-from consilience.posteriors.robust.judgement import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
 
 pytestmark = pytest.mark.covering(2)
 

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from consilience.core.features import Features
+from consilience.core.scores import Scores, row_scores
 from consilience.families import NormalGamma
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.posterior import Features, Posterior
-from consilience.posteriors.scores import Scores, row_scores
+from consilience.posteriors.posterior import Posterior
 
 
 class GaussianClasses:

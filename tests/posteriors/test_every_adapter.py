@@ -8,8 +8,8 @@ import pytest
 from scipy import sparse
 
 import consilience as cs
+from consilience.core.scores import ScoreKind
 from consilience.posteriors.adapters.table import ADAPTERS
-from consilience.posteriors.scores import ScoreKind
 from consilience.testing import check_adapter
 from tests.posteriors.adapters_zoo import COUNTS, KINDS, ROWS, SYMBOLS, fitted
 from tests.tolerances import ROUNDING

@@ -11,13 +11,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
 from consilience import families as f
+from consilience.core.features import Features
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.average import combine, kl_average
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.inspect import inspect_posterior
 from consilience.posteriors.intervals import MAX_PAIR_ERROR, pair_error_bounds
-from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.summary import summary
 from tests import tolerances
 from tests.posteriors.random_effects_sites import normal_wisharts

@@ -5,9 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
-from consilience.errors import InputError, OptionError, RobustWarning
-from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.judgement import (
+from consilience.core.robust_judgement import (
     GATE_RADIUS,
     alike_sites,
     colluding_sites,
@@ -17,6 +15,8 @@ from consilience.posteriors.robust.judgement import (
     pairwise_squares,
     tolerated,
 )
+from consilience.errors import InputError, OptionError, RobustWarning
+from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.robust.median_site import coordinates
 from consilience.posteriors.summary import notes_of
 from tests import tolerances

@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 from scipy import sparse
 
 import consilience as cs
+from consilience.core.scores import ScoreKind
 from consilience.posteriors.adapters.table import ADAPTERS
-from consilience.posteriors.scores import ScoreKind
 from tests.posteriors.test_adapters import CASES, described, fitted, halves
 from tests.tolerances import DIGAMMA_OF_SCIKIT_LEARN, ROUNDING
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.posteriors.posterior import Features, Posterior
-from consilience.posteriors.scores import Scores
+from consilience.core.features import Features
+from consilience.core.scores import Scores
+from consilience.posteriors.posterior import Posterior
 from consilience.testing import BrokenLawError, check_adapter
 from tests.posteriors.labelled_classifier import GaussianClasses, GaussianClassesAdapter
 

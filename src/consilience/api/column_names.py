@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from consilience.core.features import Features, as_features
 from consilience.files.tables import NamedTable, as_named_table, read_named_table
-from consilience.posteriors.posterior import Features, as_features
 
 
 def features_of(features: Any, model: Any, data: Any) -> Features | None:

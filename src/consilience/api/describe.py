@@ -10,10 +10,11 @@ from consilience.api.kinds import KINDS, POSTERIORS
 
 if TYPE_CHECKING:
     from consilience.bayesian.network import BayesianNetwork
+    from consilience.core.features import Features
     from consilience.draws.draws import Draws
     from consilience.estimators.statistics import Statistics
     from consilience.networks.network import Network
-    from consilience.posteriors.posterior import Features, Posterior
+    from consilience.posteriors.posterior import Posterior
 
 
 def describe(

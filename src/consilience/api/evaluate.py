@@ -10,10 +10,10 @@ from consilience.core.inputs import name_inputs
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
+    from consilience.core.evaluation import Evaluation
     from consilience.draws.evaluation import DrawsEvaluation
     from consilience.estimators.evaluation import EstimatorEvaluation
     from consilience.networks.evaluation import NetworkEvaluation
-    from consilience.posteriors.evaluation import Evaluation
 
 _ROLES = ("the fused model", "your own model")
 

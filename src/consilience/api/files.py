@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from torch import nn
 
     from consilience.bayesian.network import BayesianNetwork
+    from consilience.core.features import Features
     from consilience.draws.draws import Draws
     from consilience.estimators.statistics import Statistics
     from consilience.networks.descriptions.description import Description
     from consilience.networks.fisher.information import FisherInformation
     from consilience.networks.network import Network
     from consilience.networks.symmetry.symmetry import Symmetry
-    from consilience.posteriors.posterior import Features, Posterior
+    from consilience.posteriors.posterior import Posterior
 
 
 def save(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from consilience.api.kinds import POSTERIORS, kind_of
 from consilience.catalogue import suggestion
 from consilience.core.inputs import NamedInput, name_inputs
+from consilience.core.scores import DENSITIES, ScoreKind
 from consilience.errors import OptionError, UnsupportedError
 from consilience.posteriors.evaluate import log_density_of, topic_coherence_of
-from consilience.posteriors.scores import DENSITIES, ScoreKind
 from consilience.posteriors.topics.coherence import N_WORDS
 
 if TYPE_CHECKING:

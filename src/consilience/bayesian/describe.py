@@ -49,8 +49,8 @@ def describe_bayesian(
     """
     if data is not None and bnn.module is None:
         raise OptionError("data", "are given to a network by its module, and this one has none", "use with_module")
+    from consilience.core.min_count import MIN_COUNT
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
-    from consilience.posteriors.thin_components import MIN_COUNT
 
     if n_observations is None and (data is None or bnn.description is None):  # which left out what was withheld
         n_observations = bnn.n_observations

@@ -14,14 +14,14 @@ from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.predictive import MIN_PROBABILITY, predictive_scores
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.checks import Array
+from consilience.core.evaluation import Score
 from consilience.core.inputs import NamedInput
+from consilience.core.scores import ScoreKind
 from consilience.errors import InputError, OptionError
 from consilience.files.our_formats import BAYESIAN
 from consilience.networks.evaluate import LabeledInputs, labeled_inputs, module_of
 from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.torch_modules import make_template
-from consilience.posteriors.evaluation import Score
-from consilience.posteriors.scores import ScoreKind
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,11 +12,11 @@ import click
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.masked import MaskedOptions, warn_of_insecure
 from consilience.cli.modules import import_module, import_object
+from consilience.core.min_count import MIN_COUNT
 from consilience.drawing.words import format_count
 from consilience.errors import ConsilienceError
 from consilience.federated.flower.answer import answer_flower
 from consilience.federated.folder.answer import Answered, answer_folder
-from consilience.posteriors.thin_components import MIN_COUNT
 
 
 @contextmanager

@@ -26,6 +26,7 @@ import consilience as cs
 from consilience.api.scores import log_density
 from consilience.checks import Array, Labels
 from consilience.cli.json_output import echo_json, json_option
+from consilience.core.features import Features
 from consilience.core.fusion import Fusion
 from consilience.core.paired import PairedDifference, paired_difference
 from consilience.core.provenance import library_versions
@@ -33,7 +34,6 @@ from consilience.drawing.comparison import comparison_drawing
 from consilience.errors import InputError
 from consilience.files.atomic import write_bytes
 from consilience.posteriors.files import read_posterior
-from consilience.posteriors.posterior import Features
 from consilience.posteriors.rebuild import rebuild
 
 CLASSES_OF_SITES: Final = ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 6, 7), (6, 7, 8, 9), (8, 9, 0, 1))

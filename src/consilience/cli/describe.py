@@ -13,7 +13,9 @@ from consilience.catalogue import did_you_mean
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
 from consilience.cli.options import example_option, module_option, parse_settings
+from consilience.core.features import Features
 from consilience.core.inspection import table
+from consilience.core.min_count import MIN_COUNT
 from consilience.drawing.words import printable
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import EstimatorAdapter, new_estimator
@@ -21,8 +23,6 @@ from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.estimators.site_rows import read_labelled
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.descriptions.files import description_path
-from consilience.posteriors.posterior import Features
-from consilience.posteriors.thin_components import MIN_COUNT
 
 
 @click.command()

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from consilience.cli.json_output import echo_json, json_option
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import OptionError
 from consilience.files.atomic import refuse_unwritable
-from consilience.posteriors.thin_components import MIN_COUNT
 
 KINDS = ("ridge", "lda", "qda", "gaussian_nb", "bayesian", "ridge_regression", "bayesian_regression")
 

@@ -12,6 +12,7 @@ from consilience.cli.marks import echo_prose
 from consilience.cli.masked import MaskedOptions, warn, warn_of_insecure
 from consilience.cli.modules import import_object
 from consilience.cli.options import parse_settings
+from consilience.core.min_count import MIN_COUNT
 from consilience.core.recipe import Recipe, read_recipe
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
@@ -30,7 +31,6 @@ from consilience.federated.report import RoundError, RoundReport
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
-from consilience.posteriors.thin_components import MIN_COUNT
 
 
 @click.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.core.disclosure import shown_text
+from consilience.core.min_count import shown_text
 from consilience.drawing.words import printable
 
 MAX_LISTED = 8

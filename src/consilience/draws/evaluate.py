@@ -13,8 +13,10 @@ import numpy as np
 from scipy.special import logsumexp
 
 from consilience.checks import Array
+from consilience.core.evaluation import Score
 from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
+from consilience.core.scores import ScoreKind
 from consilience.draws.checking import disagreements
 from consilience.draws.distances import mean_distances, wasserstein_distances, width_ratios
 from consilience.draws.draws import Draws, as_draws
@@ -22,8 +24,6 @@ from consilience.draws.evaluation import DrawsEvaluation
 from consilience.draws.files import read_draws
 from consilience.draws.fusion import DrawsFusion
 from consilience.errors import InputError, OptionError, UnsupportedError
-from consilience.posteriors.evaluation import Score
-from consilience.posteriors.scores import ScoreKind
 
 _OVER_PARAMETERS = "differences are over parameters, which depend on each other: the interval is a guide"
 

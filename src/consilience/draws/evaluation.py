@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.core.evaluation import Comparison, Score
 from consilience.core.paired import PairedDifference
-from consilience.posteriors.evaluation import Comparison, Score
 
 
 @dataclass(frozen=True, eq=False, repr=False)

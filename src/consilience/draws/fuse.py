@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.core.gather import site_digests
 from consilience.core.kind import Prepared, Request
+from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
 from consilience.core.status import Status
@@ -24,8 +25,6 @@ from consilience.draws.subposteriors import Subposteriors
 from consilience.draws.verdict import judge
 from consilience.errors import OptionError, Problem
 from consilience.matching.result import Matching
-from consilience.posteriors.fuse import checked_min_count
-from consilience.posteriors.thin_components import MIN_COUNT
 
 DIGITS = 6
 """Significant digits of figures that are recorded."""

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.features import Features
 from consilience.errors import UnsupportedError
 from consilience.estimators.adapters.base import new_estimator
 from consilience.estimators.adapters.scalers import set_scaler
 from consilience.estimators.hyper_parameters import encoded_parameters
 from consilience.families.centred_moments import CentredMoments
-from consilience.posteriors.posterior import Features
 
 KIND = "sklearn.ColumnTransformer"
 """Name of the class in files and messages."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consilience.checks import Array
+from consilience.core.evaluation import Comparison, Score
 from consilience.core.paired import PairedDifference
+from consilience.core.scores import ScoreKind
 from consilience.drawing.words import format_count
-from consilience.posteriors.evaluation import Comparison, Score
-from consilience.posteriors.scores import ScoreKind
 
 RowScore = tuple[str, str, bool, Array, ScoreKind]
 """Name of a score, its unit, whether larger is better, its value of every row (n,), and what it is."""

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from consilience.checks import Array
+from consilience.core.features import Features
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.estimators.adapters.table import adapter_of_kind
@@ -34,7 +35,6 @@ from consilience.files.reader import FileReader
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 from consilience.posteriors.files import FeaturesHeader
-from consilience.posteriors.posterior import Features
 
 """What the documents of these files state as their format."""
 FORMAT_VERSION = 1

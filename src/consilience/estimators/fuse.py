@@ -14,6 +14,7 @@ from consilience.catalogue import suggestion
 from consilience.core.caller import warn_caller
 from consilience.core.gather import site_digests
 from consilience.core.kind import Prepared, Request
+from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
 from consilience.core.provenance import make_provenance
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
@@ -33,8 +34,6 @@ from consilience.estimators.robust import GatedSites, checked_robust, gate, robu
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
 from consilience.matching.result import Matching
-from consilience.posteriors.fuse import checked_min_count
-from consilience.posteriors.thin_components import MAX_NAMED, MIN_COUNT
 
 METHOD = "sums"
 """What the provenance of a fused file says in place of a method."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.features import Features
 from consilience.core.fusion import Fusion
 from consilience.core.paired import LEVEL
 from consilience.core.status import Status
@@ -21,7 +22,6 @@ from consilience.estimators.files import write_statistics
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.summary import notes_of, summary
 from consilience.matching.result import Matching
-from consilience.posteriors.posterior import Features
 
 ALL_SITES = "all sites"
 """What plots call the estimate from the sums of all sites."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consilience.catalogue import said_once
+from consilience.core.features import Features
 from consilience.core.gather import Described, Reading, contents_given_twice, gather, twice
 from consilience.core.inputs import NamedInput, name_inputs, too_few_models
 from consilience.errors import ConsilienceError, InputError, Problem, WithheldWarning
@@ -22,7 +23,6 @@ from consilience.estimators.validation import statistics_problems
 from consilience.files.our_formats import STATISTICS
 from consilience.files.reader import Record
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.posterior import Features
 
 PRIOR_ROUNDING = 1e-6
 """Difference from 1 of the sum of priors that is rounding. Chosen by hand."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from consilience.core.features import Features
 from consilience.core.inspection import PEOPLE, Row, listed, plain_words, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.estimators.adapters.heads import FEATURES
@@ -13,7 +14,6 @@ from consilience.estimators.design import Design, design_in_words
 from consilience.estimators.files import StatisticsHeader, read_header
 from consilience.estimators.heads.feature_maps import parsed_record
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.posterior import Features
 
 
 def inspect_statistics(file: SafetensorsFile) -> Inspection:

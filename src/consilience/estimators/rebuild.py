@@ -14,6 +14,7 @@ import numpy as np
 
 from consilience.catalogue import suggestion
 from consilience.checks import Array
+from consilience.core.features import Features
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import whole_moments
 from consilience.estimators.adapters.table import adapter_of_kind
@@ -22,7 +23,6 @@ from consilience.estimators.column_transformer import encoded_transformer, rebui
 from consilience.estimators.hyper_parameters import encode, encoded_parameters
 from consilience.estimators.statistics import ROWS, Statistics, Step, is_by_class
 from consilience.families.centred_moments import CentredMoments
-from consilience.posteriors.posterior import Features
 
 PASSTHROUGH = "passthrough"
 """The kind of a step that does nothing."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.core.caller import warn_caller
+from consilience.core.min_count import MIN_COUNT
 from consilience.core.provenance import make_provenance
 from consilience.errors import InputError, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
@@ -36,7 +37,6 @@ from consilience.estimators.statistics import (
 )
 from consilience.estimators.verdict import judge
 from consilience.families.centred_moments import MAX_REMOVAL_ERROR
-from consilience.posteriors.thin_components import MIN_COUNT
 
 DIFFERENCING = ("add", "remove")
 """What the provenance of such results says in place of a method."""

@@ -33,11 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array
+from consilience.core.robust_judgement import alike_sites, tolerated
 from consilience.errors import OptionError, Problem
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.statistics import INFORMATION, ROWS, SHIFT, Statistics
 from consilience.families.centred_moments import CentredMoments
-from consilience.posteriors.robust.judgement import alike_sites, tolerated
 
 MAX_SCORE = 3.0
 """Score, in the median score, beyond which a site is left out; 0.03 honest sites of ten are (40 draws of eight

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.features import Features
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import Problem
@@ -23,7 +24,6 @@ from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.design import Design
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.families.centred_moments import CentredMoments
-from consilience.posteriors.posterior import Features
 
 ROWS = "rows"
 """Name of the moments of all rows, and of the count of rows: of one of the two, or both."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from consilience.core.disclosure import MIN_SITES, TWO_SITES
+from consilience.core.min_count import MIN_SITES, TWO_SITES
 from consilience.core.provenance import library_versions
 from consilience.drawing.words import printable
 from consilience.errors import FileFormatError, InputError, Problem

@@ -59,8 +59,8 @@ def describe_model(
     if not is_module(module):
         raise OptionError("data", "are given to a network by its module, and this one has none", "describe the module")
     module = initialised(unwrapped(module), example)
+    from consilience.core.min_count import MIN_COUNT
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
-    from consilience.posteriors.thin_components import MIN_COUNT
 
     name = type(module).__name__
     plain = plain_module(module)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.evaluation import Comparison, Score, difference_to_json, score_lines, verdict_sentence
 from consilience.core.paired import PairedDifference, paired_difference
+from consilience.core.scores import ScoreKind
 from consilience.drawing.words import format_count
 from consilience.errors import InputError
-from consilience.posteriors.evaluation import Comparison, Score, difference_to_json, score_lines, verdict_sentence
-from consilience.posteriors.scores import ScoreKind
 
 FEW_ROWS = 50
 """Fewer rows than this give an interval that is easily too narrow. Chosen by hand; nobody has measured other values."""

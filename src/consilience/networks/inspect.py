@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from consilience.core.disclosure import shown_text
 from consilience.core.inspection import MAX_LISTED, PEOPLE, Row, listed, people_rows, plain_words, provenance_rows
 from consilience.core.kind import Inspection
+from consilience.core.min_count import shown_text
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.files import NetworkSummary, read_network_summary

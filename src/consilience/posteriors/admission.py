@@ -22,9 +22,9 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.core.kind import Extent, root_mean_square
+from consilience.core.min_count import MAX_NAMED
 from consilience.errors import Problem
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.thin_components import MAX_NAMED
 
 MAX_COUNT = 2.0**53
 """Counts beyond are not told apart by one in float64, and sums of 1e308 overflow."""

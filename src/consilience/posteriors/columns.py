@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.core.features import Features
 from consilience.families.base import Family
-from consilience.posteriors.posterior import Attached, AxisTag, Features, Posterior, Rule
+from consilience.posteriors.posterior import Attached, AxisTag, Posterior, Rule
 
 CHUNK_BYTES = 2**25
 """Bytes of float64 parameters that are worked on at a time, about: 32 MiB.

@@ -15,18 +15,19 @@ from scipy import sparse
 
 from consilience.checks import is_number
 from consilience.core.caller import warn_caller
+from consilience.core.features import Features
 from consilience.core.fusion import Fusion
+from consilience.core.min_count import MIN_COUNT
 from consilience.core.training_state import training_state_problem
 from consilience.errors import FileFormatError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.observation_counts import count_observations, is_stated, require_same_as_recorded
-from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.scaling import describe_pipeline, final_model, is_pipeline
 from consilience.posteriors.thin_components import (
-    MIN_COUNT,
     nothing_left_in,
     remaining_components,
     thin_components,

@@ -16,23 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.core.evaluation import Evaluation, Score
+from consilience.core.features import Features
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
+from consilience.core.scores import ScoreKind, Scores
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.describe import describe_all
-from consilience.posteriors.evaluation import Evaluation, Score
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.model_ensemble import ModelEnsemble, ensemble_scores, mixture_values
 from consilience.posteriors.observation_counts import is_stated
 from consilience.posteriors.observations import ExpectedColumns, read_observations
-from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of, rebuild
 from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
-from consilience.posteriors.scores import ScoreKind, Scores
 from consilience.posteriors.topics.adapter import TopicAdapter
 from consilience.posteriors.topics.coherence import N_WORDS, npmi
 from consilience.posteriors.vocabulary import is_topic_posterior, restrict_vocabulary

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
+from consilience.core.features import Features
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
@@ -27,7 +28,7 @@ from consilience.files.document import REMEDY
 from consilience.files.reader import FileReader, read_document
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
-from consilience.posteriors.posterior import Attached, Features, Posterior
+from consilience.posteriors.posterior import Attached, Posterior
 
 FORMAT_VERSION = 1
 """Version of the format, stated by every file; another one is refused."""

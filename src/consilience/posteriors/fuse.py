@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, Labels, is_number
+from consilience.checks import Array, Labels
 from consilience.core.gather import Described, site_digests
 from consilience.core.inputs import EQUAL, in_order, stated_numbers
 from consilience.core.kind import Prepared, Request
+from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
@@ -32,7 +33,6 @@ from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of, adapter_of_source, rebuild
 from consilience.posteriors.scaling import without_pipeline
 from consilience.posteriors.thin_components import (
-    MIN_COUNT,
     left_out_record,
     matching_of_all,
     nothing_left_in,
@@ -100,13 +100,6 @@ def _stated_numbers(request: Request) -> str | dict[str, float]:
     names = [named_input.name for named_input in request.inputs]
     numbers = stated_numbers(request.n_observations, names)
     return EQUAL if numbers is None else dict(zip(names, numbers, strict=True))
-
-
-def checked_min_count(min_count: object) -> float:
-    """Return the effective observations that a component needs, or raise OptionError."""
-    if not is_number(min_count):
-        raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
-    return float(cast(float, min_count))
 
 
 def _remaining(ensemble: Ensemble, min_count: float, method: Method) -> tuple[Ensemble, list[Labels]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.core.features import Features
 from consilience.core.gather import MAX_SHARED, Described, Reading, gather, twice
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem
@@ -20,7 +21,7 @@ from consilience.posteriors.observation_counts import (
     require_same_as_recorded,
     unknown_number,
 )
-from consilience.posteriors.posterior import Features, Posterior
+from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from consilience.core.disclosure import MIN_COUNT, MIN_SITES, TWO_SITES, shown_count, shown_text
+from consilience.core.features import Features
 from consilience.core.inspection import Row, listed, people_rows, plain_words
 from consilience.core.kind import Inspection
+from consilience.core.min_count import MIN_COUNT, MIN_SITES, TWO_SITES, shown_count, shown_text
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.files import PosteriorHeader, read_summary
-from consilience.posteriors.posterior import Features
 
 _OF_WORDS = ("dirichlet", "categorical")
 """Families whose columns may be words."""

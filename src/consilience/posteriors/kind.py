@@ -12,9 +12,9 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.files.our_formats import POSTERIOR
 
 if TYPE_CHECKING:
+    from consilience.core.evaluation import Evaluation
     from consilience.core.inputs import NamedInput
     from consilience.files.safetensors_file import SafetensorsFile
-    from consilience.posteriors.evaluation import Evaluation
     from consilience.posteriors.method import Method
     from consilience.posteriors.posterior import Posterior
 

@@ -20,6 +20,7 @@ from consilience.checks import Array, Labels, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.options import Options, Requirement
 from consilience.core.progress import Progress, silent
+from consilience.core.robust_judgement import tolerated
 from consilience.core.status import Status
 from consilience.errors import InputError, Problem, RobustWarning
 from consilience.families import Direction, FixedSide
@@ -39,7 +40,6 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.average import RobustInclusion
 from consilience.posteriors.robust.estimators import MIN_VOTES, Robust, RobustEstimator, is_robust_option
-from consilience.posteriors.robust.judgement import tolerated
 from consilience.posteriors.robust.median_site import (
     MEDIAN_OF_ATTACHED,
     JudgedInclusion,

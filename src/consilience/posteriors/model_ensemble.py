@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, softmax
 
 from consilience.checks import Array, Labels, as_weights
+from consilience.core.scores import Scores
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.sklearn.bayesian_mixture import BayesianGaussianMixtureAdapter
 from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
 from consilience.posteriors.mixture_density import MixtureDensity
-from consilience.posteriors.scores import Scores
 from consilience.posteriors.sparse_gp.model import SparseGP
 
 _MIXTURE_ADAPTERS: tuple[Adapter, ...] = (BayesianGaussianMixtureAdapter(), GaussianMixtureAdapter())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels
+from consilience.core.features import Features
 from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.frames import Tabular
@@ -112,161 +113,6 @@ class Attached(Displayed):
                 arrays = [None if array is None else np.take(array, order, axis=axis) for array in arrays]
         assert arrays[0] is not None  # noqa: S101  (narrows the type)
         return replace(self, values=arrays[0], precision=arrays[1])
-
-
-@dataclass(frozen=True, repr=False)
-class Features(Displayed):
-    """What the data columns mean, so that models of different columns are not fused by mistake.
-
-    Parameters
-    ----------
-    names
-        Column names in order: features, or the vocabulary of a topic model.
-    units
-        Unit of each column.
-    scaling
-        Name -> numbers of a transformation that every site must share, such as ``{"mean": ..., "scale": ...}``.
-    classes
-        Order of class labels, for models that have them.
-    categories
-        Column name -> its categories in their order, of columns that are categorical: what a code of 0, 1, ... means.
-    from_columns
-        Whether the model itself was trained on named columns, so that a rebuilt one expects them too.
-    """
-
-    names: tuple[str, ...] | None = None
-    units: tuple[str, ...] | None = None
-    scaling: Mapping[str, tuple[float, ...]] | None = None
-    classes: tuple[str, ...] | None = None
-    from_columns: bool = False
-    categories: Mapping[str, Sequence[str]] | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("names", "units", "classes"):
-            values: Sequence[Any] | None = getattr(self, name)
-            if values is not None:
-                object.__setattr__(self, name, tuple(str(value) for value in values))
-        if self.scaling is not None:
-            scaling = {str(key): tuple(float(v) for v in values) for key, values in self.scaling.items()}
-            object.__setattr__(self, "scaling", FrozenDict(scaling))
-        if self.categories is not None:
-            categories = {str(key): tuple(str(v) for v in values) for key, values in self.categories.items()}
-            object.__setattr__(self, "categories", FrozenDict(categories) or None)
-
-    def _headline(self) -> str:
-        return "unnamed" if self.names is None else format_count(len(self.names), "column")
-
-    def _facts(self) -> dict[str, object | None]:
-        return {
-            "names": names_in_line(self.names or ()),
-            "units": names_in_line(self.units or ()),
-            "classes": names_in_line(self.classes or ()),
-            "scaling": names_in_line(tuple(self.scaling or ())),
-            "categories": names_in_line(self.categories_in_words(), 80),
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the given fields as JSON values."""
-        fields: dict[str, Any] = {
-            name: None if getattr(self, name) is None else list(getattr(self, name))
-            for name in ("names", "units", "classes")
-        }
-        fields["scaling"] = None if self.scaling is None else {key: list(v) for key, v in self.scaling.items()}
-        fields["categories"] = None if self.categories is None else {key: list(v) for key, v in self.categories.items()}
-        fields["from_columns"] = self.from_columns or None
-        return {name: value for name, value in fields.items() if value is not None}
-
-    def differences(self, other: Features) -> list[str]:
-        """Return how `other` differs in what both state, each with the remedy."""
-        texts = []
-        for subject, expected, stated in (
-            ("features", self.names, other.names),
-            ("units", self.units, other.units),
-            ("classes", self.classes, other.classes),
-        ):
-            if expected is None or stated is None or expected == stated:
-                continue
-            if sorted(expected) == sorted(stated):
-                texts.append(
-                    f"has the same {subject} in another order; train with the columns ordered {_first(expected)}"
-                )
-            elif len(expected) != len(stated):
-                texts.append(f"has {len(stated)} {subject}, expected {len(expected)}: {_first(expected)}")
-            else:
-                index = next(i for i, (a, b) in enumerate(zip(expected, stated, strict=True)) if a != b)
-                texts.append(f"has other {subject}: number {index} is {stated[index]!r}, expected {expected[index]!r}")
-        if self.scaling is not None and other.scaling is not None and dict(self.scaling) != dict(other.scaling):
-            texts.append("was trained on columns scaled by other numbers; agree on one scaling for all sites")
-        return texts + self._category_differences(other)
-
-    def categories_in_words(self) -> tuple[str, ...]:
-        """Return the categories of each column that has some, in a line for each."""
-        columns = (self.categories or {}).items()
-        return tuple(f"{name} ({', '.join(values[:8])}{', ...' * (len(values) > 8)})" for name, values in columns)
-
-    def _category_differences(self, other: Features) -> list[str]:
-        """Return the columns whose categories `other` has in another order, or has others of, each with the remedy."""
-        texts = []
-        for name, expected in (self.categories or {}).items():
-            stated = (other.categories or {}).get(name, expected)
-            if stated == expected:
-                continue
-            if sorted(stated) == sorted(expected):
-                text = f"has the categories of column {name!r} in another order ({_first(stated)})"
-                remedy = f"order them {_first(expected)}"
-            else:
-                lacks, more = (sorted(set(one) - set(two)) for one, two in ((expected, stated), (stated, expected)))
-                odd = [f"{word} {_first(found)}" for word, found in (("lacks", lacks), ("also has", more)) if found]
-                text = f"has other categories of column {name!r}: {'; '.join(odd) or _first(stated)}".replace(
-                    ";", " and"
-                )
-                remedy = f"declare {_first(expected)} at all sites, whoever has rows of them"
-            texts.append(f"{text}; {remedy}")
-        return texts
-
-
-def as_features(features: Any) -> Features | None:
-    """Return what columns mean: `Features` as they are, or made of names, or of units or categories by name.
-
-    None stays None. A column's unit is a text, and its categories are a sequence of texts.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-
-    Examples
-    --------
-    >>> as_features({"age": "years", "bmi": "kg/m2"}).units
-    ('years', 'kg/m2')
-    >>> as_features({"age": "years", "sex": ["f", "m"]}).categories["sex"]
-    ('f', 'm')
-    """
-    if features is None or isinstance(features, Features):
-        return features
-    if isinstance(features, Mapping) and all(map(_is_unit_or_categories, features.values())):
-        categories = {name: tuple(stated) for name, stated in features.items() if not isinstance(stated, str)}
-        units = tuple("" if name in categories else stated for name, stated in features.items())
-        stated_units = units if any(units) or not categories else None
-        return Features(names=tuple(features), units=stated_units, categories=categories or None)
-    if isinstance(features, Iterable) and not isinstance(features, str | bytes | Mapping):
-        names = tuple(features)
-        if names and all(isinstance(name, str) for name in names):
-            return Features(names=names)
-    expected = "names of the columns, a mapping of names to units or categories, or consilience.Features"
-    raise InputError(
-        "features", f"expected {expected}, found {type(features).__name__} {features!r:.60}", code="E-NUMBER"
-    )
-
-
-def _is_unit_or_categories(stated: object) -> bool:
-    if isinstance(stated, bytes) or not isinstance(stated, Sequence):
-        return False
-    return isinstance(stated, str) or (len(stated) > 0 and all(isinstance(one, str) for one in stated))
-
-
-def _first(names: Sequence[str], count: int = 5) -> str:
-    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)  # there may be very many

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.features import Features, sklearn_features
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
 from consilience.families.linalg import isotropic_square
-from consilience.posteriors.adapters.base import Adapter, sklearn_features
-from consilience.posteriors.posterior import Attached, Features, Posterior
+from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.posterior import Attached, Posterior
 
 PIPELINE = "pipeline"
 """Key of a posterior's source that says that its model was the last step of a Pipeline."""

@@ -18,15 +18,12 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Labels
-from consilience.core.disclosure import MIN_COUNT as MIN_COUNT  # where the rooms of kinds take it from
+from consilience.core.min_count import MAX_NAMED
 from consilience.errors import Problem
 from consilience.matching.result import Matching
 from consilience.posteriors.labels import has_labels
 from consilience.posteriors.observation_counts import is_stated
 from consilience.posteriors.posterior import Posterior
-
-MAX_NAMED = 20
-"""Components that a warning, or the record of a fusion over shards, names at most; more are counted."""
 
 
 def thin_components(posterior: Posterior, min_count: float) -> Labels:

@@ -20,12 +20,12 @@ from consilience.bayesian.gaussian_arrays import is_deviation
 from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.bayesian.report.predictions import Predictive
 from consilience.checks import Array, Labels
+from consilience.core.findings import numbers_by_name
 from consilience.networks.method import NetworkMethod
 from consilience.networks.network import Network
 from consilience.networks.report.content import NetworkContent
 from consilience.networks.report.layers import layers_of
 from consilience.networks.symmetry.transport import Transport
-from consilience.posteriors.report.details import numbers_by_name
 
 MAX_SHARE_COLUMNS = 10
 """Columns of a table of how many sites have a unit; those of more sites are in the last. Chosen by eye."""

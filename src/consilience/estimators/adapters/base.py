@@ -18,14 +18,13 @@ import numpy as np
 
 from consilience.catalogue import with_suggestions
 from consilience.checks import Array
+from consilience.core.features import Features, sklearn_features
 from consilience.errors import InputError, Problem
 from consilience.estimators.design import Design
 from consilience.estimators.hyper_parameters import decode, encoded_parameters
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import ROWS, Statistics
 from consilience.families.centred_moments import CentredMoments
-from consilience.posteriors.adapters.base import sklearn_features
-from consilience.posteriors.posterior import Features
 
 Mark = Literal["exact", "iterative", "approximate"]
 """What the fused estimator is: the one that ``fit`` gives on the rows of all sites, to 1e-10; what its iteration gives

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array, symmetric_part
+from consilience.core.features import Features
 from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.adapters.base import Sums
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
@@ -32,7 +33,6 @@ from consilience.estimators.fused_laplace import FusedLaplace
 from consilience.estimators.hyper_parameters import decode, encode
 from consilience.estimators.site_rows import SiteRows
 from consilience.estimators.statistics import INFORMATION, PRIOR, ROWS, SHIFT, Statistics
-from consilience.posteriors.posterior import Features
 
 NEGATIVE_CURVATURE = 1e-4
 """Least eigenvalue of a curvature, negative and in units of the largest, that is rounding: sums of Gauss-Newton

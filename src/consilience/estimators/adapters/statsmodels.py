@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array, Labels, symmetric_part
+from consilience.core.features import Features
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, joint_moments
 from consilience.estimators.adapters.formula import read_design
@@ -29,7 +30,6 @@ from consilience.estimators.design import Design
 from consilience.estimators.fused_results import FAMILY_OPTIONS, FusedResults, make_family, require_statsmodels
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, Statistics
-from consilience.posteriors.posterior import Features
 
 FIXED_SCALE = ("Binomial", "Poisson", "NegativeBinomial")
 """Families whose dispersion is one unless it is asked for."""

@@ -24,6 +24,7 @@ from scipy import linalg
 
 from consilience.checks import Array
 from consilience.core.inputs import name_inputs
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError
 from consilience.estimators.average import average
 from consilience.estimators.heads.model import FittedHead, LinearHead
@@ -32,7 +33,6 @@ from consilience.estimators.inputs import describe_inputs
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statistics
 from consilience.families.wasserstein import bures_barycenter, matrix_square_root
-from consilience.posteriors.thin_components import MIN_COUNT
 
 PRIOR_ROWS_PER_FEATURE = 2.0
 """Rows for each feature that the pooled covariance counts as in each site's. Set by hand, not tuned."""

@@ -10,6 +10,7 @@ import numpy as np
 from consilience.catalogue import suggestion
 from consilience.checks import Array, is_count, is_number
 from consilience.core.caller import warn_caller
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, Problem, WithheldWarning
 from consilience.estimators.adapters.heads import (
     FEATURES,
@@ -32,7 +33,6 @@ from consilience.estimators.rebuild import rebuild
 from consilience.estimators.site_rows import SiteRows
 from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statistics
 from consilience.families.centred_moments import CentredMoments
-from consilience.posteriors.thin_components import MIN_COUNT
 
 HeadKind = Literal["ridge", "lda", "qda", "gaussian_nb", "bayesian", "ridge_regression", "bayesian_regression"]
 

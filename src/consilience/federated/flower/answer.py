@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError
 from consilience.federated.contribution import Announcement
 from consilience.federated.flower.messages import PIECE_BYTES, quiet_flower
@@ -26,7 +27,6 @@ from consilience.federated.requests.files import read_request
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.thin_components import MIN_COUNT
 
 
 def answer_flower(

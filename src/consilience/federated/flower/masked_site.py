@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError
 from consilience.federated.flower.messages import PIECE_BYTES, quiet_flower
 from consilience.federated.flower.site import connect
@@ -20,7 +21,6 @@ from consilience.federated.folder.site import TIMEOUT, sendable_files
 from consilience.federated.masking.exchange import TookPart
 from consilience.federated.masking.request_sum import SiteRows
 from consilience.files.limits import Limits
-from consilience.posteriors.thin_components import MIN_COUNT
 
 _LAST_SECONDS = 5.0
 """Time in which the server is told that this site needs nothing more. Chosen by hand."""

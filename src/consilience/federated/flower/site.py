@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from consilience.catalogue import unreadable
 from consilience.checks import is_count
+from consilience.core.min_count import MIN_COUNT
 from consilience.core.provenance import file_digest
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.contribution import Announcement
@@ -26,7 +27,6 @@ from consilience.federated.folder.storage import MAX_REPORT_BYTES
 from consilience.federated.report import RoundReport
 from consilience.files.atomic import refuse_unwritable, write_atomically
 from consilience.files.limits import Limits
-from consilience.posteriors.thin_components import MIN_COUNT
 
 _TIMEOUT = 3600.0
 """Seconds in which all must be done, by default. Chosen by hand."""

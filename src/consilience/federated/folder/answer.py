@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.contribution import Announcement
 from consilience.federated.folder.inbox import site_folder
@@ -32,7 +33,6 @@ from consilience.federated.requests.files import read_request
 from consilience.files.atomic import refuse_unwritable, write_bytes
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.thin_components import MIN_COUNT
 
 MAX_REQUEST_BYTES = 2**28
 """Bytes of a request that a site reads at most. Chosen by hand: some 1000 components in 150 columns."""

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError
 from consilience.federated.folder.inbox import site_folder
 from consilience.federated.folder.site import TIMEOUT, next_announcement, sendable_files
@@ -19,7 +20,6 @@ from consilience.federated.masking.request_sum import SiteRows
 from consilience.federated.plan import NAME_RULE, is_name
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.limits import Limits
-from consilience.posteriors.thin_components import MIN_COUNT
 
 
 @dataclass(frozen=True)

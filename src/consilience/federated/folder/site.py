@@ -14,6 +14,7 @@ from typing import Any
 import consilience as cs
 from consilience.api.kinds import kind_of_file, load_file
 from consilience.checks import is_count
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.check import check_files
 from consilience.federated.contribution import Announcement, parse_announcement
@@ -25,7 +26,6 @@ from consilience.files.atomic import refuse_unwritable
 from consilience.files.document import parse_document
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.thin_components import MIN_COUNT
 
 FIRST_PAUSE, MAX_PAUSE = 0.125, 4.0
 """Seconds between looks for the report: doubled from the first to the longest. Chosen by hand."""

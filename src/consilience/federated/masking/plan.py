@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
-from consilience.core.disclosure import TWO_SITES
 from consilience.core.frozen import FrozenDict
+from consilience.core.min_count import TWO_SITES
 from consilience.errors import InputError, OptionError
 from consilience.federated.masking.fixed_point import FRACTIONAL_BITS, WORD_BITS
 from consilience.federated.masking.keys import KEY_BYTES

@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.features import Features
 from consilience.core.frozen import FrozenDict
 from consilience.core.fusion import Fusion
 from consilience.errors import Problem, UnsupportedError
-from consilience.posteriors.posterior import Features
 
 
 def _frozen(arrays: Mapping[str, Any]) -> Mapping[str, Array]:

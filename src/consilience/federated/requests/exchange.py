@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import is_count, is_number
+from consilience.core.features import Features
 from consilience.core.fusion import Fusion
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.removal import differencing_of
 from consilience.federated.requests.base import Answer, Reduction, Request, StandingAnswer
 from consilience.federated.requests.files import binding_problems, read_answer, read_request, refuse
 from consilience.federated.requests.table import Then, request_kind
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.posterior import Features
-from consilience.posteriors.thin_components import MIN_COUNT
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ import numpy as np
 import safetensors.numpy
 from pydantic import Field
 
+from consilience.core.features import Features
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.federated.requests.base import Answer, Content, Request
@@ -26,7 +27,6 @@ from consilience.files.reader import read_document
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 from consilience.files.schemas import FiniteJSON, StrictModel
 from consilience.posteriors.files import FeaturesHeader
-from consilience.posteriors.posterior import Features
 
 FORMAT_VERSION = 1
 """Version of both formats, stated by every file; another one is refused."""

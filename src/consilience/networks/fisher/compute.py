@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.core.caller import warn_caller
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, WithheldWarning
 from consilience.networks.fisher.information import FisherInformation, Kind, Likelihood, parameter_digest
 from consilience.networks.fisher.kronecker import few_observations_text
@@ -43,7 +44,6 @@ from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_inputs import first_line
 from consilience.networks.repair.partial_forward import as_batches, call_module
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module
-from consilience.posteriors.thin_components import MIN_COUNT
 
 Progress = Callable[[int, int], None]
 NamedTensors = dict[str, Tensor]

@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import Field
 
 from consilience.core.inspection import Row
+from consilience.core.min_count import MIN_COUNT
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import storable_arrays, write_arrays
@@ -30,7 +31,6 @@ from consilience.networks.fisher.kronecker import (
     factors_of_arrays,
     stated_sizes,
 )
-from consilience.posteriors.thin_components import MIN_COUNT
 
 _VERSION = 1
 _REMEDY = "write it with consilience.save"

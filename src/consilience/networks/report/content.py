@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from consilience.core.findings import Findings, VerdictSummary, findings_of
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.networks.report.couplings import Coupling
 from consilience.networks.report.layers import LayerSummary
 from consilience.networks.report.quality import GroupSummary
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.posteriors.report.details import Findings, VerdictSummary, findings_of
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from consilience.core.findings import verdict_of
 from consilience.core.provenance import read_inputs_of
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import FileFormatError
@@ -31,7 +32,6 @@ from consilience.networks.report.content import (
 )
 from consilience.networks.report.layers import LayerSummary, layers_of
 from consilience.networks.report.quality import GroupSummary
-from consilience.posteriors.report.details import verdict_of
 
 _Count = Annotated[int, Field(ge=0, lt=10**15)]
 """A whole number far beyond any network, and far below what a page could not print. Chosen by hand."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from consilience.core.findings import verdict_of
 from consilience.drawing.words import short_names
 from consilience.errors import InputError, Problem
 from consilience.matching.result import Matching
@@ -26,7 +27,6 @@ from consilience.networks.report.layers import layers_of
 from consilience.networks.report.page import write_network_content
 from consilience.networks.report.quality import GroupSummary
 from consilience.networks.symmetry.transport import Transport
-from consilience.posteriors.report.details import verdict_of
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier

@@ -16,12 +16,12 @@ import numpy as np
 
 from consilience.checks import Labels
 from consilience.core.library_classes import library_classes
+from consilience.core.scores import Scores
 from consilience.errors import InputError, Problem
 from consilience.families import Family
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.mixture_density import MixtureDensity
-from consilience.posteriors.posterior import Features, Posterior
-from consilience.posteriors.scores import Scores
+from consilience.posteriors.posterior import Posterior
 
 ASSUMED_SAMPLES = 1000.0
 """Observations that a model is taken to be fitted to when neither it nor the user says how many.
@@ -174,12 +174,6 @@ class Adapter(ABC):
             raise InputError(
                 "", f"a {self.class_name} has {family.name} components, found {posterior.family}", code="E-TYPE"
             )
-
-
-def sklearn_features(model: Any) -> Features:
-    """Return the column names that scikit-learn recorded, where it did."""
-    names = getattr(model, "feature_names_in_", None)
-    return Features() if names is None else Features(names=tuple(str(name) for name in names), from_columns=True)
 
 
 def set_sklearn_features(model: Any, posterior: Posterior, n_features: int) -> None:

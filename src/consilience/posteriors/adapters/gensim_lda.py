@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.features import Features
 from consilience.errors import InputError
 from consilience.families import Dirichlet
-from consilience.posteriors.posterior import Attached, Features, Posterior
+from consilience.posteriors.posterior import Attached, Posterior
 from consilience.posteriors.topics.adapter import (
     TopicAdapter,
     posterior_of_topics,

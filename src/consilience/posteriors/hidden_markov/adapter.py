@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from consilience.core.scores import ScoreKind, Scores, row_scores
 from consilience.families import NormalWishart
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.hidden_markov.model import HiddenMarkovModel
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scores import ScoreKind, Scores, row_scores
 
 KIND = "consilience.StickyHDPHMM"
 """Kind of the model in the files of posteriors."""

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, is_count, is_number
+from consilience.core.features import Features
 from consilience.errors import InputError, OptionError
 from consilience.families import NormalWishart
 from consilience.posteriors.hidden_markov.adapter import KIND
@@ -31,7 +32,7 @@ from consilience.posteriors.hidden_markov.model import HiddenMarkovModel, as_len
 from consilience.posteriors.hidden_markov.sticky_transitions import StickyPrior
 from consilience.posteriors.hidden_markov.variational_steps import GlobalFactors, HMMProblem, global_step, local_step
 from consilience.posteriors.observations import ExpectedColumns, read_observations
-from consilience.posteriors.posterior import Attached, Features, Posterior
+from consilience.posteriors.posterior import Attached, Posterior
 
 
 @dataclass(frozen=True, eq=False)

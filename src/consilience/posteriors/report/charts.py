@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
+from consilience.core.findings import PathPoint
 from consilience.drawing.axes import HALF_WIDTH, Axes, from_zero
 from consilience.drawing.svg import colour_class, element, integer_ticks, line, text, tick_label, ticks
 from consilience.drawing.words import format_count, format_fixed, format_number
-from consilience.posteriors.report.details import PathPoint
 from consilience.posteriors.report.members import ComponentSummary
 
 MAX_DOTS = 600

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from consilience.core.findings import Findings, VerdictSummary, findings_of, verdict_of
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import InputError
 from consilience.posteriors.component_table import FeatureMoments, feature_moments
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.report.details import Findings, VerdictSummary, findings_of, verdict_of
 from consilience.posteriors.report.gaussian_processes import ProcessContent, process_of
 from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
 from consilience.posteriors.report.illustration import Illustration

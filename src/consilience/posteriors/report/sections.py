@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from consilience.core.findings import NumberSupport, VocabularySummary
 from consilience.core.verdict import FUSED
 from consilience.drawing.blocks import (
     MAX_ROWS,
@@ -27,7 +28,6 @@ from consilience.posteriors.methods import METHODS
 from consilience.posteriors.report import charts
 from consilience.posteriors.report.component_plane import plane_figure
 from consilience.posteriors.report.content import PosteriorContent
-from consilience.posteriors.report.details import NumberSupport, VocabularySummary
 from consilience.posteriors.report.matching_map import SITES_AT_MOST, matching_map, share_bars
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary
 from consilience.posteriors.report.planar_components import ComponentPlane

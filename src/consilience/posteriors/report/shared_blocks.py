@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from consilience.core.findings import Findings, VerdictSummary
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Block,
@@ -26,7 +27,6 @@ from consilience.drawing.blocks import (
 )
 from consilience.drawing.words import format_count, shorten
 from consilience.posteriors.report import charts
-from consilience.posteriors.report.details import Findings, VerdictSummary
 
 MAX_NOTES = 8
 """Notes on single models above the page; more are counted. Chosen by hand."""

@@ -25,6 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.core.robust_judgement import (
+    MAX_COORDINATE,
+    Judgement,
+    copy_weights,
+    judge_twice,
+    pairwise_squares,
+    standardized_squares,
+)
 from consilience.families.base import Family
 from consilience.families.dirichlet import Dirichlet
 from consilience.families.normal_gamma import NormalGamma, SphericalNormalGamma
@@ -34,14 +42,6 @@ from consilience.posteriors.average import AverageFunction
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.robust.average import RobustInclusion
 from consilience.posteriors.robust.estimators import RobustEstimator
-from consilience.posteriors.robust.judgement import (
-    MAX_COORDINATE,
-    Judgement,
-    copy_weights,
-    judge_twice,
-    pairwise_squares,
-    standardized_squares,
-)
 
 MAX_COST = 1e4
 """Largest cost of a pair, in squared deviations, and the cost of a component that has none: a bound, far beyond a

@@ -23,6 +23,7 @@ from consilience.checks import Array, Labels, as_weights, is_count
 from consilience.core.gather import Described, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, too_few_models
 from consilience.core.kind import Prepared, Request
+from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import file_digest, make_provenance
 from consilience.engines import Engine, Placed, running
@@ -35,7 +36,7 @@ from consilience.posteriors.average import AverageRecord, combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.files import read_summary
-from consilience.posteriors.fuse import checked_min_count, fuse_described, history_values, recommended_method
+from consilience.posteriors.fuse import fuse_described, history_values, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import PosteriorReading
 from consilience.posteriors.method import Method, fused_order
@@ -60,13 +61,7 @@ from consilience.posteriors.sharded.totals import (
     shard_holders,
     shard_totals,
 )
-from consilience.posteriors.thin_components import (
-    MAX_NAMED,
-    MIN_COUNT,
-    nothing_left,
-    remaining_components,
-    without_components,
-)
+from consilience.posteriors.thin_components import nothing_left, remaining_components, without_components
 from consilience.posteriors.verdict import judge_fusion
 
 PILOT_SITES = 256

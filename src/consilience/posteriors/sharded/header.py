@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from consilience.core.features import Features
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError
 from consilience.files.document import check_version, validate_document
 from consilience.posteriors.columns import ShardSchema
 from consilience.posteriors.files import FeaturesHeader, family_of
-from consilience.posteriors.posterior import Attached, Features, Posterior
+from consilience.posteriors.posterior import Attached, Posterior
 
 FORMAT_VERSION = 1
 """Version of the shard format; a file of a later one is refused."""

@@ -10,12 +10,13 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from consilience.core.features import Features
+from consilience.core.scores import ScoreKind, Scores, row_scores
 from consilience.errors import InputError, Problem
 from consilience.families import Point
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.posterior import Attached, AxisTag, Features, Posterior
-from consilience.posteriors.scores import ScoreKind, Scores, row_scores
+from consilience.posteriors.posterior import Attached, AxisTag, Posterior
 from consilience.posteriors.sparse_gp.kernels import make_kernel
 from consilience.posteriors.sparse_gp.model import SparseGP
 from consilience.posteriors.sparse_gp.product import GPPrior, bayes_product, fused_prior

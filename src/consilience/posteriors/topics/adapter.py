@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.features import Features
+from consilience.core.scores import ScoreKind, Scores
 from consilience.errors import InputError
 from consilience.families import Dirichlet
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.posterior import Attached, Features, Posterior
-from consilience.posteriors.scores import ScoreKind, Scores
+from consilience.posteriors.posterior import Attached, Posterior
 from consilience.posteriors.topics.document_completion import (
     complete_documents,
     fold_in,

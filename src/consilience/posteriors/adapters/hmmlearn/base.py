@@ -14,6 +14,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.scores import ScoreKind, Scores, row_scores
 from consilience.errors import InputError
 from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter
 from consilience.posteriors.adapters.hmmlearn.parameters import (
@@ -26,7 +27,6 @@ from consilience.posteriors.adapters.hmmlearn.parameters import (
 )
 from consilience.posteriors.hidden_markov.forward_backward import log_densities
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.scores import ScoreKind, Scores, row_scores
 
 _CHAIN_ARRAYS = ("start_counts", "transition_counts", "start_prior", "transition_prior", "self_transition_prior")
 """Names of the attached arrays of start and transitions, in the order in which ``rebuild`` takes them."""

@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
-from consilience.posteriors.adapters.base import Adapter, set_sklearn_features, sklearn_features
+from consilience.core.features import sklearn_features
+from consilience.core.scores import ScoreKind, Scores, row_scores, without_feature_names
+from consilience.posteriors.adapters.base import Adapter, set_sklearn_features
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     EMPTY_COUNT_SHARE,
     ConjugateParameters,
@@ -24,7 +26,6 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
 )
 from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.scores import ScoreKind, Scores, row_scores, without_feature_names
 
 
 class BayesianGaussianMixtureAdapter(Adapter):

@@ -12,10 +12,10 @@ import numpy as np
 from scipy.cluster.hierarchy import ward
 
 from consilience.checks import Array
+from consilience.core.scores import Scores
 from consilience.errors import InputError
 from consilience.posteriors.adapters.sklearn.kmeans import KMeansAdapter, distance_scores, fitted_to_distinct_points
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scores import Scores
 
 
 class MiniBatchKMeansAdapter(KMeansAdapter):

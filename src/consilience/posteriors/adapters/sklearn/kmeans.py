@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.features import sklearn_features
+from consilience.core.scores import ScoreKind, Scores, row_scores, without_feature_names
 from consilience.errors import InputError
 from consilience.families import SphericalGaussian
-from consilience.posteriors.adapters.base import Adapter, set_sklearn_features, sklearn_features
+from consilience.posteriors.adapters.base import Adapter, set_sklearn_features
 from consilience.posteriors.posterior import Attached, Posterior
-from consilience.posteriors.scores import ScoreKind, Scores, row_scores, without_feature_names
 
 _MIN_VARIANCE_SHARE = 1e-12
 """Variance within clusters at least, as a share of that between centres: where every point is a centre, s is zero, and

@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.features import sklearn_features
+from consilience.core.scores import ScoreKind, Scores, row_scores, without_feature_names
 from consilience.errors import InputError
-from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter, set_sklearn_features, sklearn_features
+from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter, set_sklearn_features
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
@@ -22,7 +24,6 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
 )
 from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scores import ScoreKind, Scores, row_scores, without_feature_names
 
 
 class GaussianMixtureAdapter(Adapter):

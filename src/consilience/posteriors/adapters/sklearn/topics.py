@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.features import sklearn_features
 from consilience.families import Dirichlet
-from consilience.posteriors.adapters.base import set_sklearn_features, sklearn_features
+from consilience.posteriors.adapters.base import set_sklearn_features
 from consilience.posteriors.posterior import Attached, Posterior
 from consilience.posteriors.topics.adapter import TopicAdapter, posterior_of_topics, topic_prior_of
 

@@ -8,11 +8,18 @@ Statistical Disclosure Control, 2001, chapter 9). The messages that fusion reads
 from __future__ import annotations
 
 from math import isfinite
+from typing import cast
+
+from consilience.checks import is_number
+from consilience.errors import OptionError
 
 MIN_COUNT = 5.0
 """Effective observations from which on something of them leaves a site, and takes part in a fusion.
 
 A usual smallest cell of published statistics on people; nobody has measured other values."""
+
+MAX_NAMED = 20
+"""Components that a warning, or the record of a fusion over shards, names at most; more are counted."""
 
 SHOWN_MULTIPLE = 5
 """Counts are shown to people as multiples of this."""
@@ -48,3 +55,10 @@ def shown_text(count: float) -> str:
     if count <= 0:
         return "0"
     return f"fewer than {MIN_COUNT:g}" if count < MIN_COUNT else f"about {shown_count(count):,}"
+
+
+def checked_min_count(min_count: object) -> float:
+    """Return the effective observations that a component needs, or raise OptionError."""
+    if not is_number(min_count):
+        raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
+    return float(cast(float, min_count))

@@ -12,11 +12,11 @@ import numpy as np
 
 from consilience.checks import Labels
 from consilience.core.paired import LEVEL, PairedDifference
+from consilience.core.scores import ScoreKind
 from consilience.drawing.display import MAX_NAMES, Displayed
 from consilience.drawing.frames import Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_intervals
 from consilience.drawing.words import format_count
-from consilience.posteriors.scores import ScoreKind
 
 
 @dataclass(frozen=True)
