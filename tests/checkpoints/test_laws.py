@@ -9,8 +9,8 @@ import torch
 
 import consilience as cs
 from consilience.checkpoints.header import header_bytes, read_header
-from consilience.checkpoints.methods.base import BLOCK_ENTRIES, make_tensor_method
-from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.checkpoints.methods.base import BLOCK_ENTRIES
+from consilience.checkpoints.methods.table import make_tensor_method
 from consilience.checkpoints.recipe import as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
@@ -88,7 +88,7 @@ def test_neither_files_nor_pieces_nor_threads_change_a_byte(tmp_path, method, op
     done = cs.merge(split, tmp_path / "sharded", method, **arguments, **options, shard_bytes=2000, threads=3)
     assert len(done.plan.shards) > 2
     assert same_bits(read(done.output), once)
-    chosen = make_tensor_method(TENSOR_METHODS, method, options)
+    chosen = make_tensor_method(method, options)
     start_of = base if extra.get("base") else None
     fishers = given(base, models, extra).get("fishers", ())
     request = MergeRequest(tuple(models), chosen, options, start_of, weights=extra.get("weights"), fishers=fishers)

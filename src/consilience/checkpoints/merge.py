@@ -11,8 +11,8 @@ from typing import Any
 from consilience.catalogue import suggestion
 from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
 from consilience.checkpoints.card import in_short
-from consilience.checkpoints.methods.base import TensorMethod, make_tensor_method
-from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.checkpoints.methods.base import TensorMethod
+from consilience.checkpoints.methods.table import make_tensor_method
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES
 from consilience.checkpoints.output import refuse_full_disk, refuse_output
 from consilience.checkpoints.plan import MergePlan
@@ -189,7 +189,7 @@ def merge(
     paths = _paths(models, "models")
     if not paths:
         raise InputError("models", "there are none", "give at least one checkpoint", "E-NEEDED")
-    tensor_method = make_tensor_method(TENSOR_METHODS, method, options)
+    tensor_method = make_tensor_method(method, options)
     if dtype is not None and dtype not in SAFETENSORS_NAMES:
         raise OptionError(
             "dtype",

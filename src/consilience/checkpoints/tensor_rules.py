@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from consilience.checkpoints.methods.base import TensorMethod, make_tensor_method
+from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.slerp import SLERP
-from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.checkpoints.methods.table import make_tensor_method
 from consilience.checkpoints.plan import Treatment
 from consilience.checkpoints.recipe import TensorRule
 from consilience.checks import as_weights
@@ -99,9 +99,9 @@ def _rule_treatment(
         raise OptionError(where, "from: is for method copy")
     rule_method = method
     if rule.method is not None and rule.method != method.name:
-        rule_method = make_tensor_method(TENSOR_METHODS, rule.method, rule.options)
+        rule_method = make_tensor_method(rule.method, rule.options)
     elif rule.options:
-        rule_method = make_tensor_method(TENSOR_METHODS, method.name, {**options, **rule.options})
+        rule_method = make_tensor_method(method.name, {**options, **rule.options})
     # SLERP takes no weights; those of the other tensors are not meant for it.
     inherited = None if rule.weights is None and isinstance(rule_method, SLERP) else weights
     return _treatment(rule_method, inherited if rule.weights is None else rule.weights, count, f"{where}: weights")

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.core.options import Options, make_named_method, refuse_options
+from consilience.core.options import Options
 
 BLOCK_ENTRIES = 2**17
 """Entries of a block: 512 kB in 32 bits, so that a core's second-level cache holds the block of a few models
@@ -145,36 +145,6 @@ class TensorMethod(Options, ABC):
     @abstractmethod
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return the merged entries (n,)."""
-
-
-MERGE_KEYWORDS = ("base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example", "patterns",
-                  "seed", "method", "overwrite", "dry_run", "threads", "progress")  # fmt: skip
-"""Keywords of ``merge`` that are no options of a method, for suggestions."""
-
-
-def make_tensor_method(
-    kinds: Sequence[type[TensorMethod]], method: str | TensorMethod, options: Mapping[str, Any]
-) -> TensorMethod:
-    """Return the method of a name with these options, or the method itself when no option is given.
-
-    Parameters
-    ----------
-    kinds : sequence of classes
-        The methods that exist.
-    method : str or TensorMethod
-        A name, or a method with its options.
-    options : mapping
-        Options for the method of that name.
-
-    Raises
-    ------
-    OptionError
-        For a name, an option or a value that does not exist, with those that do.
-    """
-    if isinstance(method, TensorMethod):
-        refuse_options(method, options)
-        return method
-    return make_named_method(kinds, method, options, " for checkpoints", MERGE_KEYWORDS)
 
 
 def linear(models: Sequence[Floats], coefficients: Sequence[float]) -> Floats:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from consilience.core.options import make_named_method, refuse_options
+from consilience.core.methods import MethodTable
 from consilience.draws.methods.auto import DrawsAuto
 from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.methods.density_product import DensityProduct
@@ -24,15 +21,5 @@ DRAWS_METHODS: tuple[type[DrawsMethod], ...] = (
 """Every method for posterior draws; a new one is one file and one line here."""
 
 
-def make_draws_method(method: Any, options: Mapping[str, Any]) -> DrawsMethod:
-    """Return the method of a name with these options, a method object as it is, the default for None.
-
-    Raises
-    ------
-    OptionError
-        For a name, an option or a value that does not exist.
-    """
-    if isinstance(method, DrawsMethod):
-        refuse_options(method, options)
-        return method
-    return make_named_method(DRAWS_METHODS, DrawsAuto.name if method is None else method, options, " for draws")
+make_draws_method = MethodTable(DRAWS_METHODS, DrawsMethod, "draws").make
+"""Returns the method of a name with options, a method as it is, the default for None; see `MethodTable.make`."""

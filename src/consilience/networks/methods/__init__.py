@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from consilience.core.options import make_named_method, refuse_options
-from consilience.errors import OptionError
+from consilience.core.methods import MethodTable
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
@@ -20,7 +16,6 @@ from consilience.networks.methods.gromov_wasserstein.method import GromovFusion
 from consilience.networks.methods.optimal_transport import OTFusion
 from consilience.networks.methods.rebasin import ReBasin
 from consilience.networks.methods.wasserstein import WassersteinFusion
-from consilience.posteriors.method import Method
 
 NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
     Auto,
@@ -47,37 +42,8 @@ def needs_no_symmetry(method: object) -> bool:
     return any(kind.name == method and kind.optional_symmetry for kind in NETWORK_METHODS)
 
 
-def make_network_method(method: str | NetworkMethod | Method | None, options: Mapping[str, Any]) -> NetworkMethod:
-    """Return a method for networks by name, with options, or a method object as it is.
-
-    Parameters
-    ----------
-    method : str, NetworkMethod or Method, optional
-        Name of a method or a method with its options. Default: the recommended method.
-    options : mapping of str to value
-        Options of a method that is named; empty for a method object.
-
-    Raises
-    ------
-    OptionError
-        For a name, an option or a value that does not exist, saying which do.
-
-    Examples
-    --------
-    >>> make_network_method("wb", {"restarts": 2}).restarts
-    2
-    """
-    if isinstance(method, NetworkMethod):
-        refuse_options(method, options)
-        return method
-    if isinstance(method, Method):
-        has_network_form = any(kind.name == method.name for kind in NETWORK_METHODS)
-        instead = f"method={method.name!r}" if has_network_form else "a method for networks"
-        raise OptionError(f"{type(method).__name__} fuses posteriors, not networks; give {instead}")
-    return make_named_method(
-        NETWORK_METHODS, NETWORK_METHODS[0].name if method is None else method, options, " for networks"
-    )
-
+make_network_method = MethodTable(NETWORK_METHODS, NetworkMethod, "networks").make
+"""Returns the method of a name with options, a method as it is, the recommended one for None; see `MethodTable`."""
 
 __all__ = [
     "KFAC",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from consilience.core.options import make_named_method, refuse_options
+from consilience.core.methods import MethodTable
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.amps import AMPS
 from consilience.posteriors.methods.average import Average
@@ -29,24 +26,8 @@ METHODS: tuple[type[Method], ...] = (
 """Every method, recommended ones first; a new one is one file and one line here."""
 
 
-def make_method(method: str | Method, options: Mapping[str, Any]) -> Method:
-    """Return the method of a name with these options, or the method itself when no option is given.
-
-    Raises
-    ------
-    OptionError
-        For a name, an option or a value that does not exist, saying which do.
-
-    Examples
-    --------
-    >>> make_method("kl", {"restarts": 2}).restarts
-    2
-    """
-    if isinstance(method, Method):
-        refuse_options(method, options)
-        return method
-    return make_named_method(METHODS, method, options)
-
+make_method = MethodTable(METHODS, Method).make
+"""Returns the method of a name with options, or a method as it is; see `MethodTable.make`."""
 
 __all__ = [
     "AMPS",
