@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.decomposition import FactorAnalysis
 
 import consilience as cs
 from consilience.estimators.adapters.table import adapter_of_kind
@@ -177,3 +178,12 @@ def test_the_order_in_which_sites_without_names_come_changes_no_bit(name, monkey
         assert cs.fuse([sites[j] for j in order], min_count=0).statistics.digest == whole.digest
     named = {f"site {j}": sites[j] for j in order}
     assert cs.fuse(named, min_count=0).statistics.digest == whole.digest
+
+
+def test_weak_factors_are_those_of_all_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 1)) @ np.array([[2.0, -1.0, 1.0, 0.5]]) + rng.normal(size=(300, 4))
+    pooled = FactorAnalysis(3, tol=1e-6, max_iter=5000, svd_method="lapack").fit(X)
+    model = FactorAnalysis(3, tol=1e-6, max_iter=5000)
+    fused = cs.fuse([cs.describe(clone(model).fit(part), part) for part in (X[::2], X[1::2])]).model
+    np.testing.assert_allclose(fused.get_covariance(), pooled.get_covariance(), rtol=1e-6)

@@ -7,6 +7,7 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.naive_bayes import GaussianNB
+from sklearn.preprocessing import StandardScaler
 
 import consilience as cs
 from tests.cli.running import command
@@ -137,3 +138,13 @@ def test_a_table_without_the_columns_of_a_request_is_named(tmp_path):
     frame.drop(columns="a").assign(tree=y).to_csv(tmp_path / "less.csv", index=False)
     with pytest.raises(cs.InputError, match="expected the columns a, b, c, d and one more, the class"):
         cs.federated.answer(message, tmp_path / "less.csv")
+
+
+def test_a_chart_of_coefficients_is_of_what_has_some():
+    rng = np.random.default_rng(0)
+    sites = [rng.normal(size=(30, 2)) for _ in range(2)]
+    scalers = cs.fuse([StandardScaler().fit(X) for X in sites])
+    with pytest.raises(cs.OptionError, match="a sklearn.StandardScaler has no coefficients"):
+        scalers.plot("coefficients")
+    ridge = cs.fuse([cs.describe(Ridge().fit(X, X.sum(axis=1)), (X, X.sum(axis=1))) for X in sites])
+    assert ridge.plot("coefficients") is not None

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import consilience as cs
+from consilience.networks.fisher.inputs import gather_information
 from consilience.networks.fisher.sample_gradients import GradientMethod, PerSampleBackward
+from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, complete_orders
 from consilience.networks.symmetry.transport import permutation
 from tests.networks.fusable_nets import proved, random_orders, raw
@@ -306,3 +308,12 @@ def test_a_file_gives_back_what_was_saved(tmp_path, kind, dtype):
     assert [getattr(read, field) for field in fields] == [getattr(information, field) for field in fields]
     for key, values in information.diagonal.items():
         assert np.array_equal(torch.as_tensor(read.diagonal[key]).float().numpy(), values.float().numpy())
+
+
+def test_a_tied_parameter_is_known_by_its_other_name_alone():
+    net = Unusual()
+    information = cs.fisher(net, observations(0, 12).float(), minimum=1)
+    state = {key: values for key, values in net.state_dict().items() if key != "first.weight"}
+    network = DescribedNetwork("lund", "lund", state, None, None, None)
+    (gathered,) = gather_information([network], [information], ())
+    assert gathered.digest == information.digest

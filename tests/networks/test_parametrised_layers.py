@@ -292,6 +292,7 @@ def test_described_files_of_parametrised_networks_are_fused_and_load_into_the_mo
     assert distance(fusion.model, net) < ROUNDING
     content = network_content_of_files(tmp_path / "fused.safetensors", paths)
     assert [site.parameters for site in content.sites] == [6 * 7 + 7 + 7 * 7 + 7 + 7 * 3 + 3] * 2
+    assert content.network_findings.is_proved
 
 
 def test_a_saved_network_is_written_with_its_parts_again(tmp_path: Path) -> None:

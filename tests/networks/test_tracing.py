@@ -229,3 +229,20 @@ def test_a_group_has_one_segment_per_stretch_of_an_axis():
     assert symmetry.layouts["transition.weight"].axes[1].segments == tuple(
         Segment(name) for name in ("first", "convs.0", "convs.1", "convs.2")
     )
+
+
+class UnknownOperation(nn.Module):
+    """A weight that is the exponential of a matrix, of which nobody has a rule, between two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.square, self.last = nn.Linear(3, 4), nn.Parameter(torch.eye(4)), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)) @ torch.linalg.matrix_exp(self.square))
+
+
+def test_what_an_operation_without_a_rule_touches_is_fixed_and_the_trace_goes_on():
+    symmetry = trace(UnknownOperation().eval(), torch.zeros(2, 3))
+    assert symmetry.groups == {}
+    assert any("matrix_exp tells units apart or is unknown" in note for note in symmetry.notes)

@@ -233,3 +233,10 @@ def test_posteriors_that_are_not_of_topics_are_refused():
     )
     with pytest.raises(cs.InputError, match=r"lacks 'space', which rebuilding needs \[E-NEEDED\]$"):
         cs.rebuild(spaceless)
+
+
+def test_words_of_equal_embeddings_are_too_few_for_topics():
+    embeddings = np.repeat(np.eye(3), 4, axis=0)  # 12 words at three places
+    documents = np.ones((5, 12), dtype=int)
+    with pytest.raises(cs.InputError, match="have 3 words with embeddings that differ, too few for 4 topics"):
+        GaussianTopics(4).fit(documents, embeddings)
