@@ -144,7 +144,7 @@ def test_a_chart_of_coefficients_is_of_what_has_some():
     rng = np.random.default_rng(0)
     sites = [rng.normal(size=(30, 2)) for _ in range(2)]
     scalers = cs.fuse([StandardScaler().fit(X) for X in sites])
-    with pytest.raises(cs.OptionError, match="a sklearn.StandardScaler has no coefficients"):
+    with pytest.raises(cs.OptionError, match=r"a sklearn\.StandardScaler has no coefficients"):
         scalers.plot("coefficients")
     ridge = cs.fuse([cs.describe(Ridge().fit(X, X.sum(axis=1)), (X, X.sum(axis=1))) for X in sites])
     assert ridge.plot("coefficients") is not None

@@ -868,3 +868,13 @@ def test_fusion_needs_no_gradients_of_the_caller(nets):
 def test_labels_beside_unlabelled_inputs_are_left_out(nets):
     of_both = cs.fuse(nets, example=X[:2], inputs=(X[HELD], Y[HELD]), steps=0)
     assert same_bytes(of_both.model, cs.fuse(nets, example=X[:2], inputs=X[HELD], steps=0).model)
+
+
+def test_copies_that_nobody_describes_are_matched_and_others_are_left_to_one_site():
+    nets = [nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval() for _ in range(2)]
+    symmetry = cs.symmetry(nets[0], torch.zeros(2, 4))
+    (group,) = symmetry.groups
+    copy = cs.permute(nets[0], symmetry, {group: [3, 1, 5, 0, 2, 4]})
+    chosen = [cs.fuse(pair, example=torch.zeros(2, 4)).details["chosen"] for pair in ([nets[0], copy], nets)]
+    assert chosen[0] == "matched"
+    assert chosen[1] in ("site:model 0", "site:model 1")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import consilience as cs
+from consilience.core.inputs import name_inputs
 from consilience.networks.fisher.inputs import gather_information
 from consilience.networks.fisher.sample_gradients import GradientMethod, PerSampleBackward
 from consilience.networks.inputs import DescribedNetwork
@@ -310,10 +311,11 @@ def test_a_file_gives_back_what_was_saved(tmp_path, kind, dtype):
         assert np.array_equal(torch.as_tensor(read.diagonal[key]).float().numpy(), values.float().numpy())
 
 
-def test_a_tied_parameter_is_known_by_its_other_name_alone():
+def test_a_tied_parameter_is_known_by_its_other_name_alone(tmp_path):
     net = Unusual()
     information = cs.fisher(net, observations(0, 12).float(), minimum=1)
     state = {key: values for key, values in net.state_dict().items() if key != "first.weight"}
     network = DescribedNetwork("lund", "lund", state, None, None, None)
-    (gathered,) = gather_information([network], [information], ())
+    cs.save(information, tmp_path / "lund.fisher.safetensors")
+    (gathered,) = gather_information([network], None, name_inputs([tmp_path / "lund.fisher.safetensors"]))
     assert gathered.digest == information.digest

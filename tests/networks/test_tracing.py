@@ -246,3 +246,19 @@ def test_what_an_operation_without_a_rule_touches_is_fixed_and_the_trace_goes_on
     symmetry = trace(UnknownOperation().eval(), torch.zeros(2, 3))
     assert symmetry.groups == {}
     assert any("matrix_exp tells units apart or is unknown" in note for note in symmetry.notes)
+
+
+class CosineNet(nn.Module):
+    """The cosine of hidden units with a vector of as many numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.direction = nn.Linear(3, 4), nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        return F.cosine_similarity(hidden, self.direction.expand_as(hidden), dim=1)
+
+
+def test_the_axis_of_a_cosine_is_summed_over_and_moves():
+    assert list(trace(CosineNet().eval(), torch.ones(2, 3)).groups.values()) == [4]
