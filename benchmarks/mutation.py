@@ -621,13 +621,16 @@ def _kills(tree: Path, mutant: Mutant, test: str, passing: set[str]) -> bool:
 
 
 def share_killed(judged: list[dict[str, Any]], label: str) -> dict[str, Any]:
-    """Return how many mutants were killed, and their share of all and of those that change a result."""
+    """Return how many mutants were killed, and their share of all and of those that make a result worse.
+
+    The others are equivalent, or another choice that is as right (`KINDS`).
+    """
     done = [record for record in judged if label in record]
     killed = sum(record[label]["how"] != "survived" for record in done)
-    equivalent = sum(record[label]["how"] == "survived" and _why(record) == "equivalent" for record in done)
+    harmless = sum(record[label]["how"] == "survived" and _why(record) in KINDS[:2] for record in done)
     return {
-        "judged": len(done), "killed": killed, "equivalent": equivalent, "share": round(killed / len(done), 3),
-        "share_without_equivalent": round(killed / (len(done) - equivalent), 3),
+        "judged": len(done), "killed": killed, "harmless": harmless, "share": round(killed / len(done), 3),
+        "share_without_harmless": round(killed / (len(done) - harmless), 3),
     }  # fmt: skip
 
 

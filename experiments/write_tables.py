@@ -374,12 +374,12 @@ def mutation_sample_table() -> str:
     """Return how many faults of a sample over all files were noticed, by seed and tests."""
     found = json.loads((ROOT / "benchmarks/mutation_sample.json").read_text())
     lines = [
-        "| seed | tests | faults | noticed | equivalent | share | without equivalent |",
+        "| seed | tests | faults | noticed | no fault at all | share | without these |",
         "| --- | --- |" + " ---: |" * 5,
     ]
     lines += [
-        f"| {seed} | {tests} | {row['judged']} | {row['killed']} | {row['equivalent']} |"
-        f" {100 * row['share']:.0f} % | {100 * row['share_without_equivalent']:.0f} % |"
+        f"| {seed} | {tests} | {row['judged']} | {row['killed']} | {row['harmless']} |"
+        f" {100 * row['share']:.0f} % | {100 * row['share_without_harmless']:.0f} % |"
         for seed, sample in found.items()
         for tests, row in sample["summary"].items()
     ]

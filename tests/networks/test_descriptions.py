@@ -978,3 +978,10 @@ def test_sums_that_do_not_tell_classes_apart_leave_the_site_whole_or_not_at_all(
     assert withheld.class_counts.tolist() == [150, 120, 0]
     whole = cs.describe(net, (inputs[:270], labels[:270]), classes=3).description
     assert whole.inputs.n_observations == 270
+
+
+def test_pairs_of_tokens_that_enough_observations_have_are_told():
+    accumulator = TokenAccumulator(3, None)
+    accumulator.add(np.array([[0, 1, 2]] * 4000), np.zeros(4000, dtype=np.int64))
+    told, _ = accumulator.result(np.array([0]), np.array([0]), 5.0)
+    assert told.bigrams.tolist() == [[0, 1, 4000], [1, 2, 4000]]
