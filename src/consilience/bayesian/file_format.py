@@ -8,7 +8,6 @@ parameters, so they are not in it. `BayesianNetwork` checks the values (finite, 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from pydantic import Field
 
 from consilience.bayesian.network import MEAN, VARIANCE
 from consilience.checks import AnyArray
-from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays, write_arrays
 from consilience.files.document import check_version, parse_document, validate_document
+from consilience.files.format import document_text, not_json
 from consilience.files.our_formats import BAYESIAN
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
@@ -139,7 +138,7 @@ def write_bayesian(path: Path, network: BayesianFile) -> None:
     where = f"{path}: cannot be written"
     shapes = {name: tuple(values.shape) for name, values in stored.items()}
     dtypes = {name: str(values.dtype).rpartition(".")[2] for name, values in stored.items()}
-    text = _header_text(where, network)
+    text = _header_text(path, network, stored)
     try:
         _summary(where, parse_document(path, text), shapes, dtypes)
     except FileFormatError as error:  # what no reader would take is the caller's mistake, not a file's
@@ -147,7 +146,7 @@ def write_bayesian(path: Path, network: BayesianFile) -> None:
     write_arrays(path, stored, text)
 
 
-def _header_text(where: str, network: BayesianFile) -> str:
+def _header_text(path: Path, network: BayesianFile, arrays: Mapping[str, AnyArray]) -> str:
     """Return the JSON document of the header.
 
     Its keys are sorted, but for those of the symmetry's arrays: their order is the order in which methods sum.
@@ -155,22 +154,19 @@ def _header_text(where: str, network: BayesianFile) -> str:
     prior, classes, provenance = network.prior_variances, network.classes, network.provenance
     size = {} if network.n_observations is None else {"n_observations": float(network.n_observations)}
     try:
-        return json.dumps(
-            {
-                "classes": None if classes is None else list(classes),
-                "format": BAYESIAN,
-                "format_version": _VERSION,
-                "library_version": library_versions()["consilience"],
-                **size,
-                "parameters": list(network.means),
-                "prior_variances": None if prior is None else {name: float(prior[name]) for name in sorted(prior)},
-                "provenance": json.loads(json.dumps(None if provenance is None else dict(provenance), sort_keys=True)),
-                "symmetry": None if network.symmetry is None else symmetry_to_json(network.symmetry),
-            },
-            allow_nan=False,
-        )
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(where, f"its header would not be JSON ({error})") from error
+        variances = None if prior is None else {name: float(values) for name, values in prior.items()}
+        made = None if provenance is None else dict(provenance)
+    except (TypeError, ValueError) as error:
+        raise not_json(path, error) from error
+    fields = {
+        "classes": None if classes is None else list(classes),
+        **size,
+        "parameters": list(network.means),
+        "prior_variances": variances,
+        "provenance": made,
+        "symmetry": None if network.symmetry is None else symmetry_to_json(network.symmetry),
+    }
+    return document_text(path, BAYESIAN, _VERSION, fields, arrays, in_order="symmetry")
 
 
 def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:

@@ -29,7 +29,7 @@ from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.core.gather import Reading, counted_twice, files_given_twice, gather
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.reader import Record
+from consilience.files.format import Record
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry

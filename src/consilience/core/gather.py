@@ -18,7 +18,7 @@ from consilience.catalogue import said_once
 from consilience.core.frozen import FrozenDict
 from consilience.core.inputs import NamedInput, refuse_other_kind
 from consilience.errors import InputError, Problem, UnsupportedError
-from consilience.files.reader import Record
+from consilience.files.format import Record
 from consilience.files.safetensors_file import SafetensorsFile
 
 MAX_SHARED = 5

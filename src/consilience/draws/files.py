@@ -7,7 +7,6 @@ JSON of ``DrawsHeader``.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,15 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from consilience.core.provenance import library_versions
 from consilience.draws.containers import CONTAINERS
 from consilience.draws.draws import Draws
 from consilience.errors import ConsilienceError, FileFormatError, InputError
-from consilience.files.arrays import write_arrays
-from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
+from consilience.files.format import Format
 from consilience.files.our_formats import DRAWS
-from consilience.files.reader import FileReader
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 
@@ -79,10 +75,7 @@ def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Any] | None =
     InputError
         When the path cannot be written.
     """
-    header = {
-        "format": DRAWS,
-        "format_version": FORMAT_VERSION,
-        "library_version": library_versions()["consilience"],
+    fields = {
         "order": list(draws.variables),
         **draws.header(),
         "provenance": None if provenance is None else dict(provenance),
@@ -90,12 +83,7 @@ def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Any] | None =
     arrays = {f"{_PREFIX}{name}": np.array(values, order="C") for name, values in draws.variables.items()}
     if draws.diverging is not None:
         arrays[_DIVERGING] = draws.diverging.astype(np.uint8)
-    try:
-        document = json.dumps(header, sort_keys=True, allow_nan=False)
-        document = pad_text(document, sum(values.nbytes for values in arrays.values()))
-    except (TypeError, ValueError) as error:
-        raise InputError(path, f"cannot be written: its header would not be JSON ({error})", code="E-OUTPUT") from error
-    write_arrays(path, arrays, document)
+    DRAWS_FILES.write(path, fields, arrays)
 
 
 def _checked(file: SafetensorsFile, header: DrawsHeader, tensors: TensorHeader) -> DrawsHeader:
@@ -171,7 +159,7 @@ def _labels(name: str, header: CoordinateHeader) -> Any:
         ) from error
 
 
-DRAWS_FILES = FileReader(DrawsHeader, FORMAT_VERSION, "a draws file", _checked, _make, {"variables": _MAX_VARIABLES})
+DRAWS_FILES = Format(DRAWS, FORMAT_VERSION, DrawsHeader, "a draws file", _checked, _make, {"variables": _MAX_VARIABLES})
 read_header = DRAWS_FILES.read_header
 read_draws = DRAWS_FILES.read
 """Returns the draws of a file, and its provenance or None."""

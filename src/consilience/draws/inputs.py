@@ -16,8 +16,8 @@ from consilience.draws.methods.base import DrawsMethod
 from consilience.draws.relabel import Relabelling, relabel_sites
 from consilience.draws.structure import with_structures, with_tied_entries
 from consilience.errors import InputError, OptionError, Problem
+from consilience.files.format import Record
 from consilience.files.our_formats import DRAWS
-from consilience.files.reader import Record
 from consilience.files.safetensors_file import SafetensorsFile
 
 

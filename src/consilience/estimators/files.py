@@ -7,7 +7,6 @@ The header's metadata has one key, ``consilience``, whose value is the JSON of `
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,11 +26,9 @@ from consilience.estimators.design import Design
 from consilience.estimators.statistics import ROWS, Statistics, Step
 from consilience.estimators.validation import statistics_problems
 from consilience.families.centred_moments import CentredMoments
-from consilience.files.arrays import write_arrays
-from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY
+from consilience.files.format import Format
 from consilience.files.our_formats import STATISTICS
-from consilience.files.reader import FileReader
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 from consilience.posteriors.files import FeaturesHeader
@@ -104,22 +101,13 @@ def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str
     InputError
         When the path cannot be written, or what is said beside arrays is not made of JSON values.
     """
-    versions = library_versions()
-    header = {
-        "format": STATISTICS,
-        "format_version": FORMAT_VERSION,
-        "library_version": versions["consilience"],
-        "versions": {"scikit-learn": versions["scikit-learn"]},
+    fields = {
+        "versions": {"scikit-learn": library_versions()["scikit-learn"]},
         **statistics.header(),
         "provenance": None if provenance is None else dict(provenance),
     }
     arrays = {name: np.asarray(values, dtype=np.float64, order="C") for name, values in statistics.tensors()}
-    try:
-        document = json.dumps(header, sort_keys=True, allow_nan=False)
-        document = pad_text(document, sum(values.nbytes for values in arrays.values()))
-    except (TypeError, ValueError) as error:
-        raise InputError(path, f"cannot be written: its header would not be JSON ({error})", code="E-OUTPUT") from error
-    write_arrays(path, arrays, document)
+    STATISTICS_FILES.write(path, fields, arrays)
 
 
 def _checked(file: SafetensorsFile, header: StatisticsHeader, tensors: TensorHeader) -> StatisticsHeader:
@@ -212,8 +200,8 @@ def _moments(tensors: Mapping[str, Array], name: str) -> CentredMoments:
     return CentredMoments(**parts, scatter=scatter)
 
 
-STATISTICS_FILES = FileReader(
-    StatisticsHeader, FORMAT_VERSION, "a statistics file", _checked, _make, {"steps": _MAX_STEPS}
+STATISTICS_FILES = Format(
+    STATISTICS, FORMAT_VERSION, StatisticsHeader, "a statistics file", _checked, _make, {"steps": _MAX_STEPS}
 )
 read_header = STATISTICS_FILES.read_header
 read_statistics = STATISTICS_FILES.read

@@ -20,8 +20,8 @@ from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.estimators.statistics import Statistics, Step
 from consilience.estimators.validation import statistics_problems
+from consilience.files.format import Record
 from consilience.files.our_formats import STATISTICS
-from consilience.files.reader import Record
 from consilience.files.safetensors_file import SafetensorsFile
 
 PRIOR_ROUNDING = 1e-6

@@ -6,14 +6,15 @@ such key is a plain checkpoint.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from consilience.core.provenance import library_versions
-from consilience.errors import FileFormatError, InputError
+from consilience.checks import AnyArray
+from consilience.errors import FileFormatError
 from consilience.files.document import check_version, validate_document
+from consilience.files.format import document_text
 from consilience.files.our_formats import NETWORK, OUR_FORMATS, misplaced
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import FiniteJSON, StrictModel
@@ -74,7 +75,9 @@ def read_network_summary(where: Path | SafetensorsFile) -> NetworkSummary:
     return NetworkSummary("network", shapes, dtypes, symmetry, header.provenance, header.library_version)
 
 
-def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any] | None) -> str:
+def header_text(
+    path: Path, symmetry: Symmetry | None, provenance: dict[str, Any] | None, arrays: Mapping[str, AnyArray]
+) -> str:
     """Return the JSON document of the header.
 
     Its keys are sorted, but for those of the symmetry's arrays: their order is the order in which methods sum.
@@ -82,19 +85,9 @@ def header_text(path: Path, symmetry: Symmetry | None, provenance: dict[str, Any
     document = None if symmetry is None else symmetry_to_json(symmetry)
     if document is not None:
         symmetry_from_json(document, f"{path}: cannot be written")
-    try:
-        return json.dumps(
-            {
-                "format": NETWORK,
-                "format_version": FORMAT_VERSION,
-                "library_version": library_versions()["consilience"],
-                "provenance": json.loads(json.dumps(provenance, sort_keys=True, allow_nan=False)),
-                "symmetry": document,
-            },
-            allow_nan=False,
-        )
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(path, f"cannot be written: its header would not be JSON ({error})", code="E-OUTPUT") from error
+    return document_text(
+        path, NETWORK, FORMAT_VERSION, {"provenance": provenance, "symmetry": document}, arrays, in_order="symmetry"
+    )
 
 
 def _parse_header(file: SafetensorsFile) -> NetworkHeader | None:

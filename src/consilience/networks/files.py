@@ -107,7 +107,7 @@ def write_network(
         _refuse_untied(path, stored, symmetry)
     if sent is not None and sent is not arrays:
         stored = storable_arrays(path, dict(sent))
-    write_arrays(path, stored, header_text(path, symmetry, provenance))
+    write_arrays(path, stored, header_text(path, symmetry, provenance, stored))
     if description_path(path).is_file():
         remove_description_of_another(path, network_digest(stored, {}))
 

@@ -22,8 +22,8 @@ from consilience.core.inputs import NamedInput, too_few_models
 from consilience.core.training_state import training_state_problem
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.foreign_formats import part_of_checkpoint
+from consilience.files.format import Record
 from consilience.files.quantisation import quantisation_beside
-from consilience.files.reader import Record
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description

@@ -19,13 +19,12 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 
 from consilience.core.features import Features
-from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
-from consilience.files.arrays import DTYPES, write_arrays
-from consilience.files.budget import pad_text
+from consilience.files.arrays import DTYPES
 from consilience.files.document import REMEDY
-from consilience.files.reader import FileReader, read_document
+from consilience.files.format import Format, read_document
+from consilience.files.our_formats import POSTERIOR
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
 from consilience.posteriors.posterior import Attached, Posterior
@@ -123,10 +122,7 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
     InputError
         When the path cannot be written, or the source or provenance is not made of JSON values.
     """
-    header = {
-        "format": "consilience-posterior",
-        "format_version": FORMAT_VERSION,
-        "library_version": library_versions()["consilience"],
+    fields = {
         "family": {"name": posterior.family.name, **posterior.family.config()},
         "source": dict(posterior.source),
         "counts": None if posterior.counts is None else posterior.counts.tolist(),
@@ -141,15 +137,7 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any]
         tensors[f"attached.{name}"] = attached.values
         tensors[f"attached.{name}.precision"] = attached.precision
     arrays = {name: np.asarray(values, order="C") for name, values in tensors.items() if values is not None}
-    try:
-        document = json.dumps(header, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(path, f"cannot be written: its header would not be JSON ({error})", code="E-OUTPUT") from error
-    try:
-        document = pad_text(document, sum(values.nbytes for values in arrays.values()))
-    except InputError as error:
-        raise InputError(path, f"cannot be written: {error}", code="E-OUTPUT") from error
-    write_arrays(path, arrays, document)
+    POSTERIOR_FILES.write(path, fields, arrays)
 
 
 def read_summary(where: Path | SafetensorsFile) -> FileSummary:
@@ -262,7 +250,7 @@ def _make(
     return posterior, None if header.provenance is None else header.provenance.model_dump(exclude_unset=True)
 
 
-POSTERIOR_FILES = FileReader(PosteriorHeader, FORMAT_VERSION, _WHAT, _prepare, _make, _MAX_ENTRIES)
+POSTERIOR_FILES = Format(POSTERIOR, FORMAT_VERSION, PosteriorHeader, _WHAT, _prepare, _make, _MAX_ENTRIES)
 read_posterior = POSTERIOR_FILES.read
 """Returns the posterior of a file, and its provenance or None."""
 load_posterior = POSTERIOR_FILES.load

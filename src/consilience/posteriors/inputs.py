@@ -11,7 +11,7 @@ from consilience.core.features import Features
 from consilience.core.gather import MAX_SHARED, Described, Reading, gather, twice
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem
-from consilience.files.reader import Record
+from consilience.files.format import Record
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES

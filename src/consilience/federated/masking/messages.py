@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,14 +23,12 @@ import safetensors.numpy
 from pydantic import Field
 
 from consilience.core.frozen import FrozenDict
-from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError
 from consilience.federated.masking.keys import MAC_BYTES
 from consilience.federated.masking.plan import MAX_SITES
 from consilience.federated.masking.shamir import ELEMENT_BYTES
-from consilience.files.budget import pad_text
 from consilience.files.document import METADATA_KEY
-from consilience.files.reader import read_document
+from consilience.files.format import document_text, read_document
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 from consilience.files.schemas import StrictModel
 
@@ -95,17 +92,14 @@ class Message:
     @cached_property
     def data(self) -> bytes:
         """The bytes of its file."""
-        document = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "library_version": library_versions()["consilience"],
+        fields = {
             "round": self.round_id.hex(),
             "step": self.step,
             "sites": list(self.sites),
             "signature": self.signature.hex(),
         }
         arrays = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
-        text = pad_text(json.dumps(document, sort_keys=True), sum(values.nbytes for values in arrays.values()))
+        text = document_text("a message", FORMAT, FORMAT_VERSION, fields, arrays)
         return safetensors.numpy.save(arrays, {METADATA_KEY: text})
 
 

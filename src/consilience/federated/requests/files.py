@@ -7,7 +7,6 @@ names the SHA-256 of the request that it answers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,13 +16,11 @@ import safetensors.numpy
 from pydantic import Field
 
 from consilience.core.features import Features
-from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.federated.requests.base import Answer, Content, Request
 from consilience.files.atomic import write_bytes
-from consilience.files.budget import pad_text
 from consilience.files.document import METADATA_KEY, REMEDY
-from consilience.files.reader import read_document
+from consilience.files.format import document_text, read_document
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 from consilience.files.schemas import FiniteJSON, StrictModel
 from consilience.posteriors.files import FeaturesHeader
@@ -93,15 +90,8 @@ def answer_bytes(answer: Answer) -> bytes:
 
 def _bytes(format_name: str, document: Mapping[str, Any], content: Content) -> bytes:
     """Return the bytes of a message: its arrays, and its document with what all documents say."""
-    header = {
-        "format": format_name,
-        "format_version": FORMAT_VERSION,
-        "library_version": library_versions()["consilience"],
-        **document,
-        "content": dict(content.fields),
-    }
-    text = json.dumps(header, sort_keys=True, allow_nan=False)
-    text = pad_text(text, sum(values.nbytes for values in content.arrays.values()))
+    fields = {**document, "content": dict(content.fields)}
+    text = document_text("a message", format_name, FORMAT_VERSION, fields, content.arrays)
     return safetensors.numpy.save(dict(content.arrays), {METADATA_KEY: text})
 
 

@@ -7,7 +7,6 @@ stays as it is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +16,10 @@ import numpy as np
 from pydantic import Field
 
 from consilience.checks import Array
-from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays, write_arrays
 from consilience.files.document import check_version, validate_document
+from consilience.files.format import document_text
 from consilience.files.our_formats import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, StrictModel
@@ -133,10 +132,7 @@ def write_description(path: Path, description: Description) -> None:
         place, token = np.nonzero(np.stack([counts.unigrams for counts in of_classes]))
         occurrences = np.stack([counts.unigrams for counts in of_classes])[place, token]
         stored["class_tokens/unigrams"] = np.stack([place, token, occurrences], axis=1).astype(np.int64)
-    header = {
-        "format": DESCRIPTION,
-        "format_version": _VERSION,
-        "library_version": library_versions()["consilience"],
+    fields = {
         "digest": description.digest,
         "n_observations": float(description.n_observations),
         "input_shape": None if description.input_shape is None else list(description.input_shape),
@@ -160,18 +156,19 @@ def write_description(path: Path, description: Description) -> None:
         "notes": list(description.notes),
     }
     if description.layers:
-        header |= {
+        fields |= {
             "layers": stated_sizes(description.layers),
             "layer_observations": description.layer_observations,
             "layer_likelihood": description.layer_likelihood,
         }
     if parts:
-        header |= {
+        fields |= {
             "mixture_sizes": [len(description.class_mixtures.get(number, ())) for number in numbers],
             "mixture_n_observations": [float(part.n_observations) for part in parts],
             "mixture_ranks": [len(part.factor) for part in parts],
         }
-    write_arrays(path, storable_arrays(path, stored), json.dumps(header, sort_keys=True, allow_nan=False))
+    storable = storable_arrays(path, stored)
+    write_arrays(path, storable, document_text(path, DESCRIPTION, _VERSION, fields, storable))
 
 
 def remove_description_of_another(network: Path, digest: str) -> None:

@@ -8,7 +8,6 @@ whose own file stays as it is.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,10 +16,10 @@ from pydantic import Field
 
 from consilience.core.inspection import Row
 from consilience.core.min_count import MIN_COUNT
-from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import storable_arrays, write_arrays
 from consilience.files.document import check_version, validate_document
+from consilience.files.format import document_text
 from consilience.files.our_formats import FISHER
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.schemas import Chunked, StrictModel
@@ -97,16 +96,14 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
     arrays |= {f"factors/{name}": values for name, values in information.factors.items()}
     arrays |= factor_arrays(information.layers)
     layers = {"layers": stated_sizes(information.layers)} if information.layers else {}
-    header = {
-        "format": FISHER,
-        "format_version": _VERSION,
-        "library_version": library_versions()["consilience"],
+    fields = {
         "parameters": list(information.residual),
         "aliases": dict(sorted(information.aliases.items())),
         **{name: getattr(information, name) for name in _FIELDS},
         **layers,
     }
-    write_arrays(path, storable_arrays(path, arrays), json.dumps(header, sort_keys=True, allow_nan=False))
+    stored = storable_arrays(path, arrays)
+    write_arrays(path, stored, document_text(path, FISHER, _VERSION, fields, stored))
 
 
 def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:

@@ -1,4 +1,4 @@
-"""The reader of files of one format: a JSON document in the header of a safetensors file, and tensors beside it.
+"""A format of files: a JSON document in the header of a safetensors file, and tensors beside it; written and read.
 
 Many files are read in stages, the documents of all before the tensors of any, so that a folder with a bad file is told
 of it before anything large is read. What is wrong with a file in one stage is its result, and the next ones pass it by.
@@ -6,14 +6,20 @@ of it before anything large is read. What is wrong with a file in one stage is i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
+from consilience.checks import AnyArray
 from consilience.errors import FileFormatError, InputError
+from consilience.files.arrays import write_arrays
+from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY, check_version, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 
@@ -24,15 +30,17 @@ Record = dict[str, Any] | None
 
 
 @dataclass(frozen=True)
-class FileReader(Generic[Schema, Content]):
-    """How files of one format are read.
+class Format(Generic[Schema, Content]):
+    """A format of files: how they are written and read.
 
     Parameters
     ----------
+    tag : str
+        What their documents state as their format.
+    version : int
+        The version that is written, and the newest that is read.
     schema : type
         What their documents must be.
-    version : int
-        The newest version of the format that is read.
     what : str
         What such a file is called in messages, such as "a posterior file".
     prepare : callable
@@ -45,12 +53,32 @@ class FileReader(Generic[Schema, Content]):
         Entries of lists and objects in a document, by key, above which it is refused before it is validated.
     """
 
-    schema: type[Schema]
+    tag: str
     version: int
+    schema: type[Schema]
     what: str
     prepare: Callable[[SafetensorsFile, Schema, TensorHeader], Any]
     make: Callable[[SafetensorsFile, Any, dict[str, Any]], tuple[Content, Record]]
     max_entries: Mapping[str, int] = field(default_factory=dict)
+
+    def write(self, path: Path, fields: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        """Write a file, whole or not at all.
+
+        Parameters
+        ----------
+        path : Path
+            The file.
+        fields : mapping of str to JSON values
+            What its document says beside format and versions.
+        arrays : mapping of str to array
+            Its tensors, storable as they are.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written, or fields are no JSON values.
+        """
+        write_arrays(path, arrays, document_text(path, self.tag, self.version, fields, arrays))
 
     def read_header(self, where: str | Path | SafetensorsFile) -> tuple[Schema, TensorHeader]:
         """Return the document of a file and its tensors' types and shapes, both checked.
@@ -111,6 +139,60 @@ class FileReader(Generic[Schema, Content]):
             return error
 
 
+def document_text(
+    where: object,
+    tag: str,
+    version: int,
+    fields: Mapping[str, Any],
+    arrays: Mapping[str, AnyArray],
+    in_order: str | None = None,
+) -> str:
+    """Return the JSON document of a file: its format and versions, and what it says itself; keys are sorted.
+
+    Parameters
+    ----------
+    where : object
+        The file, for messages.
+    tag, version
+        The format.
+    fields : mapping of str to JSON values
+        What the document says.
+    arrays : mapping of str to array
+        What lies beside it: of a small file, a document that lists very much is padded, so that it is read again.
+    in_order : str, optional
+        A field whose keys keep their order. Default: none does.
+
+    Raises
+    ------
+    InputError
+        For fields that are no JSON values, and more of them than are ever read again.
+    """
+    head = {"format": tag, "format_version": version, "library_version": _library_version()}
+    try:
+        document = json.loads(json.dumps({**head, **fields}, sort_keys=True, allow_nan=False)) if in_order else None
+        text = (
+            json.dumps({**head, **fields}, sort_keys=True, allow_nan=False)
+            if document is None
+            else json.dumps({**document, in_order: fields.get(str(in_order))}, allow_nan=False)
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        raise not_json(where, error) from error
+    try:
+        return pad_text(text, sum(values.nbytes for values in arrays.values()))
+    except InputError as error:
+        raise InputError(where, f"cannot be written: {error}", code="E-OUTPUT") from error
+
+
+def not_json(where: object, error: Exception) -> InputError:
+    """Return the error of a document that cannot be written."""
+    return InputError(where, f"cannot be written: its header would not be JSON ({error})", code="E-OUTPUT")
+
+
+@cache
+def _library_version() -> str:
+    return installed_version("consilience")
+
+
 def _arrays_beside(file: SafetensorsFile, prepared: Any) -> Any:
     """Return what was prepared with the tensors of the file, in the order of their names."""
     try:
@@ -126,7 +208,7 @@ def read_document(
     what: str,
     max_entries: Mapping[str, int] | None = None,
 ) -> tuple[Schema, TensorHeader]:
-    """Return the document of a file, validated, and its tensors' types and shapes; as in `FileReader`.
+    """Return the document of a file, validated, and its tensors' types and shapes; as in `Format`.
 
     Raises
     ------
