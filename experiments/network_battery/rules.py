@@ -40,7 +40,7 @@ from record import as_text, versions
 
 import consilience as cs
 from consilience.networks.choice import compare
-from consilience.networks.choice.choose import Scores
+from consilience.networks.choice.choose import CandidateScores
 from consilience.networks.choice.verdict import Choice
 
 HERE = Path(__file__).parent
@@ -208,13 +208,13 @@ class Cell:
     arrays: dict[str, np.ndarray]
 
     @property
-    def scores(self) -> Scores | None:
+    def scores(self) -> CandidateScores | None:
         """What the rule sees; None where nothing was compared."""
         if "losses" not in self.arrays:
             return None
         said = {key: self.arrays[key].tolist() for key in _VECTORS if key in self.arrays}
         ensemble = self.arrays.get("ensemble")
-        return Scores(
+        return CandidateScores(
             self.arrays["losses"].astype(float), self.arrays["ties"].astype(float), **said,
             mean_gap=self.says["mean gap"], is_alike=self.says["is alike"],
             ensemble=None if ensemble is None else ensemble.astype(float),
@@ -232,7 +232,7 @@ def kept_cells(half: str) -> list[Cell]:
     return cells
 
 
-RULES: dict[str, Callable[[Scores], Scores]] = {
+RULES: dict[str, Callable[[CandidateScores], CandidateScores]] = {
     "the rule": lambda scores: scores,
     "no waiver of margins by the ensemble": lambda scores: replace(scores, ensemble=None),
     "no margins": lambda scores: replace(scores, margins=None),

@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from consilience.drawing.blocks import (
     MAX_ROWS,
+    BlockGroup,
     Column,
     Facts,
     Figure,
-    Group,
     Heading,
     Items,
     Paragraph,
@@ -46,7 +46,7 @@ def test_hostile_texts_are_texts_in_every_block():
         Facts({HOSTILE: HOSTILE}),
         Figure(DRAWING, HOSTILE, HOSTILE),
         Table(HOSTILE, [HOSTILE], columns, HOSTILE, HOSTILE, HOSTILE),
-        Group([Paragraph(HOSTILE)], HOSTILE),
+        BlockGroup([Paragraph(HOSTILE)], HOSTILE),
     ]
     page = page_of(Section(HOSTILE, HOSTILE, blocks, HOSTILE), lead=(HOSTILE, HOSTILE))
     safe(page)

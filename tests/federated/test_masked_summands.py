@@ -22,7 +22,7 @@ from consilience.estimators.heads.privacy import GaussianMechanism
 from consilience.federated.masking import fixed_point
 from consilience.federated.masking.network_sum import BY_OBSERVATIONS, EQUAL, NetworkSum
 from consilience.federated.masking.noise import SumNoise
-from consilience.federated.masking.request_sum import ALL_SITES, RequestSum, SiteRows
+from consilience.federated.masking.request_sum import ALL_SITES, MaskedSiteRows, RequestSum
 from consilience.federated.masking.statistics_sum import StatisticsSum
 from consilience.federated.masking.table import summand_of
 from consilience.federated.requests.exchange import answer, reduce, request
@@ -280,7 +280,7 @@ def masked_rounds(kind, start, rows, rounds):
     message, done = request(kind, start, rounds=rounds), []
     while message is not None:
         summand = RequestSum(message)
-        words = [summand.words(SiteRows(site, 0.0), len(rows), BITS) for site in rows.values()]
+        words = [summand.words(MaskedSiteRows(site, 0.0), len(rows), BITS) for site in rows.values()]
         done.append(summand.result(fixed_point.total(words), tuple(rows), {}, BITS).model)
         message = done[-1].next_request
     return done
@@ -346,7 +346,7 @@ def test_the_answer_of_all_sites_is_checked_as_that_of_one():
     """A sum that no rows have is refused: that is all that a server can check under masks."""
     message = request("em", test_em.fused(), rounds=1)
     summand = RequestSum(message)
-    words = [summand.words(SiteRows(rows, 0.0), 4, BITS) for rows in test_em.DATA.values()]
+    words = [summand.words(MaskedSiteRows(rows, 0.0), 4, BITS) for rows in test_em.DATA.values()]
     words[0] = fixed_point.add(words[0], fixed_point.encode(np.eye(1, summand.length, 0)[0] * 50.0, 4))
     with pytest.raises(InputError, match=r"its counts sum to .*, and it states 600 rows"):
         summand.result(fixed_point.total(words), ("a",), {}, BITS)

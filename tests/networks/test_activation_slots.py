@@ -10,7 +10,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import Scores
+from consilience.networks.choice.choose import CandidateScores
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import Choice, verdict_of
@@ -210,7 +210,7 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
         is_site = [candidate.site is not None for candidate in candidates]
         margins = [margin] * len(candidates)
         efforts = [int(c.effort) for c in candidates]
-        scores = Scores(stacked, stacked, efforts, is_site, margins, mean_gap=mean_gap or 0.0)
+        scores = CandidateScores(stacked, stacked, efforts, is_site, margins, mean_gap=mean_gap or 0.0)
         classes = np.zeros(2000, dtype=int)
         return Choice(
             tuple(candidates),

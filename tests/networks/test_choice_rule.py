@@ -9,7 +9,13 @@ import torch
 import consilience as cs
 from consilience.networks.choice import compare
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import MARGIN, MARGIN_OF_ALIKE, MARGIN_OF_HALFWAY, MARGIN_OF_IMAGES, Scores
+from consilience.networks.choice.choose import (
+    MARGIN,
+    MARGIN_OF_ALIKE,
+    MARGIN_OF_HALFWAY,
+    MARGIN_OF_IMAGES,
+    CandidateScores,
+)
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.inputs import ChoiceInputs, Rows
 from tests.networks.described_nets import perceptron, rows
@@ -18,7 +24,7 @@ from tests.networks.described_nets import perceptron, rows
 def scores(losses, efforts=None, n_sites=1):
     losses = np.asarray(losses, dtype=float)
     efforts = list(range(len(losses))) if efforts is None else efforts
-    return Scores(losses, losses.copy(), efforts, [number < n_sites for number in range(len(losses))])
+    return CandidateScores(losses, losses.copy(), efforts, [number < n_sites for number in range(len(losses))])
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -44,7 +50,7 @@ def test_of_candidates_that_cannot_be_told_apart_the_one_of_least_effort_is_take
 def test_ties_are_broken_by_the_second_loss():
     losses = np.zeros((3, 50))
     ties = np.stack([np.full(50, 2.0), np.full(50, 1.0), np.full(50, 3.0)])
-    assert Scores(losses, ties, [1, 1, 1], [False, False, False]).choose() == 1
+    assert CandidateScores(losses, ties, [1, 1, 1], [False, False, False]).choose() == 1
 
 
 def test_harm_is_excluded_where_every_site_is_worse_by_two_standard_errors():
@@ -73,13 +79,13 @@ def test_criteria_are_errors_disagreements_and_squared_gaps():
 def test_what_may_not_be_returned_is_compared_only():
     rng = np.random.default_rng(2)
     site, wide = ((rng.random(2000) < rate).astype(float) for rate in (0.1, 0.3))
-    both = Scores(np.stack([site, wide]), np.stack([site, wide]), [0, 1], [True, False], None, [False, True])
+    both = CandidateScores(np.stack([site, wide]), np.stack([site, wide]), [0, 1], [True, False], None, [False, True])
     assert both.choose() == 1
     assert both.is_harmful(1)
     assert not both.is_harmless(1)
     near = wide.copy()
     near[np.flatnonzero(wide)[0]] = 0.0
-    level = Scores(np.stack([near, wide]), np.stack([near, wide]), [0, 1], [True, False], None, [False, True])
+    level = CandidateScores(np.stack([near, wide]), np.stack([near, wide]), [0, 1], [True, False], None, [False, True])
     assert not level.is_harmful(1)
     assert not level.is_harmless(1)
 
@@ -90,7 +96,9 @@ def test_a_site_is_not_harmed_by_what_drawn_inputs_cannot_tell():
 
     def scores(*gaps):
         mean_gap = sum(gaps) / len(gaps)
-        return Scores(losses, losses, [0, 0], [True, True], gaps=list(gaps), sizes=[1.0, 2.0], mean_gap=mean_gap)
+        return CandidateScores(
+            losses, losses, [0, 0], [True, True], gaps=list(gaps), sizes=[1.0, 2.0], mean_gap=mean_gap
+        )
 
     assert scores(0.0, 0.0).choose() == 0
     assert scores(0.0, 0.0).is_harmful(1)
@@ -109,7 +117,7 @@ def test_every_candidate_has_its_own_margin():
     losses = np.stack([site, average, fitted])
 
     def chosen(*margins):
-        return Scores(losses, losses, [0, 1, 5], [True, False, False], [0.0, *margins]).choose()
+        return CandidateScores(losses, losses, [0, 1, 5], [True, False, False], [0.0, *margins]).choose()
 
     assert chosen(0.0, 0.0) == 2
     assert chosen(0.0, 0.25) == 1  # the next best counts
@@ -128,7 +136,9 @@ def test_where_sites_are_alike_what_was_fitted_must_gain_all_that_drawn_inputs_c
 
     def chosen(gap, is_alike, ensemble=None):
         gaps, is_fitted = [gap] * 3, [False, False, True]
-        of_all = Scores(losses, losses, [0, 1, 5], [True, False, False], gaps=gaps, mean_gap=gap, is_fitted=is_fitted)
+        of_all = CandidateScores(
+            losses, losses, [0, 1, 5], [True, False, False], gaps=gaps, mean_gap=gap, is_fitted=is_fitted
+        )
         return replace(of_all, is_alike=is_alike, ensemble=ensemble).choose()
 
     assert chosen(0.14, False) == 2
@@ -146,7 +156,9 @@ def test_no_ensemble_waives_the_margin_of_statistics_that_were_learned_from_draw
     wrong = np.flatnonzero(site)
     fitted[wrong[: 2 * len(wrong) // 5]] = 0.0  # two fifths less
     losses = np.stack([site, fitted])
-    of_all = Scores(losses, losses, [0, 8], [True, False], [0.0, 0.5], is_fitted=[False, True], ensemble=ensemble)
+    of_all = CandidateScores(
+        losses, losses, [0, 8], [True, False], [0.0, 0.5], is_fitted=[False, True], ensemble=ensemble
+    )
     assert of_all.choose() == 1
     assert replace(of_all, is_waivable=[True, False]).choose() == 0
     assert not of_all.is_harmless(1)  # which no ensemble waives, either way
@@ -197,7 +209,7 @@ def test_only_what_was_fitted_needs_its_margin_for_harm_to_be_excluded():
     losses = np.stack([site, better])
 
     def harmless(margin, is_fitted, mean_gap=0.0):
-        of_both = Scores(losses, losses, [0, 5], [True, False], [0.0, margin], mean_gap=mean_gap)
+        of_both = CandidateScores(losses, losses, [0, 5], [True, False], [0.0, margin], mean_gap=mean_gap)
         return replace(of_both, is_fitted=[False, is_fitted]).is_harmless(1)
 
     assert harmless(0.1, True)
@@ -210,7 +222,9 @@ def test_only_what_was_fitted_needs_its_margin_for_harm_to_be_excluded():
 def test_what_a_small_site_learned_by_heart_leaves_the_large_one_known_to_be_better():
     rng = np.random.default_rng(4)
     losses = np.stack([rng.random(4000) < 0.15, rng.random(4000) < 0.30]).astype(float)
-    of_both = Scores(losses, losses, [0, 0], [True, True], gaps=[0.03, 0.3], sizes=[8000.0, 300.0], mean_gap=0.04)
+    of_both = CandidateScores(
+        losses, losses, [0, 0], [True, True], gaps=[0.03, 0.3], sizes=[8000.0, 300.0], mean_gap=0.04
+    )
     assert of_both.choose() == 0
     assert of_both.is_harmless(0)
     assert of_both.is_harmful(1)
@@ -226,7 +240,7 @@ def test_a_fitted_candidate_needs_no_margin_where_the_ensemble_is_better_too():
     losses = np.stack([site, fitted])
 
     def chosen(of_ensemble, *, is_fitted=True):
-        of_both = Scores(losses, losses, [0, 6], [True, False], [0.0, 0.25], ensemble=of_ensemble)
+        of_both = CandidateScores(losses, losses, [0, 6], [True, False], [0.0, 0.25], ensemble=of_ensemble)
         return replace(of_both, is_fitted=[False, is_fitted]).choose()
 
     assert chosen(None) == 0
@@ -245,7 +259,7 @@ def test_of_alike_sites_the_ensemble_waives_nothing_where_all_that_is_fused_was_
     )
     losses = np.stack([site, fused, distilled])
     efforts = [Effort.SITE, Effort.REFITTED, Effort.DISTILLED]
-    scores = Scores(losses, losses, efforts, [True, False, False], [0.0, 0.25, 0.25], is_alike=is_alike)
+    scores = CandidateScores(losses, losses, efforts, [True, False, False], [0.0, 0.25, 0.25], is_alike=is_alike)
     of_all = replace(scores, is_fitted=[False, True, True], ensemble=ensemble)
     assert of_all.choose() == taken
     assert replace(of_all, is_eligible=[True, False, True], is_alike=True).choose() == 0  # what may not be taken

@@ -10,7 +10,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.choice import inputs as choice_inputs_module
-from consilience.networks.choice.compare import Comparison
+from consilience.networks.choice.compare import CandidateComparison
 from consilience.networks.methods.fisher.informed import InformedMethod
 from consilience.networks.torch_modules import arrays_of_module
 
@@ -236,7 +236,7 @@ def test_a_site_that_does_not_count_needs_no_layers(nets, described):
 def test_every_damping_is_what_it_is_by_name_and_units_are_matched_once(nets, described, monkeypatch):
     infos = {name: cs.fisher(net, X[ROWS[name]], "kronecker") for name, net in nets.items()}
     compared, matched = [], []
-    compare, align = Comparison.compare, InformedMethod._align_units
+    compare, align = CandidateComparison.compare, InformedMethod._align_units
 
     def seen(self, candidates, *rest):
         compared.extend(candidates)
@@ -247,7 +247,7 @@ def test_every_damping_is_what_it_is_by_name_and_units_are_matched_once(nets, de
         return align(self, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Comparison, "compare", seen)
+        patch.setattr(CandidateComparison, "compare", seen)
         patch.setattr(InformedMethod, "_align_units", counted)
         chosen = cs.fuse(described, "kfac", fishers=infos, rng=3)
     assert len(matched) == 1

@@ -11,7 +11,7 @@ from torch import nn
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.barrier import barrier, barrier_matrix
 from consilience.networks.landscape.parameters import ParameterLayout, interpolate
-from consilience.networks.landscape.plane import Axes, plane
+from consilience.networks.landscape.plane import PlaneAxes, plane
 from tests.networks.landscape_nets import (
     OTHER_ORDER,
     every_kind,
@@ -95,7 +95,7 @@ def test_the_order_of_the_parameters_does_not_matter():
     )
     vectors = [ParameterLayout.of(nets[0]).flatten(net) for net in nets]
     order = torch.randperm(len(vectors[0]), generator=torch.Generator().manual_seed(0))
-    there, other = Axes.through(*vectors), Axes.through(*(vector[order] for vector in vectors))
+    there, other = PlaneAxes.through(*vectors), PlaneAxes.through(*(vector[order] for vector in vectors))
     assert_allclose((there.dx, there.dy, there.skew), (other.dx, other.dy, other.skew), rtol=ROUNDING)
     surfaces = [plane(nets[0], *others, evaluate, points=3) for others in (nets[1:], states[1:])]
     assert_array_equal(*(surface.values["loss"] for surface in surfaces))
@@ -199,7 +199,7 @@ def test_the_axes_are_orthonormal_and_hold_the_three_points():
         points = far_apart(seed=seed)
         if seed == 4:  # nearly on a line, where one pass of orthogonalisation is not enough
             points[1] = points[0] + 0.3 * (points[2] - points[0]) + 1e-5 * points[1]
-        axes = Axes.through(*points)
+        axes = PlaneAxes.through(*points)
         frame = torch.stack([axes.u, axes.v])
         assert_allclose(frame @ frame.T, np.eye(2), atol=ROUNDING)
         for point, place in zip(points, [(0.0, 0.0), (axes.skew, 1.0), (1.0, 0.0)], strict=True):
@@ -209,7 +209,7 @@ def test_the_axes_are_orthonormal_and_hold_the_three_points():
 
 
 def test_weights_of_a_place_are_affine_and_one_at_the_networks():
-    axes = Axes.through(*far_apart())
+    axes = PlaneAxes.through(*far_apart())
     rng = np.random.default_rng(0)
     assert_allclose(axes.weights(*rng.normal(size=(2, 20))).sum(axis=1), 1.0, rtol=ROUNDING)
     assert_array_equal(axes.weights(np.array([0.0, axes.skew, 1.0]), np.array([0.0, 1.0, 0.0])), np.eye(3))

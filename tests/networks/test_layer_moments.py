@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from consilience.errors import FileFormatError, InputError
 from consilience.networks.repair.channel_statistics import channel_statistics
-from consilience.networks.repair.layer_moments import Moments, layer_moments, mixture_moments
+from consilience.networks.repair.layer_moments import LayerMoments, layer_moments, mixture_moments
 from consilience.networks.repair.predicted_statistics import pre_activations
 from consilience.networks.repair.repair import repair_from_moments
 from consilience.networks.symmetry.transport import Injection, Spread, move, permutation
@@ -107,7 +107,7 @@ def test_moments_come_back_from_files(tmp_path):
     net = Residual().double()
     moments = layer_moments(net, inputs_for("residual"))
     moments.save(tmp_path / "moments.safetensors")
-    loaded = Moments.load(tmp_path / "moments.safetensors")
+    loaded = LayerMoments.load(tmp_path / "moments.safetensors")
     for name, of_layer in moments.layers.items():
         assert_array_equal(loaded.layers[name].mean, of_layer.mean)
         assert_array_equal(loaded.layers[name].covariance, of_layer.covariance)
@@ -121,7 +121,7 @@ def test_moments_come_back_from_files(tmp_path):
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "other").write_bytes(b"nothing")
     with pytest.raises(FileFormatError, match="moments"):
-        Moments.load(tmp_path / "other")
+        LayerMoments.load(tmp_path / "other")
 
 
 def test_moments_over_few_samples_are_refused():

@@ -10,7 +10,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.choice.candidate import Effort
-from consilience.networks.choice.choose import Scores
+from consilience.networks.choice.choose import CandidateScores
 from consilience.networks.methods.side_by_side import SideBySide
 from tests.networks.test_default_fusion import HELD, X, Y, accuracy, train
 from tests.networks.zoo import ZOO
@@ -135,7 +135,7 @@ def test_what_was_fitted_needs_its_margin_over_what_stands_for_sites(gain, chose
     losses = np.stack([beside, fitted]).astype(float)
     efforts = [Effort.SIDE_BY_SIDE, Effort.REFITTED]
     for stands, expected in (([True, False], chosen), (None, 1)):
-        scores = Scores(losses, losses, efforts, [False, False], [0.0, 0.45], stands_for_sites=stands)
+        scores = CandidateScores(losses, losses, efforts, [False, False], [0.0, 0.45], stands_for_sites=stands)
         assert scores.choose() == expected
 
 

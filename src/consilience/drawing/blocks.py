@@ -260,7 +260,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Group:
+class BlockGroup:
     """Blocks beside one another; `kind` is the CSS class that says how."""
 
     blocks: Sequence[Block | None]

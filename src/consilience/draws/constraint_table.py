@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from consilience.catalogue import suggestion
-from consilience.draws.constraints import Bound, Constraint, Interval, Ordered, Real, Simplex, SumToZero
+from consilience.draws.constraints import Bound, Constraint, IntervalConstraint, Ordered, Real, Simplex, SumToZero
 from consilience.draws.matrix_constraints import (
     CholeskyCorrelation,
     CholeskyCovariance,
@@ -38,7 +38,7 @@ NARROWER: dict[Constraint, Constraint] = {
 _PLAIN: dict[str, Constraint] = {
     "real": Real(),
     "positive": Bound(),
-    "unit_interval": Interval(),
+    "unit_interval": IntervalConstraint(),
     "simplex": Simplex(),
     "ordered": Ordered(),
     "sum_to_zero": SumToZero(),
@@ -80,7 +80,7 @@ def as_constraint(stated: Any, variable: str) -> Constraint:
         if is_valid and name in ("lower", "upper") and len(numbers) == 1:
             return Bound(numbers[0], 1 if name == "lower" else -1)
         if is_valid and name == "interval" and len(numbers) == 2 and numbers[0] < numbers[1]:
-            return Interval(*numbers)
+            return IntervalConstraint(*numbers)
     except (TypeError, ValueError):
         pass
     raise OptionError(

@@ -162,7 +162,7 @@ class Bound(Elementwise):
 
 
 @dataclass(frozen=True)
-class Interval(Elementwise):
+class IntervalConstraint(Elementwise):
     """Values between two bounds: theta = low + (high - low) s(u), s the logistic function."""
 
     low: float = 0.0
@@ -171,7 +171,7 @@ class Interval(Elementwise):
 
     def to_json(self) -> str | list[Any]:
         """Return "unit_interval", or the name with both bounds."""
-        return "unit_interval" if self == Interval() else [self.name, self.low, self.high]
+        return "unit_interval" if self == IntervalConstraint() else [self.name, self.low, self.high]
 
     def is_inside(self, values: Array) -> NDArray[np.bool_]:
         """Return which values lie between the bounds."""

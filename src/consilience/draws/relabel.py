@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.draws.constraints import Bound, Interval, Ordered, Simplex
+from consilience.draws.constraints import Bound, IntervalConstraint, Ordered, Simplex
 from consilience.draws.containers import other_groups, to_container
 from consilience.draws.draws import Draws, as_draws
 from consilience.draws.matrix_constraints import MatrixConstraint
@@ -178,7 +178,7 @@ def component_features(draws: Draws, names: Sequence[str]) -> Array:
             raise InputError(name, f"has values outside of its constraint, {constraint.name}", code="E-NUMBER")
         shape = values.shape[3:]  # of one component
         flat = values.reshape(-1, *shape)
-        if isinstance(constraint, Bound | Interval | MatrixConstraint):
+        if isinstance(constraint, Bound | IntervalConstraint | MatrixConstraint):
             features = constraint.unconstrain(flat)
         elif isinstance(constraint, Simplex):
             features = np.log(flat).reshape(len(flat), -1)

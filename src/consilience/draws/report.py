@@ -17,10 +17,10 @@ from consilience.core.verdict import Verdict
 from consilience.drawing.axes import Axes
 from consilience.drawing.blocks import (
     Block,
+    BlockGroup,
     Column,
     Facts,
     Figure,
-    Group,
     Items,
     Paragraph,
     Section,
@@ -228,7 +228,7 @@ def _densities(content: DrawsContent) -> Section | None:
     shown = ", ".join(shorten(name, 22) for name, _ in sites)
     more = f" The first {MAX_CURVES} of {len(content.sites)} sites." if len(content.sites) > MAX_CURVES else ""
     caption = Paragraph(f"Thin curves are the subposteriors of {shown}; the thick one is the fused posterior.{more}")
-    return Section("densities", "Densities by site", [caption, Group(figures)])
+    return Section("densities", "Densities by site", [caption, BlockGroup(figures)])
 
 
 def density_plot(name: str, fused: Array, sites: Sequence[tuple[str, Array]]) -> Markup:

@@ -163,7 +163,7 @@ def distill(
         raise OptionError("batch_size", "batch normalisation reads no variance from one input: expected two or more")
     # What draws numbers in evaluation mode, if anything does, draws them from the seed.
     with seeded_torch(int(draws.integers(2**63))), _recurrent_gradients(module), torch.enable_grad():
-        run = _Run(module, fit, held, loss, batch_size, batches, deadline, progress, steps, batch_statistics)
+        run = _TrainingRun(module, fit, held, loss, batch_size, batches, deadline, progress, steps, batch_statistics)
         for parameters, rate, n_steps in _phases(module, fit.first(), learning_rate, steps, batch_statistics):
             run.train(parameters, rate, n_steps)
             if run.stopped_by == "time":
@@ -175,7 +175,7 @@ def distill(
     return Distilled(best, run.n_steps, run.best_step, np.array(run.history), run.stopped_by)
 
 
-class _Run:
+class _TrainingRun:
     """Training with its best network so far.
 
     The steps of several phases are one history; a phase starts from the best network of the phases before it.

@@ -17,7 +17,7 @@ N_WORDS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureMoments:
+class ComponentMoments:
     """Means and standard deviations of components, in the units of the features.
 
     Parameters
@@ -34,7 +34,7 @@ class FeatureMoments:
     deviation: Array
 
 
-def feature_moments(posterior: Posterior) -> FeatureMoments | None:
+def feature_moments(posterior: Posterior) -> ComponentMoments | None:
     """Return means and deviations of the components; None for families without locations and for inducing points.
 
     The deviations are the roots of the diagonal of the typical covariance, which ``locations_and_spreads`` says.
@@ -52,7 +52,7 @@ def feature_moments(posterior: Posterior) -> FeatureMoments | None:
         names = tuple(f"feature {i}" for i in range(dim))
     if units is None or len(units) != dim:
         units = ("",) * dim
-    return FeatureMoments(names, units, mean, deviation)
+    return ComponentMoments(names, units, mean, deviation)
 
 
 def component_columns(posterior: Posterior) -> dict[str, list[Any]]:

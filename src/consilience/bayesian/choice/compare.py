@@ -14,7 +14,7 @@ from consilience.bayesian.network import BayesianNetwork
 from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.candidate import Candidate
-from consilience.networks.choice.compare import Comparison
+from consilience.networks.choice.compare import CandidateComparison
 from consilience.networks.choice.inputs import ChoiceInputs, Rows
 from consilience.networks.choice.teacher import Teacher
 
@@ -30,7 +30,7 @@ def all_to_compare(inputs: ChoiceInputs, n_inputs: int) -> ChoiceInputs:
 
 
 @dataclass(eq=False)
-class BayesianComparison(Comparison):
+class BayesianComparison(CandidateComparison):
     """Bayesian networks on the same inputs, one of which is chosen; see ``Comparison``."""
 
     workshop: BayesianWorkshop

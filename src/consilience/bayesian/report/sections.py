@@ -18,9 +18,9 @@ from consilience.bayesian.report.content import (
 from consilience.bayesian.report.images import picture_row
 from consilience.drawing.blocks import (
     Block,
+    BlockGroup,
     Column,
     Figure,
-    Group,
     Heading,
     Paragraph,
     Section,
@@ -104,7 +104,7 @@ def what_it_is_sure_of(content: BayesianContent) -> Section:
     return Section("images", "What it is sure of, and what not", blocks, "What it is sure of")
 
 
-def _pictures(gallery: Gallery) -> Group:
+def _pictures(gallery: Gallery) -> BlockGroup:
     name, n_most = shorten(gallery.model, 40), len(gallery.most)
     images = format_count(gallery.images, "image")
     sure = Figure(
@@ -117,7 +117,7 @@ def _pictures(gallery: Gallery) -> Group:
         f"Images that {name} is least certain of",
         "Those with the largest, the least certain first.",
     )
-    return Group([sure, unsure], "pictures")
+    return BlockGroup([sure, unsure], "pictures")
 
 
 def how_many_sites_have_a_unit(content: BayesianContent) -> Section | None:

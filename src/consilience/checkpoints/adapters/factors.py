@@ -37,7 +37,7 @@ _FACTOR = re.compile(rf"(?P<module>.+)\.(?P<part>{'|'.join(map(re.escape, (*A_NA
 
 
 @dataclass(frozen=True, eq=False)
-class Adapter:
+class LowRankAdapter:
     """An adapter of which only the header and the configuration have been read.
 
     Parameters
@@ -87,7 +87,7 @@ class Adapter:
         return named[A_NAMES[not kind]], named[B_NAMES[not kind]]
 
 
-def read_factors(checkpoint: Checkpoint) -> Adapter:
+def read_factors(checkpoint: Checkpoint) -> LowRankAdapter:
     """Return which tensors of an adapter are factors of which modules, from its header."""
     factors: dict[str, dict[str, str]] = {}
     others, unknown = [], []
@@ -98,7 +98,7 @@ def read_factors(checkpoint: Checkpoint) -> Adapter:
             unknown.append(name)
         else:
             others.append(name)
-    return Adapter(checkpoint, factors, tuple(others), tuple(unknown))
+    return LowRankAdapter(checkpoint, factors, tuple(others), tuple(unknown))
 
 
 def power_of_two(coefficient: float) -> float:

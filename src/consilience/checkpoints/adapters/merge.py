@@ -29,7 +29,7 @@ from consilience.checkpoints.adapters.factors import (
     A_NAMES,
     B_NAMES,
     BIAS,
-    Adapter,
+    LowRankAdapter,
     read_factors,
     relative,
     squared_change,
@@ -79,7 +79,7 @@ class PreparedAdapters:
     """
 
     request: MergeRequest
-    adapters: tuple[Adapter, ...]
+    adapters: tuple[LowRankAdapter, ...]
     weights: tuple[float, ...]
     ranks: dict[str, int]
     plan: MergePlan
@@ -117,7 +117,7 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
     signed = request.method.signed
     weights = as_weights(request.weights, len(request.models), "weights", signed=signed).tolist()
     problems: list[Problem] = []
-    adapters: list[Adapter] = []
+    adapters: list[LowRankAdapter] = []
     for path in request.models:
         try:
             adapters.append(read_factors(open_adapter(adapter_folder(path) or path)))
@@ -200,17 +200,19 @@ def _shares(request: MergeRequest, weights: Sequence[float]) -> list[float]:
     return [scaling * weight / (total if is_mean else 1.0) for weight in weights]
 
 
-def _owners(adapters: Sequence[Adapter], shares: Sequence[float], module: str) -> list[tuple[Adapter, float]]:
+def _owners(
+    adapters: Sequence[LowRankAdapter], shares: Sequence[float], module: str
+) -> list[tuple[LowRankAdapter, float]]:
     """Return the adapters that change a module, with their shares."""
     return [(adapter, share) for adapter, share in zip(adapters, shares, strict=True) if module in adapter.factors]
 
 
-def _whole_tensors(adapters: Sequence[Adapter]) -> list[str]:
+def _whole_tensors(adapters: Sequence[LowRankAdapter]) -> list[str]:
     """Return the tensors that were trained as a whole, in any adapter."""
     return list(dict.fromkeys(name for adapter in adapters for name in adapter.others if not adapter.is_of_base(name)))
 
 
-def _factor_problems(adapter: Adapter) -> list[Problem]:
+def _factor_problems(adapter: LowRankAdapter) -> list[Problem]:
     """Return what is wrong with the factors of one adapter."""
     problems = []
     if adapter.unknown:
@@ -243,10 +245,10 @@ _EMBEDDING = ("lora_embedding_A", "lora_embedding_B")
 _RANK_SAID = "configuration says"
 
 
-def _shape_problems(adapters: Sequence[Adapter]) -> list[Problem]:
+def _shape_problems(adapters: Sequence[LowRankAdapter]) -> list[Problem]:
     """Return which modules have factors of other shapes than in the first adapter that has them."""
     problems = []
-    first_with: dict[str, tuple[Adapter, tuple[int, ...]]] = {}
+    first_with: dict[str, tuple[LowRankAdapter, tuple[int, ...]]] = {}
     for adapter in adapters:
         ends = {}
         for module in adapter.factors:
@@ -263,13 +265,13 @@ def _shape_problems(adapters: Sequence[Adapter]) -> list[Problem]:
 
 
 def _tasks(
-    request: MergeRequest, adapters: Sequence[Adapter], ranks: dict[str, int], shares: tuple[float, ...]
+    request: MergeRequest, adapters: Sequence[LowRankAdapter], ranks: dict[str, int], shares: tuple[float, ...]
 ) -> list[TensorTask]:
     """Return the tensors of the output: factors module by module, then those that were trained as a whole."""
     treatment = Treatment(request.method, shares)
     tasks = []
 
-    def add(owner: Adapter, name: str, shape: tuple[int, ...], typed_as: str) -> None:
+    def add(owner: LowRankAdapter, name: str, shape: tuple[int, ...], typed_as: str) -> None:
         stored = owner.checkpoint.tensors[typed_as][1]
         is_floating = stored.dtype in FLOAT_TYPES
         dtype = request.dtype if request.dtype is not None and is_floating else stored.dtype
@@ -292,7 +294,7 @@ def _tasks(
     return tasks
 
 
-def _bias_name(adapters: Sequence[Adapter], b_name: str) -> str | None:
+def _bias_name(adapters: Sequence[LowRankAdapter], b_name: str) -> str | None:
     """Return the name of the bias of a factor B where any adapter trained such; None for embeddings, which have none.
 
     peft gives one to every module of an adapter with lora_bias. Where an adapter has none, it is 0.
@@ -354,7 +356,7 @@ def _write(
     tasks = {task.name: task for task in shard.tasks}
     errors: dict[str, float] = {}
 
-    def read(adapter: Adapter, name: str) -> Floats:
+    def read(adapter: LowRankAdapter, name: str) -> Floats:
         number, stored = adapter.checkpoint.tensors[name]
         values = np.empty(stored.size, dtype=np.float64)
         data = read_tensor(input_files, adapter.checkpoint.files[number], stored)
@@ -402,7 +404,7 @@ def _write(
     return errors, digest
 
 
-def _raw(input_files: InputFiles, adapter: Adapter, name: str) -> Any:
+def _raw(input_files: InputFiles, adapter: LowRankAdapter, name: str) -> Any:
     """Return the bytes of a tensor, with its type."""
     number, stored = adapter.checkpoint.tensors[name]
     return stored.dtype, read_tensor(input_files, adapter.checkpoint.files[number], stored)

@@ -21,7 +21,7 @@ from consilience.federated.flower.site import ReceivedModel, connect, write_fuse
 from consilience.federated.folder.answer import MAX_REQUEST_BYTES, Answered
 from consilience.federated.folder.request_server import FIRST_REQUEST, request_name
 from consilience.federated.folder.site import TIMEOUT
-from consilience.federated.requests.base import Answer, Request
+from consilience.federated.requests.base import Answer, RoundRequest
 from consilience.federated.requests.exchange import answer, check_request
 from consilience.federated.requests.files import read_request
 from consilience.files.atomic import refuse_unwritable
@@ -104,7 +104,7 @@ def answer_flower(
     return tuple(done)
 
 
-def _parse_request(data: bytes, label: str, number: int) -> Request:
+def _parse_request(data: bytes, label: str, number: int) -> RoundRequest:
     """Return the request that came, checked."""
     with tempfile.TemporaryDirectory(prefix="consilience-site-") as folder:
         path = Path(folder) / "request"
@@ -150,13 +150,13 @@ class _RequestAnswers:
     request: bytearray = field(default_factory=bytearray)
     pending: int | None = None
     number: int = 0
-    message: Request | None = None
+    message: RoundRequest | None = None
     answered: Answer | None = None
     sent: list[Answered] = field(default_factory=list)
     is_over: bool = False
     is_done: bool = False
 
-    def ready(self, message: Request, answered: Answer) -> None:
+    def ready(self, message: RoundRequest, answered: Answer) -> None:
         """Take the answer to the pending request."""
         assert self.pending is not None  # noqa: S101  (narrows the type)
         self.number, self.message, self.answered, self.pending = self.pending, message, answered, None

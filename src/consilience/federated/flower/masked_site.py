@@ -19,7 +19,7 @@ from consilience.federated.flower.site import connect
 from consilience.federated.folder.masked_site import file_folder, masked_part, rows_folder, run_part
 from consilience.federated.folder.site import TIMEOUT, sendable_files
 from consilience.federated.masking.exchange import TookPart
-from consilience.federated.masking.request_sum import SiteRows
+from consilience.federated.masking.request_sum import MaskedSiteRows
 from consilience.files.limits import Limits
 
 _LAST_SECONDS = 5.0
@@ -190,7 +190,7 @@ def answer_masked_flower(
     """
     connection = (address, key, root_certificates, insecure, timeout)
     folder = rows_folder(work, Path(signing_key).name)
-    return _run(connection, signing_key, signing_keys, SiteRows(data, min_count), folder, receive, say)
+    return _run(connection, signing_key, signing_keys, MaskedSiteRows(data, min_count), folder, receive, say)
 
 
 def _run(

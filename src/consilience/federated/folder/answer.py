@@ -27,7 +27,7 @@ from consilience.federated.folder.site import (
 from consilience.federated.folder.storage import RefusedError, Storage, retry, storage_of
 from consilience.federated.plan import NAME_RULE, is_name
 from consilience.federated.report import RoundReport
-from consilience.federated.requests.base import Answer, Request
+from consilience.federated.requests.base import Answer, RoundRequest
 from consilience.federated.requests.exchange import answer, check_request
 from consilience.federated.requests.files import read_request
 from consilience.files.atomic import refuse_unwritable, write_bytes
@@ -144,7 +144,7 @@ def answer_folder(
         _wait_for_end(storage, number - 1, deadline)
 
 
-def _next_request(storage: Storage, site: str, number: int, deadline: float) -> tuple[int, Request | None]:
+def _next_request(storage: Storage, site: str, number: int, deadline: float) -> tuple[int, RoundRequest | None]:
     """Return the round of the open request, and the request; None, with the last round, where all are over."""
     pause = FIRST_PAUSE
     while True:
@@ -175,7 +175,7 @@ def _refuse_without_requests(storage: Storage, report: RoundReport) -> None:
     raise InputError(storage.where, "this round has no requests: nothing follows its models", code="E-ROUND")
 
 
-def _fetch_request(storage: Storage, number: int, limits: Limits) -> Request | None:
+def _fetch_request(storage: Storage, number: int, limits: Limits) -> RoundRequest | None:
     """Return the request of a round, checked; None while there is none."""
     label = f"{storage.where}: {request_name(number)}"
     try:
@@ -200,7 +200,7 @@ def _fetch_request(storage: Storage, number: int, limits: Limits) -> Request | N
     return message
 
 
-def _send(storage: Storage, site: str, number: int, answered: Answer, message: Request) -> Answered:
+def _send(storage: Storage, site: str, number: int, answered: Answer, message: RoundRequest) -> Answered:
     """Put an answer and its announcement into the place."""
     again, announcement = next_announcement(storage, site, number, None, [answered.digest])
     if not again:

@@ -51,7 +51,7 @@ from consilience.federated.masking.summands import Summand, SumResult
 from consilience.federated.masking.table import Masked, summand_of
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import OPEN, Record, RoundError, RoundReport
-from consilience.federated.requests.base import Request
+from consilience.federated.requests.base import RoundRequest
 from consilience.federated.requests.exchange import Round, finish, request
 from consilience.federated.requests.files import write_message
 from consilience.federated.requests.table import Then
@@ -126,7 +126,7 @@ class MaskedSums:
             reports.append(report)
             return (result.model if isinstance(result.model, Fusion) else None), reports
         model = load_file(self.expected)
-        message: Request | None = request(self.then.kind, model, rounds=self.then.rounds)
+        message: RoundRequest | None = request(self.then.kind, model, rounds=self.then.rounds)
         done: list[Round] = []
         while message is not None:
             number = message.number

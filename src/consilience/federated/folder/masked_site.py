@@ -16,7 +16,7 @@ from consilience.federated.folder.site import TIMEOUT, next_announcement, sendab
 from consilience.federated.folder.storage import RefusedError, Storage, retry, storage_of
 from consilience.federated.masking.exchange import Mailbox, MaskedPart, TookPart
 from consilience.federated.masking.keys import read_public_keys, read_signing_key
-from consilience.federated.masking.request_sum import SiteRows
+from consilience.federated.masking.request_sum import MaskedSiteRows
 from consilience.federated.plan import NAME_RULE, is_name
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.limits import Limits
@@ -161,7 +161,7 @@ def answer_masked(
         As `send_masked`, and for data that do not fit.
     """
     part = _part(
-        place, site, signing_key, signing_keys, SiteRows(data, min_count), rows_folder(work, site), timeout, say
+        place, site, signing_key, signing_keys, MaskedSiteRows(data, min_count), rows_folder(work, site), timeout, say
     )
     return run_part(part, receive)
 

@@ -30,7 +30,7 @@ from consilience.federated.folder.inbox import Inbox
 from consilience.federated.folder.storage import Storage, retry
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
-from consilience.federated.requests.base import Request, StandingAnswer
+from consilience.federated.requests.base import RoundRequest, StandingAnswer
 from consilience.federated.requests.exchange import Round, finish, reduce, request
 from consilience.federated.requests.files import read_answer, write_message
 from consilience.federated.requests.round import CheckedAnswer, check_answer, run_request
@@ -90,7 +90,7 @@ class RequestServer:
         reports : list of RoundReport
             Reports of the rounds that have ended: that of round 1, and after a restart others.
         """
-        message: Request | None = request(self.then.kind, fusion, rounds=self.then.rounds)
+        message: RoundRequest | None = request(self.then.kind, fusion, rounds=self.then.rounds)
         done: list[Round] = []
         for number in range(FIRST_REQUEST, len(reports) + 1):
             message = self._replay(number, message, done)
@@ -107,7 +107,7 @@ class RequestServer:
             message = done[-1].next_request
         return (finish(fusion, done) if done else fusion), reports
 
-    def _round(self, number: int, message: Request, fusion: Fusion, done: list[Round]) -> RoundReport:
+    def _round(self, number: int, message: RoundRequest, fusion: Fusion, done: list[Round]) -> RoundReport:
         """Publish a request, wait for answers, and write what they come to."""
         folder = self.work / str(number)
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ class RequestServer:
         )
         return self.end(report, file)
 
-    def _write_request(self, file: Path, message: Request) -> None:
+    def _write_request(self, file: Path, message: RoundRequest) -> None:
         """Write a request into the work folder, or raise where a killed server had published another one."""
         if file.exists() and file.read_bytes() != message.data:
             raise InputError(
@@ -202,7 +202,7 @@ class RequestServer:
                         late[site] = (one, StandingAnswer(message, answer))
         return late
 
-    def _replay(self, number: int, message: Request | None, done: list[Round]) -> Request | None:
+    def _replay(self, number: int, message: RoundRequest | None, done: list[Round]) -> RoundRequest | None:
         """Reduce the answers of a round that had ended once more; return the request that follows."""
         folder = self.work / str(number)
         if message is None or (folder / REQUEST_FILE).read_bytes() != message.data:

@@ -18,7 +18,7 @@ import consilience as cs
 from consilience.errors import InputError, UnsupportedError
 from consilience.federated.masking.fixed_point import Words, decode, encode
 from consilience.federated.masking.summands import Summand, SumResult
-from consilience.federated.requests.base import Answer, Content, Request
+from consilience.federated.requests.base import Answer, Content, RoundRequest
 from consilience.federated.requests.exchange import answer, reduce
 from consilience.federated.requests.table import request_kind
 
@@ -27,7 +27,7 @@ ALL_SITES = "all sites"
 
 
 @dataclass(frozen=True, eq=False)
-class SiteRows:
+class MaskedSiteRows:
     """What a site answers requests from.
 
     Parameters
@@ -58,7 +58,7 @@ class RequestSum(Summand):
 
     name: ClassVar[str] = "request"
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: RoundRequest) -> None:
         self.request = request
         sums = request_kind(request.kind).sums(request)
         if sums is None:

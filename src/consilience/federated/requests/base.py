@@ -59,7 +59,7 @@ class Content:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class RoundRequest:
     """A typed request of the server to all sites.
 
     Parameters
@@ -145,7 +145,7 @@ class StandingAnswer:
         The answer to it.
     """
 
-    request: Request
+    request: RoundRequest
     answer: Answer
 
 
@@ -236,11 +236,11 @@ class RequestKind(ABC):
         return fusion.model
 
     @abstractmethod
-    def request_problems(self, request: Request) -> list[Problem]:
+    def request_problems(self, request: RoundRequest) -> list[Problem]:
         """Return what is wrong with a request's content: a site does not trust the server that it comes from."""
 
     @abstractmethod
-    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+    def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return the number of rows behind a site's sums, and the sums.
 
         Parameters
@@ -261,10 +261,10 @@ class RequestKind(ABC):
         """
 
     @abstractmethod
-    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with an answer to this request: shapes, signs, sums that contradict each other."""
 
-    def sums(self, request: Request) -> Mapping[str, tuple[tuple[int, ...], int]] | None:
+    def sums(self, request: RoundRequest) -> Mapping[str, tuple[tuple[int, ...], int]] | None:
         """Return shape and unit of every array of an answer, where these add up over sites; None where they do not.
 
         A unit is the exponent of a power of two, in which fixed-point numbers count.
@@ -274,7 +274,7 @@ class RequestKind(ABC):
 
     @abstractmethod
     def reduce(
-        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+        self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
         """Return the next state.
 

@@ -30,7 +30,7 @@ from pydantic import Field
 from consilience.checks import Array
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, Problem
-from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.head import with_network
 from consilience.federated.requests.layer_refits import (
     LayerRequestFields,
@@ -140,11 +140,11 @@ class ChainOfMerges(RequestKind):
                 return fusion.module_of(local.as_sent)
         raise InputError(site, "answers, and none of the networks that were fused is called so", code="E-ROUND")
 
-    def request_problems(self, request: Request) -> list[Problem]:
+    def request_problems(self, request: RoundRequest) -> list[Problem]:
         """Return what is wrong with a network; see `RequestKind.request_problems`."""
         return layer_problems(request, ChainRequestFields)
 
-    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+    def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return moments of what layers read, and of what the site's own answer; see `RequestKind.answer`."""
         own = own_template(module)
         fused = module_of_state(own, request.content.arrays).double()
@@ -168,7 +168,7 @@ class ChainOfMerges(RequestKind):
             arrays[f"cross.{path}"] = covariance[d:, :d]
         return n, Content({"withheld": 0}, arrays)
 
-    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with moments; see `RequestKind.answer_problems`."""
         shapes = {
             "target": lambda path: weight_rows(request.content.arrays, path).shape[:1],
@@ -177,7 +177,7 @@ class ChainOfMerges(RequestKind):
         return moment_problems(request, answer.content, _open_layers(request), shapes)
 
     def reduce(
-        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+        self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
         """Return the network with the next layers refitted; see `RequestKind.reduce` and `reduce_layers`."""
         orders: Mapping[str, UnitOrder] = request.content.private or {}
@@ -203,12 +203,12 @@ class ChainOfMerges(RequestKind):
         )
 
 
-def _asked_layers(request: Request) -> list[str]:
+def _asked_layers(request: RoundRequest) -> list[str]:
     """Return the layers that all requests together refit, one each: the last ones."""
     return list(request.content.fields["layers"])[-request.rounds :]
 
 
-def _open_layers(request: Request) -> list[str]:
+def _open_layers(request: RoundRequest) -> list[str]:
     """Return the layers that are not refitted yet."""
     return open_layers(request, _asked_layers(request))
 

@@ -28,7 +28,7 @@ from consilience.draws.methods import make_draws_method
 from consilience.draws.subposteriors import Subposteriors
 from consilience.draws.verdict import judge_weighted
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
-from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.head import stand
 from consilience.files.csv import read_csv
 from consilience.files.npy import read_array
@@ -134,7 +134,7 @@ class LogDensities(RequestKind):
         """Raise: no fusion knows the sites' models; see `RequestKind.site_module`."""
         raise OptionError("module", f"is needed of {site}", f"give {self.module}")
 
-    def request_problems(self, request: Request) -> list[Problem]:
+    def request_problems(self, request: RoundRequest) -> list[Problem]:
         """Return what is wrong with points; see `RequestKind.request_problems`."""
         try:
             fields = DensityRequestFields.model_validate(dict(request.content.fields))
@@ -158,7 +158,7 @@ class LogDensities(RequestKind):
             return [Problem("request", f"has points that are NaN or infinite, or beyond {_LARGEST:g}")]
         return []
 
-    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+    def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return the site's log densities at the points; see `RequestKind.answer`."""
         if not callable(module):
             raise OptionError("module", f"is a {type(module).__name__}", f"give {self.module}")
@@ -174,7 +174,7 @@ class LogDensities(RequestKind):
         values = _log_densities(module, _variables_of(request), rows, len(request.content.arrays["points"]))
         return n, Content({}, {"log_density": np.maximum(values, -_LARGEST)})
 
-    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with log densities; see `RequestKind.answer_problems`."""
         if answer.content.fields:
             return [Problem("answer", f"has fields that no answer has: {', '.join(answer.content.fields)[:80]}")]
@@ -187,7 +187,7 @@ class LogDensities(RequestKind):
         return []
 
     def reduce(
-        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+        self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
         """Return points where the weighted ones lie; see `RequestKind.reduce`."""
         chosen, carried = stand(request, answers, standing)
@@ -250,7 +250,7 @@ def _told(error: BaseException) -> str:
     return str(error).partition(chr(10))[0][:200]
 
 
-def _variables_of(request: Request) -> dict[str, Array]:
+def _variables_of(request: RoundRequest) -> dict[str, Array]:
     """Return the points of a request as arrays (n, ...) by variable."""
     points, start, values = request.content.arrays["points"], 0, {}
     for one in request.content.fields["variables"]:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from consilience.checks import Array, symmetric_part
 from consilience.errors import InputError, Problem
 from consilience.federated.masking.fixed_point import unit_exponent
-from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.gaussian_mixture import (
     RIDGE,
     MixtureState,
@@ -85,7 +85,7 @@ class ExpectationMaximization(RequestKind):
         state = _start_state(getattr(fusion, "posterior", fusion))
         return _content_of(state, state)
 
-    def request_problems(self, request: Request) -> list[Problem]:
+    def request_problems(self, request: RoundRequest) -> list[Problem]:
         """Return what is wrong with a state; see `RequestKind.request_problems`."""
         try:
             fields = EMRequestFields.model_validate(dict(request.content.fields))
@@ -118,7 +118,7 @@ class ExpectationMaximization(RequestKind):
             return [Problem("request", "a component has no finite log determinant")]
         return []
 
-    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+    def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return N_k, s_k, S_k and H of a site's rows; see `RequestKind.answer`."""
         del module  # of a network; `exchange.answer` refuses one
         state = _state_of(request.content)
@@ -155,7 +155,7 @@ class ExpectationMaximization(RequestKind):
         }
         return len(rows), Content({"withheld": len(step.withheld)}, arrays)
 
-    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with sums; see `RequestKind.answer_problems`."""
         try:
             EMAnswerFields.model_validate(dict(answer.content.fields))
@@ -192,7 +192,7 @@ class ExpectationMaximization(RequestKind):
             )
         return problems + _scatter_problems(sums)
 
-    def sums(self, request: Request) -> Mapping[str, tuple[tuple[int, ...], int]]:
+    def sums(self, request: RoundRequest) -> Mapping[str, tuple[tuple[int, ...], int]]:
         """Return the shapes of the sums, in units of the mean deviation of the columns; see `RequestKind.sums`."""
         state = _state_of(request.content)
         variances = _total_variance(state.components, state.counts, state.covariance_type)
@@ -205,7 +205,7 @@ class ExpectationMaximization(RequestKind):
         }
 
     def reduce(
-        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+        self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
         """Return the M-step of the sums that stand; see `RequestKind.reduce`.
 

@@ -15,7 +15,7 @@ from consilience.core.fusion import Fusion
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.removal import differencing_of
-from consilience.federated.requests.base import Answer, Reduction, Request, StandingAnswer
+from consilience.federated.requests.base import Answer, Reduction, RoundRequest, StandingAnswer
 from consilience.federated.requests.files import binding_problems, read_answer, read_request, refuse
 from consilience.federated.requests.table import Then, request_kind
 from consilience.files.safetensors_file import SafetensorsFile
@@ -33,11 +33,11 @@ class Round:
         What the answers came to.
     """
 
-    request: Request
+    request: RoundRequest
     reduction: Reduction
 
     @property
-    def next_request(self) -> Request | None:
+    def next_request(self) -> RoundRequest | None:
         """The request that follows; None after the last one, and where nothing would change any more."""
         if self.request.number >= self.request.rounds or self.reduction.is_last:
             return None
@@ -62,7 +62,7 @@ class Round:
         }
 
 
-def request(kind: str, fusion: Any, *, rounds: int = 1, allow_differencing: bool = False) -> Request:
+def request(kind: str, fusion: Any, *, rounds: int = 1, allow_differencing: bool = False) -> RoundRequest:
     """Return the first request of a kind, from a fused model.
 
     Parameters
@@ -106,10 +106,10 @@ def request(kind: str, fusion: Any, *, rounds: int = 1, allow_differencing: bool
         raise InputError("the fusion", text, "fuse what all sites that remain sent, or give allow_differencing=True")
     content = request_kind(kind).start(fusion)
     posterior = getattr(fusion, "posterior", fusion)
-    return Request(kind, 1, then.rounds, content, getattr(posterior, "features", Features()))
+    return RoundRequest(kind, 1, then.rounds, content, getattr(posterior, "features", Features()))
 
 
-def check_request(message: Request, label: object = "") -> Request:
+def check_request(message: RoundRequest, label: object = "") -> RoundRequest:
     """Return a request whose kind finds nothing wrong with it.
 
     Raises
@@ -124,7 +124,9 @@ def check_request(message: Request, label: object = "") -> Request:
     return message
 
 
-def answer(message: Request | str | Path, data: Any, *, min_count: float = MIN_COUNT, module: Any = None) -> Answer:
+def answer(
+    message: RoundRequest | str | Path, data: Any, *, min_count: float = MIN_COUNT, module: Any = None
+) -> Answer:
     """Return a site's answer to a request, from its rows: sums, and no row.
 
     Parameters
@@ -146,8 +148,8 @@ def answer(message: Request | str | Path, data: Any, *, min_count: float = MIN_C
     OptionError
         For a kind that this version does not know, and a module that the kind has no use for.
     """
-    label = "" if isinstance(message, Request) else message
-    message = check_request(message if isinstance(message, Request) else read_request(Path(message)), label)
+    label = "" if isinstance(message, RoundRequest) else message
+    message = check_request(message if isinstance(message, RoundRequest) else read_request(Path(message)), label)
     kind = request_kind(message.kind)
     if not is_number(min_count):
         raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
@@ -160,13 +162,13 @@ def answer(message: Request | str | Path, data: Any, *, min_count: float = MIN_C
     return Answer(kind.name, message.number, message.digest, n_observations, float(min_count), content)
 
 
-def answer_problems(message: Request, one: Answer) -> list[Problem]:
+def answer_problems(message: RoundRequest, one: Answer) -> list[Problem]:
     """Return why an answer is rejected: it is one to another request, or its sums are those of no rows."""
     return binding_problems(message, one) or request_kind(message.kind).answer_problems(message, one)
 
 
 def reduce(
-    message: Request,
+    message: RoundRequest,
     answers: Mapping[str, Answer | str | Path],
     standing: Mapping[str, StandingAnswer] | None = None,
     late: Mapping[str, StandingAnswer] | None = None,
@@ -261,7 +263,7 @@ def exchange(
     InputError, OptionError, UnsupportedError
         As `request`, `answer` and `reduce`.
     """
-    message: Request | None = request(kind, fusion, rounds=rounds, allow_differencing=allow_differencing)
+    message: RoundRequest | None = request(kind, fusion, rounds=rounds, allow_differencing=allow_differencing)
     modules = dict(module) if isinstance(module, Mapping) else dict.fromkeys(data, module)
     if module is None and request_kind(kind).needs_module:
         modules = {site: request_kind(kind).site_module(fusion, site) for site in data}

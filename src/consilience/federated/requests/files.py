@@ -17,7 +17,7 @@ from pydantic import Field
 
 from consilience.core.features import Features
 from consilience.errors import FileFormatError, InputError, Problem
-from consilience.federated.requests.base import Answer, Content, Request
+from consilience.federated.requests.base import Answer, Content, RoundRequest
 from consilience.files.atomic import write_bytes
 from consilience.files.document import METADATA_KEY, REMEDY
 from consilience.files.format import document_text, read_document
@@ -65,7 +65,7 @@ class AnswerHeader(StrictModel):
 Header = TypeVar("Header", RequestHeader, AnswerHeader)
 
 
-def request_bytes(request: Request) -> bytes:
+def request_bytes(request: RoundRequest) -> bytes:
     """Return the bytes of a request's file."""
     document = {
         "kind": request.kind,
@@ -95,7 +95,7 @@ def _bytes(format_name: str, document: Mapping[str, Any], content: Content) -> b
     return safetensors.numpy.save(dict(content.arrays), {METADATA_KEY: text})
 
 
-def write_message(path: Path, message: Request | Answer) -> None:
+def write_message(path: Path, message: RoundRequest | Answer) -> None:
     """Write a request or an answer, whole or not at all.
 
     Raises
@@ -106,7 +106,7 @@ def write_message(path: Path, message: Request | Answer) -> None:
     write_bytes(path, message.data)
 
 
-def read_request(where: Path | SafetensorsFile) -> Request:
+def read_request(where: Path | SafetensorsFile) -> RoundRequest:
     """Return the request in a file; its content is not checked yet.
 
     Raises
@@ -117,7 +117,7 @@ def read_request(where: Path | SafetensorsFile) -> Request:
     file = as_file(where)
     header, content = _read(file, RequestHeader, REQUEST_FORMAT, "`consilience serve --then` publishes it")
     features = Features(**header.features.model_dump())
-    return Request(header.kind, header.number, header.rounds, content, features)
+    return RoundRequest(header.kind, header.number, header.rounds, content, features)
 
 
 def read_answer(where: Path | SafetensorsFile) -> Answer:
@@ -167,7 +167,7 @@ def _read(file: SafetensorsFile, schema: type[Header], format_name: str, remedy:
     return header, Content(header.content, arrays)
 
 
-def binding_problems(request: Request, answer: Answer) -> list[Problem]:
+def binding_problems(request: RoundRequest, answer: Answer) -> list[Problem]:
     """Return why an answer is none to a request: of another kind or number, or of a request with other content."""
     for subject, found, expected in (
         ("kind", answer.kind, request.kind),

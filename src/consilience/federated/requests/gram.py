@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from consilience.checks import Array
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, Problem
-from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.head import with_network
 from consilience.federated.requests.layer_refits import (
     LayerRequestFields,
@@ -68,11 +68,11 @@ class LayerGrams(RequestKind):
         }
         return Content({"layers": layers, "done": 0, "gain": 0.0, "n_rows": 0.0}, arrays, sites)
 
-    def request_problems(self, request: Request) -> list[Problem]:
+    def request_problems(self, request: RoundRequest) -> list[Problem]:
         """Return what is wrong with a network; see `RequestKind.request_problems`."""
         return layer_problems(request, LayerRequestFields)
 
-    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+    def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return the moments of what the layers that are not refitted yet read; see `RequestKind.answer`."""
         from consilience.networks.repair.layer_moments import layer_moments
 
@@ -89,12 +89,12 @@ class LayerGrams(RequestKind):
             arrays[f"covariance.{path}"] = upper_triangle(moments.layers[path].covariance)
         return n, Content({"withheld": 0}, arrays)
 
-    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with moments; see `RequestKind.answer_problems`."""
         return moment_problems(request, answer.content, open_layers(request, request.content.fields["layers"]), {})
 
     def reduce(
-        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+        self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
         """Return the network with the next layers refitted; see `RequestKind.reduce` and `reduce_layers`."""
         networks: Mapping[str, Mapping[str, Array]] = request.content.private or {}

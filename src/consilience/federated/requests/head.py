@@ -26,7 +26,7 @@ from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.heads import ridge_rows
 from consilience.estimators.heads.sums import FeatureMoments, sums_of_features
 from consilience.families.centred_moments import CentredMoments, merge_moments
-from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.network_state import (
     PREFIX,
     array_names,
@@ -89,7 +89,7 @@ class ExactHead(RequestKind):
             raise self.unsupported("this network has one output")
         return Content({"head": outputs[0], "n_rows": 0.0}, arrays)
 
-    def request_problems(self, request: Request) -> list[Problem]:
+    def request_problems(self, request: RoundRequest) -> list[Problem]:
         """Return what is wrong with a network; see `RequestKind.request_problems`."""
         try:
             fields = HeadRequestFields.model_validate(dict(request.content.fields))
@@ -102,7 +102,7 @@ class ExactHead(RequestKind):
             problems.append(Problem("request", f"its network has no head {fields.head!r:.80}"))
         return problems
 
-    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+    def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return counts, sums and moments of the last features of a site's rows; see `RequestKind.answer`."""
         network = module_of_state(module, request.content.arrays)
         head = str(request.content.fields["head"])
@@ -124,7 +124,7 @@ class ExactHead(RequestKind):
         arrays = {"counts": counts_kept, "sums": sums, "mean": record.mean, "scatter": upper_triangle(record.scatter)}
         return len(features), Content({"withheld": int(thin.sum())}, arrays)
 
-    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with sums; see `RequestKind.answer_problems`."""
         try:
             HeadAnswerFields.model_validate(dict(answer.content.fields))
@@ -163,7 +163,7 @@ class ExactHead(RequestKind):
         return []
 
     def reduce(
-        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+        self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
         """Return the network with the head of all sums that stand; see `RequestKind.reduce`.
 
@@ -203,7 +203,7 @@ class ExactHead(RequestKind):
 
 
 def stand(
-    request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+    request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
 ) -> tuple[dict[str, StandingAnswer], dict[str, str]]:
     """Return the answers that count, new ones before those carried on, and why others are carried.
 
@@ -287,7 +287,7 @@ def logit_scale(moments: FeatureMoments, rows: Array, intercepts: Array) -> floa
     return float(np.exp(minimum.x))
 
 
-def _head_shape(request: Request) -> tuple[int, int]:
+def _head_shape(request: RoundRequest) -> tuple[int, int]:
     weight = request.content.arrays[PREFIX + array_names(str(request.content.fields["head"]))[0]]
     return int(weight.shape[0]), int(weight.shape[1])
 

@@ -20,7 +20,7 @@ from scipy import linalg
 
 from consilience.checks import Array
 from consilience.errors import InputError, Problem, UnsupportedError
-from consilience.federated.requests.base import Content, Reduction, Request, StandingAnswer
+from consilience.federated.requests.base import Content, Reduction, RoundRequest, StandingAnswer
 from consilience.federated.requests.head import stand, withheld_of
 from consilience.federated.requests.network_state import (
     PREFIX,
@@ -92,7 +92,7 @@ def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
     return fitting
 
 
-def layer_problems(request: Request, schema: type[LayerRequestFields]) -> list[Problem]:
+def layer_problems(request: RoundRequest, schema: type[LayerRequestFields]) -> list[Problem]:
     """Return what is wrong with what a request states, with its network, and with its names of layers."""
     try:
         fields = schema.model_validate(dict(request.content.fields))
@@ -129,14 +129,14 @@ def input_batches(data: Any, network: Any, min_count: float) -> tuple[list[Any],
     return batches, n
 
 
-def open_layers(request: Request, layers: Sequence[str]) -> list[str]:
+def open_layers(request: RoundRequest, layers: Sequence[str]) -> list[str]:
     """Return those of some layers that are not refitted yet; after the last one it is asked again."""
     n_done = int(request.content.fields["done"])
     return list(layers[min(n_done, len(layers) - 1) :])
 
 
 def moment_problems(
-    request: Request,
+    request: RoundRequest,
     content: Content,
     layers: Sequence[str],
     more: Mapping[str, Callable[[str], tuple[int, ...]]],
@@ -213,7 +213,7 @@ Targets = Callable[[str, str, Mapping[str, Array], Array], Array]
 
 
 def reduce_layers(
-    request: Request,
+    request: RoundRequest,
     answers: Mapping[str, StandingAnswer],
     standing: Mapping[str, StandingAnswer],
     known: Mapping[str, Any],

@@ -30,7 +30,7 @@ from consilience.estimators.rebuild import apply_steps, rebuild
 from consilience.estimators.site_rows import read_rows
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
-from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.head import stand, withheld_of
 from consilience.files.schemas import StrictModel, first_problem
 
@@ -86,7 +86,7 @@ class FourthMoments(RequestKind):
             },
         )
 
-    def request_problems(self, request: Request) -> list[Problem]:
+    def request_problems(self, request: RoundRequest) -> list[Problem]:
         """Return what is wrong with frames; see `RequestKind.request_problems`."""
         try:
             fields = FramesFields.model_validate(dict(request.content.fields))
@@ -122,7 +122,7 @@ class FourthMoments(RequestKind):
             problems.append(Problem("request", "has counts or fourth moments that are negative, or no rows"))
         return problems
 
-    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+    def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return counts and sums of |z|^4 of a site's rows; see `RequestKind.answer`."""
         del module  # of a network; `exchange.answer` refuses one
         arrays = request.content.arrays
@@ -161,7 +161,7 @@ class FourthMoments(RequestKind):
             )
         return len(X), Content({"withheld": n_withheld}, {"fourth": fourth, "rows": counts})
 
-    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with sums; see `RequestKind.answer_problems`."""
         try:
             FourthMomentsFields.model_validate(dict(answer.content.fields))
@@ -186,12 +186,12 @@ class FourthMoments(RequestKind):
             return [Problem("answer", "has fourth moments of a class without rows")]
         return []
 
-    def sums(self, request: Request) -> Mapping[str, tuple[tuple[int, ...], int]]:
+    def sums(self, request: RoundRequest) -> Mapping[str, tuple[tuple[int, ...], int]]:
         """Return the shapes of the sums, which have no units: rows are in frames; see `RequestKind.sums`."""
         return {name: (request.content.arrays[name].shape, 0) for name in ("fourth", "rows")}
 
     def reduce(
-        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+        self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
         """Return mean fourth moments of all answers that stand; see `RequestKind.reduce`.
 
@@ -250,7 +250,7 @@ def _share(rows: Array, rows_answered: Array) -> float:
     return float(np.minimum(rows, rows_answered).sum() / rows.sum())
 
 
-def _classes_of(request: Request) -> ClassLabels | None:
+def _classes_of(request: RoundRequest) -> ClassLabels | None:
     labels = request.content.fields.get("classes")
     if labels is None:
         return None

@@ -34,7 +34,7 @@ from consilience.estimators.refinement import (
 from consilience.estimators.site_rows import read_rows
 from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, WEIGHT, Statistics
 from consilience.estimators.validation import statistics_problems
-from consilience.federated.requests.base import Answer, Content, Reduction, Request, RequestKind, StandingAnswer
+from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.files.schemas import FiniteJSON, StrictModel, first_problem
 
 _ASYMMETRY = 1e-8
@@ -77,7 +77,7 @@ class Refinement(RequestKind):
             raise self.unsupported(f"this is a {type(statistics).__name__}")
         return _content_of(start_state(statistics))
 
-    def request_problems(self, request: Request) -> list[Problem]:
+    def request_problems(self, request: RoundRequest) -> list[Problem]:
         """Return what is wrong with a state; see `RequestKind.request_problems`."""
         try:
             RefineRequestFields.model_validate(dict(request.content.fields))
@@ -103,7 +103,7 @@ class Refinement(RequestKind):
             if np.shape(arrays.get(name, 0.0)) != (q,)
         ]
 
-    def answer(self, request: Request, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
+    def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return log-likelihoods, gradient and information of a site's rows; see `RequestKind.answer`."""
         del module  # of a network; `exchange.answer` refuses one
         state = _state_of(request)
@@ -150,7 +150,7 @@ class Refinement(RequestKind):
         }
         return rows.n, Content({}, arrays)
 
-    def answer_problems(self, request: Request, answer: Answer) -> list[Problem]:
+    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with sums; see `RequestKind.answer_problems`."""
         if answer.content.fields:
             return [Problem("answer", f"has fields that no answer has: {', '.join(answer.content.fields)[:80]}")]
@@ -188,7 +188,7 @@ class Refinement(RequestKind):
             problems.append(Problem("answer", "has a log-likelihood above 0, which no probability has"))
         return problems
 
-    def sums(self, request: Request) -> Mapping[str, tuple[tuple[int, ...], int]]:
+    def sums(self, request: RoundRequest) -> Mapping[str, tuple[tuple[int, ...], int]]:
         """Return the shapes of the sums; see `RequestKind.sums`."""
         q, classes = len(request.content.arrays["base"]), request.content.fields.get("classes")
         return {
@@ -201,7 +201,7 @@ class Refinement(RequestKind):
         }
 
     def reduce(
-        self, request: Request, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
+        self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
         """Return the next state; see `RequestKind.reduce`."""
         state = _state_of(request)
@@ -294,7 +294,7 @@ def _content_of(state: RefinementState) -> Content:
     return Content(fields, {**arrays, "base": state.base, "step": state.step})
 
 
-def _statistics_of(request: Request) -> Statistics:
+def _statistics_of(request: RoundRequest) -> Statistics:
     """Return the statistics of the model in a request."""
     fields = request.content.fields
     labels = fields.get("classes")
@@ -317,7 +317,7 @@ def _with_counts(statistics: Statistics, content: Content) -> Statistics:
     return replace(statistics, counts=arrays, approximations=())
 
 
-def _state_of(request: Request) -> RefinementState:
+def _state_of(request: RoundRequest) -> RefinementState:
     """Return the state in a request."""
     return _state_from(_statistics_of(request), request.content)
 

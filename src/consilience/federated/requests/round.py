@@ -13,7 +13,7 @@ from consilience.errors import ConsilienceError, Problem
 from consilience.federated.contribution import Announcement, Contribution, select_announcements
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
-from consilience.federated.requests.base import Answer, Request, StandingAnswer
+from consilience.federated.requests.base import Answer, RoundRequest, StandingAnswer
 from consilience.federated.requests.exchange import Round, answer_problems, reduce
 from consilience.federated.requests.files import read_answer
 from consilience.files.limits import Limits, exceeded_limits
@@ -36,7 +36,7 @@ class CheckedAnswer:
     answer: Answer | None = None
 
 
-def check_answer(contribution: Contribution, message: Request, limits: Limits) -> CheckedAnswer:
+def check_answer(contribution: Contribution, message: RoundRequest, limits: Limits) -> CheckedAnswer:
     """Return the answer in a site's file, or what is wrong with it; nothing that it may hold raises.
 
     Parameters
@@ -69,7 +69,7 @@ def check_answer(contribution: Contribution, message: Request, limits: Limits) -
 
 def run_request(
     plan: RoundPlan,
-    message: Request,
+    message: RoundRequest,
     contributions: Iterable[Contribution],
     checked: Mapping[Announcement, CheckedAnswer],
     standing: Mapping[str, StandingAnswer],

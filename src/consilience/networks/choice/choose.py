@@ -93,7 +93,7 @@ other half had been run once with an eighth, under which nothing was harmed ther
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class CandidateScores:
     """Losses of K candidates on n held-out inputs.
 
     Parameters

@@ -16,7 +16,7 @@ from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.candidate import Candidate, CandidateOptions
-from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE, MAX_SKEW_OF_ALIKE, Scores
+from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE, MAX_SKEW_OF_ALIKE, CandidateScores
 from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
 from consilience.networks.choice.excess_errors import ExcessErrors, excess_errors
 from consilience.networks.choice.inputs import ChoiceInputs, Rows
@@ -33,7 +33,7 @@ MAX_GAP_UNSAID = 0.05
 
 
 @dataclass(eq=False)
-class Comparison:
+class CandidateComparison:
     """Sites' own networks, and what subclasses or callers make of them, on the same inputs; one of them is chosen.
 
     Parameters
@@ -200,7 +200,9 @@ class Comparison:
         most = MAX_SKEW_OF_ALIKE if sites.estimated_classes is None else MAX_ESTIMATED_SKEW_OF_ALIKE
         return sites.class_counts is None or class_skew(sites.class_counts) < most
 
-    def compare(self, candidates: Sequence[Candidate], choose: Callable[[Scores], int] = Scores.choose) -> Choice:
+    def compare(
+        self, candidates: Sequence[Candidate], choose: Callable[[CandidateScores], int] = CandidateScores.choose
+    ) -> Choice:
         """Return candidates with their scores on held-out inputs, and which of them a rule takes."""
         held = self.inputs.held
         criterion = self._criterion(held, self.on_held)
@@ -213,7 +215,7 @@ class Comparison:
         ensemble = self.teacher.answers(self.on_held, held.inputs)
         has_margins = criterion.is_labelled or self.inputs.source == "matched"
         gaps, mean_gap = self._gaps(candidates) if criterion.is_labelled else (None, 0.0)
-        scores = Scores(
+        scores = CandidateScores(
             np.stack(losses),
             np.stack(ties),
             [candidate.effort for candidate in candidates],

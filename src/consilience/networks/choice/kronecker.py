@@ -282,7 +282,7 @@ def fuse_with_chosen_damping(
 
     if models.template is None:
         return unseen("The networks came without a module")
-    from consilience.networks.choice.compare import Comparison  # here, since it needs torch
+    from consilience.networks.choice.compare import CandidateComparison  # here, since it needs torch
     from consilience.networks.choice.inputs import choice_inputs
 
     auto = Auto()
@@ -298,7 +298,7 @@ def fuse_with_chosen_damping(
         for damping in DAMPINGS:
             fusion = by_default if damping == DEFAULT_DAMPING else merged(damping)
             candidates.append(Candidate(f"kfac({damping:g})", Effort.KRONECKER, fusion.model, fusion))
-        choice = Comparison(workshop, inputs, candidate_rng, time.monotonic()).compare(candidates)
+        choice = CandidateComparison(workshop, inputs, candidate_rng, time.monotonic()).compare(candidates)
     except (InputError, UnsupportedError) as error:
         return unseen(f"Dampings cannot be compared ({reason_of(error)})")
     return _judged(choice.taken.base, verdict_of(choice, workshop.ordered), DAMPINGS[choice.chosen])

@@ -16,7 +16,7 @@ from consilience.checks import Array
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE
-from consilience.networks.choice.compare import Comparison
+from consilience.networks.choice.compare import CandidateComparison
 from consilience.networks.choice.inputs import Rows
 from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
 from consilience.networks.choice.workshop import Workshop
@@ -63,7 +63,7 @@ _BY_ACTIVATIONS, _IN_SLOTS, _JOINED = OTFusion(cost="activations"), ActivationSl
 
 
 @dataclass(eq=False)
-class NetworkComparison(Comparison):
+class NetworkComparison(CandidateComparison):
     """Sites' own networks and what is made of them on the same inputs, one of which is chosen; see ``Comparison``."""
 
     @cached_property

@@ -55,7 +55,7 @@ def with_verdict(
         return fusion
     if not all(described.class_moments or described.class_tokens for described in sites.described):
         return fusion
-    from consilience.networks.choice.compare import Comparison  # here, since it needs torch
+    from consilience.networks.choice.compare import CandidateComparison  # here, since it needs torch
     from consilience.networks.choice.inputs import choice_inputs
 
     workshop = Workshop(models, sites, arguments, None, Auto(), rng, silent)
@@ -69,7 +69,7 @@ def with_verdict(
             for number, (name, module) in enumerate(zip(workshop.ordered.names, workshop.modules, strict=True))
         ]
         candidates.append(Candidate(method.name, Effort.MATCHED, fusion.model, fusion))
-        comparison = Comparison(workshop, inputs, compare_rng, time.monotonic())
+        comparison = CandidateComparison(workshop, inputs, compare_rng, time.monotonic())
         choice = replace(comparison.compare(candidates, lambda _: len(candidates) - 1), is_named=True)
     except (InputError, UnsupportedError):  # networks that do not answer one row for each input, say
         return fusion

@@ -9,7 +9,7 @@ from typing import Literal
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import shorten
 from consilience.networks.choice.candidate import Candidate
-from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, Scores
+from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, CandidateScores
 from consilience.networks.choice.criterion import Criterion, SquaredGap
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew, classes_of_one_site, unseen_classes
@@ -68,7 +68,7 @@ class Choice:
     candidates: tuple[Candidate, ...]
     chosen: int
     criterion: Criterion | None = None
-    scores: Scores | None = None
+    scores: CandidateScores | None = None
     teacher_score: float | None = None
     gap: float | None = None
     reason: str = ""
@@ -188,7 +188,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     )
 
 
-def _harmless(choice: Choice, scores: Scores) -> bool | None:
+def _harmless(choice: Choice, scores: CandidateScores) -> bool | None:
     """Return whether the chosen network is known to be no worse than every site's, or worse than one; else None."""
     if scores.is_harmful(choice.chosen):
         return False

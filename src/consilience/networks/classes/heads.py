@@ -27,7 +27,7 @@ from consilience.checks import AnyArray
 from consilience.errors import InputError
 from consilience.networks.classes.shares import as_class_counts
 from consilience.networks.repair.channel_statistics import write_parameter
-from consilience.networks.repair.regression import RegressionMoments, require_ridge
+from consilience.networks.repair.regression import ActivationMoments, require_ridge
 from consilience.networks.torch_modules import seeded_torch
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -232,7 +232,7 @@ def refit_head(
         initial, _ = centred_head(initial)
     h_mean, y_mean = features.mean(dim=0), wanted.mean(dim=0)
     h = features - h_mean
-    moments = RegressionMoments(h_mean, y_mean, h.T @ h / len(h), (wanted - y_mean).T @ h / len(h))
+    moments = ActivationMoments(h_mean, y_mean, h.T @ h / len(h), (wanted - y_mean).T @ h / len(h))
     weight, bias = moments.solve(initial, layer.bias is not None, ridge)
     write_parameter(layer.weight, weight)
     if layer.bias is not None:

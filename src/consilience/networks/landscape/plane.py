@@ -42,7 +42,7 @@ Chosen by hand, far above rounding in float64 and far below any trained networks
 
 
 @dataclass(frozen=True, eq=False)
-class Axes:
+class PlaneAxes:
     """An orthonormal frame through three vectors.
 
     Parameters
@@ -63,7 +63,7 @@ class Axes:
     skew: float
 
     @classmethod
-    def through(cls, w0: Tensor, w1: Tensor, w2: Tensor) -> Axes:
+    def through(cls, w0: Tensor, w1: Tensor, w2: Tensor) -> PlaneAxes:
         """Return the frame in which w0 is at (0, 0), w2 at (1, 0) and w1 at (skew, 1).
 
         Raises
@@ -294,7 +294,7 @@ def plane(
         )
     models = {"net_a": net_a, "net_b": net_b, "net_c": net_c}
     span = Span.of({**models, **{f"marked[{key!r}]": model for key, model in (marked or {}).items()}}, include_frozen)
-    axes = Axes.through(*span.vectors[:3])
+    axes = PlaneAxes.through(*span.vectors[:3])
 
     # With w1 beside the stretch from w0 to w2, the rectangle of all three is wider than the unit square.
     alphas = np.linspace(min(0.0, axes.skew) - margin, max(1.0, axes.skew) + margin, points)

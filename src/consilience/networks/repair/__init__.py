@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair.channel_statistics import reestimate_batch_norm
-from consilience.networks.repair.layer_moments import Moments, layer_moments
+from consilience.networks.repair.layer_moments import LayerMoments, layer_moments
 from consilience.networks.repair.refit import refit
 from consilience.networks.repair.regression import regmean
 from consilience.networks.repair.repair import Repaired, repair, repair_from_moments
 from consilience.networks.repair.synthetic_inputs import synthetic_inputs
 
 __all__ = [
-    "Moments",
+    "LayerMoments",
     "Repaired",
     "anchor",
     "layer_moments",

@@ -33,7 +33,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 @dataclass(frozen=True, eq=False)
-class ChannelStatistics:
+class ChannelMoments:
     """Statistics of channels over samples and positions.
 
     Parameters
@@ -49,26 +49,26 @@ class ChannelStatistics:
     count: int = 0
 
     @classmethod
-    def of(cls, rows: Tensor) -> ChannelStatistics:
+    def of(cls, rows: Tensor) -> ChannelMoments:
         """Return the statistics of rows (samples, channels)."""
         variance, mean = torch.var_mean(rows.to(torch.float64), dim=0, correction=0)
         return cls(mean, variance.sqrt(), len(rows))
 
-    def merge(self, other: ChannelStatistics) -> ChannelStatistics:
+    def merge(self, other: ChannelMoments) -> ChannelMoments:
         """Return the statistics of both samples together, without the cancellation that sums of squares suffer."""
         count = self.count + other.count
         # Chan, Golub, LeVeque: the variance of two samples is the mean of both, plus that between their means.
         w = other.count / count  # share of the other sample
         gap = other.mean - self.mean
         variance = (1 - w) * self.std.square() + w * other.std.square() + w * (1 - w) * gap.square()
-        return ChannelStatistics(self.mean + w * gap, variance.sqrt(), count)
+        return ChannelMoments(self.mean + w * gap, variance.sqrt(), count)
 
-    def after_batch_norm(self, norm: _BatchNorm) -> ChannelStatistics:
+    def after_batch_norm(self, norm: _BatchNorm) -> ChannelMoments:
         """Return the statistics of the output of batch normalisation, in evaluation mode, for such inputs."""
         mean, variance = running_statistics(norm)
         gain, bias = gain_and_bias(norm)
         scale = gain / (variance + norm.eps).sqrt()
-        return ChannelStatistics((self.mean - mean) * scale + bias, self.std * scale.abs(), self.count)
+        return ChannelMoments((self.mean - mean) * scale + bias, self.std * scale.abs(), self.count)
 
 
 def channel_rows(part: nn.Module, values: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def channel_rows(part: nn.Module, values: Tensor) -> Tensor:
     return values.movedim(-1 if isinstance(part, nn.Linear) else 1, -1).flatten(0, -2)
 
 
-def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False) -> ChannelStatistics:
+def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False) -> ChannelMoments:
     """Return the statistics of the channels of one part's outputs, or (of batch normalisation) of its inputs.
 
     Raises
@@ -85,9 +85,9 @@ def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False
         When there are no batches, or values are not finite.
     """
     part = forward.module.get_submodule(name)
-    total: ChannelStatistics | None = None
+    total: ChannelMoments | None = None
     for inputs_and_outputs in forward.inputs_and_outputs(name):
-        statistics = ChannelStatistics.of(channel_rows(part, inputs_and_outputs[0 if of_inputs else 1]))
+        statistics = ChannelMoments.of(channel_rows(part, inputs_and_outputs[0 if of_inputs else 1]))
         total = statistics if total is None else total.merge(statistics)
     if total is None:
         raise InputError("batches", "expected at least one batch of inputs, found none", code="E-NEEDED")
@@ -96,7 +96,7 @@ def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False
 
 def channel_statistics(
     module: nn.Module, batches: Any, names: Sequence[str] | None = None
-) -> dict[str, ChannelStatistics]:
+) -> dict[str, ChannelMoments]:
     """Return means and standard deviations of the channels of layers' outputs, in one pass.
 
     Parameters
@@ -129,11 +129,11 @@ def channel_statistics(
     batches = as_batches(batches)
     if names is None:
         names = layer_order(module, next(iter(batches))).not_recurrent
-    statistics: dict[str, ChannelStatistics] = {}
+    statistics: dict[str, ChannelMoments] = {}
 
     def record(name: str) -> Any:
         def hook(part: nn.Module, _arguments: Any, output: Tensor) -> None:
-            of_batch = ChannelStatistics.of(channel_rows(part, output))
+            of_batch = ChannelMoments.of(channel_rows(part, output))
             statistics[name] = statistics[name].merge(of_batch) if name in statistics else of_batch
 
         return hook
@@ -150,13 +150,13 @@ def channel_statistics(
     return statistics
 
 
-def refuse_not_finite(statistics: Mapping[str, ChannelStatistics]) -> None:
+def refuse_not_finite(statistics: Mapping[str, ChannelMoments]) -> None:
     """Raise InputError naming the layers whose statistics are not finite."""
     if bad := [name for name, layer in statistics.items() if not torch.isfinite(layer.mean + layer.std).all()]:
         raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at both", "E-NUMBER")
 
 
-def target_statistics(statistics: Sequence[ChannelStatistics], weights: Array) -> ChannelStatistics:
+def target_statistics(statistics: Sequence[ChannelMoments], weights: Array) -> ChannelMoments:
     """Return weighted means of the models' means and standard deviations, sum_i a_i mu_i and sum_i a_i s_i.
 
     A channel in which a model gives no signal at all (constantly zero: a unit it does not have) does not count there.
@@ -166,13 +166,13 @@ def target_statistics(statistics: Sequence[ChannelStatistics], weights: Array) -
     is_active = (means != 0) | (stds != 0)  # (models, channels)
     a = torch.as_tensor(weights, device=means.device).reshape(len(means), -1) * is_active
     a = a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)  # zero, not NaN, where no model has the unit
-    return ChannelStatistics((a * means).sum(dim=0), (a * stds).sum(dim=0))
+    return ChannelMoments((a * means).sum(dim=0), (a * stds).sum(dim=0))
 
 
-def moved_statistics(statistics: ChannelStatistics, by: Array) -> ChannelStatistics:
+def moved_statistics(statistics: ChannelMoments, by: Array) -> ChannelMoments:
     """Return means over channels, by a matrix (channels, k), of a model's means and standard deviations (k,)."""
     matrix = torch.as_tensor(by).to(statistics.mean)
-    return ChannelStatistics(matrix @ statistics.mean, matrix @ statistics.std, statistics.count)
+    return ChannelMoments(matrix @ statistics.mean, matrix @ statistics.std, statistics.count)
 
 
 def running_statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
@@ -224,7 +224,7 @@ def set_running_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor, kee
     write_parameter(norm.running_var, variance)
 
 
-def rescale_channels(part: Layer | _BatchNorm, current: ChannelStatistics, target: ChannelStatistics) -> Tensor:
+def rescale_channels(part: Layer | _BatchNorm, current: ChannelMoments, target: ChannelMoments) -> Tensor:
     """Give every channel of a part the target mean and standard deviation, in place.
 
     With y the output, mu and s its current statistics, mu* and s* the target, y becomes (y - mu) s* / s + mu*. The

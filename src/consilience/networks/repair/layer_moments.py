@@ -59,7 +59,7 @@ class InputMoments:
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class LayerMoments:
     """First and second moments of the inputs of a network's layers.
 
     Parameters
@@ -82,7 +82,7 @@ class Moments:
     outputs: frozenset[str]
     skipped: Mapping[str, str]
 
-    def moved(self, symmetry: Symmetry, transports: Mapping[str, Transport], units: Mapping[str, int]) -> Moments:
+    def moved(self, symmetry: Symmetry, transports: Mapping[str, Transport], units: Mapping[str, int]) -> LayerMoments:
         """Return the moments of the network whose units are moved.
 
         The inputs of a layer move with the units that send them, so both axes of a covariance follow the input axis of
@@ -130,7 +130,7 @@ class Moments:
         write_arrays(path, "moments", arrays, names)
 
     @classmethod
-    def load(cls, path: str | Path) -> Moments:
+    def load(cls, path: str | Path) -> LayerMoments:
         """Return the moments in a file.
 
         Raises
@@ -139,7 +139,7 @@ class Moments:
             When the file is missing, or no such file.
         """
 
-        def build(arrays: Arrays, names: Names) -> Moments:
+        def build(arrays: Arrays, names: Names) -> LayerMoments:
             layers = {
                 name: InputMoments(arrays[f"mean.{name}"], arrays[f"covariance.{name}"]) for name in names["layers"]
             }
@@ -170,7 +170,7 @@ def _patch_axis(axis: Axis, units: Mapping[str, int], length: int) -> Axis:
     return Axis(tuple(segments), "output")
 
 
-def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moments:
+def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerMoments:
     """Return first and second moments of the inputs of every linear layer and convolution, in one pass.
 
     Parameters
@@ -241,7 +241,7 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> Moment
         raise InputError(
             ", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights", "E-NUMBER"
         )
-    return Moments(moments, fewest, order.normalised, order.outputs, skipped)
+    return LayerMoments(moments, fewest, order.normalised, order.outputs, skipped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +285,7 @@ class RunningMoments:
         return self.origin + shift, self.products / self.n_rows - shift[..., :, None] * shift[..., None, :]
 
 
-def mixture_moments(moments: Sequence[Moments], weights: Array) -> Moments:
+def mixture_moments(moments: Sequence[LayerMoments], weights: Array) -> LayerMoments:
     """Return the moments of the mixture of several networks' inputs, each network with its weight.
 
     Inputs that a network does not have (constantly zero) count only where they are present; two inputs that no network

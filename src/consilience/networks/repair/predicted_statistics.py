@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from consilience.errors import InputError
-from consilience.networks.repair.channel_statistics import ChannelStatistics
-from consilience.networks.repair.layer_moments import Moments
+from consilience.networks.repair.channel_statistics import ChannelMoments
+from consilience.networks.repair.layer_moments import LayerMoments
 
 
-def pre_activations(module: nn.Module, name: str, moments: Moments) -> ChannelStatistics:
+def pre_activations(module: nn.Module, name: str, moments: LayerMoments) -> ChannelMoments:
     """Return means and deviations of a layer's pre-activations for inputs of these moments.
 
     Raises
@@ -38,4 +38,4 @@ def pre_activations(module: nn.Module, name: str, moments: Moments) -> ChannelSt
     )
     bias = 0.0 if layer.bias is None else layer.bias.detach().to(torch.float64)
     variance = ((rows @ covariance) * rows).sum(dim=1).clamp(min=0.0)  # diag(W C W^T); rounding may go below zero
-    return ChannelStatistics(rows @ mean + bias, variance.sqrt())
+    return ChannelMoments(rows @ mean + bias, variance.sqrt())

@@ -32,7 +32,7 @@ from consilience.networks.repair.recurrent_layers import (
     read_cell,
     write_cell,
 )
-from consilience.networks.repair.regression import RegressionMoments
+from consilience.networks.repair.regression import ActivationMoments
 
 
 def fit_recurrent(
@@ -159,7 +159,7 @@ def _fitted_cell(
     bias = None if cell.bias is None else cell.bias.to(torch.float64)
     # Blocks are separate regressions: the split gates of a GRU are fitted to input and state apart.
     for rows, columns in cell.weight_blocks():
-        block = RegressionMoments(
+        block = ActivationMoments(
             moments.input_mean[columns],
             moments.target_mean[rows],
             moments.input_covariance[columns, columns],
@@ -262,9 +262,9 @@ class _RegressionSums:
             self.cross_products + (targets.T @ deviations).to(torch.float64),
         )
 
-    def moments(self) -> RegressionMoments:
+    def moments(self) -> ActivationMoments:
         shift, target_mean = self.input_sums / self.n_rows, self.target_sums / self.n_rows
-        return RegressionMoments(
+        return ActivationMoments(
             self.origin + shift,
             target_mean,
             self.input_products / self.n_rows - torch.outer(shift, shift),

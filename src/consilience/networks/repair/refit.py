@@ -56,7 +56,7 @@ from consilience.networks.repair.partial_forward import (
     layer_order,
 )
 from consilience.networks.repair.recurrent_refit import fit_recurrent
-from consilience.networks.repair.regression import RegressionMoments, require_ridge
+from consilience.networks.repair.regression import ActivationMoments, require_ridge
 from consilience.networks.repair.repair import Repaired, normalised_weights, repaired_layers
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -220,7 +220,7 @@ def _remeasure_batch_norm(forward: PartialForward, name: str) -> None:
         set_running_statistics(norm, inputs.mean, inputs.std.square(), keep_function=False)
 
 
-def _fit_with_batch_norm(layer: Any, norm: Any, moments: RegressionMoments, ridge: float) -> None:
+def _fit_with_batch_norm(layer: Any, norm: Any, moments: ActivationMoments, ridge: float) -> None:
     """Fit a layer together with the batch normalisation that follows, in place.
 
     In evaluation mode both are one affine map y = s (W h + b - mu) + beta with the slope s = gamma / sqrt(var + eps).
@@ -247,7 +247,7 @@ def _regression_moments(
     patches_per_sample: float,
     rng: np.random.Generator,
     maps: Sequence[Array] | None,
-) -> RegressionMoments:
+) -> ActivationMoments:
     """Return the joint moments of the inputs of the fused network's layer and the mean outputs of the models.
 
     Parameters
@@ -292,7 +292,7 @@ def _regression_moments(
         raise InputError("inputs", "expected a tensor of at least one input, found none", code="E-NEEDED")
     mean, covariance = total.mean_and_covariance()
     d = weight_blocks(layer).shape[-1]  # inputs come first in the rows, then the k targets
-    return RegressionMoments(mean[..., :d], mean[..., d:], covariance[..., :d, :d], covariance[..., d:, :d])
+    return ActivationMoments(mean[..., :d], mean[..., d:], covariance[..., :d, :d], covariance[..., d:, :d])
 
 
 def _channel_weights(

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from consilience.checks import is_number
 from consilience.errors import InputError, OptionError
 from consilience.networks.repair.channel_statistics import write_parameter
-from consilience.networks.repair.layer_moments import Moments, mixture_moments
+from consilience.networks.repair.layer_moments import LayerMoments, mixture_moments
 from consilience.networks.repair.repair import Repaired, normalised_weights
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -36,7 +36,7 @@ undetermined. Chosen by hand; nobody has measured other values."""
 
 
 @dataclass(frozen=True, eq=False)
-class RegressionMoments:
+class ActivationMoments:
     """Moments of the inputs of a layer and of the outputs that it should have (its targets), float64.
 
     A leading axis, where there is one, is of the groups of a convolution, each a regression of its own.
@@ -100,7 +100,7 @@ def regmean(
     fused: _Module,
     aligned: Sequence[nn.Module],
     weights: ArrayLike | None,
-    moments: Sequence[Moments],
+    moments: Sequence[LayerMoments],
     off_diagonal: float = 0.9,
     ridge: float = 0.0,
 ) -> Repaired[_Module]:
@@ -193,7 +193,7 @@ class _ModelLayer:
         return self.weight.ne(0).any(dim=1) | self.bias.ne(0)
 
 
-def _model_layer(model: nn.Module, name: str, moments: Moments, off_diagonal: float) -> _ModelLayer:
+def _model_layer(model: nn.Module, name: str, moments: LayerMoments, off_diagonal: float) -> _ModelLayer:
     """Return a model's layer with the moments of its inputs, off-diagonal covariances damped."""
     layer: Any = model.get_submodule(name)
     weight = layer.weight.detach().to("cpu", torch.float64).flatten(1)
@@ -212,7 +212,7 @@ def _model_layer(model: nn.Module, name: str, moments: Moments, off_diagonal: fl
     return _ModelLayer(weight, bias, torch.as_tensor(inputs.mean), covariance)
 
 
-def _pooled_moments(models: Sequence[_ModelLayer], weights: Tensor, rows: Tensor) -> RegressionMoments:
+def _pooled_moments(models: Sequence[_ModelLayer], weights: Tensor, rows: Tensor) -> ActivationMoments:
     """Return the moments of the mixture of the models' inputs, and of their outputs y_i = W_i x_i + b_i in some rows.
 
     A mixture's covariance is the weighted mean of the models' covariances plus that of their means.
@@ -230,7 +230,7 @@ def _pooled_moments(models: Sequence[_ModelLayer], weights: Tensor, rows: Tensor
         shift = model.mean - input_mean
         covariance += a * (model.covariance + torch.outer(shift, shift))
         cross += a * (model.weight[rows] @ model.covariance + torch.outer(output_mean - target_mean, shift))
-    return RegressionMoments(input_mean, target_mean, covariance, cross)
+    return ActivationMoments(input_mean, target_mean, covariance, cross)
 
 
 def require_ridge(ridge: float) -> None:

@@ -32,7 +32,7 @@ from consilience.networks.repair.channel_statistics import (
     set_running_statistics,
     target_statistics,
 )
-from consilience.networks.repair.layer_moments import Moments, mixture_moments
+from consilience.networks.repair.layer_moments import LayerMoments, mixture_moments
 from consilience.networks.repair.partial_forward import (
     LayerOrder,
     PartialForward,
@@ -153,7 +153,7 @@ def repair_from_moments(
     fused: _Module,
     aligned: Sequence[nn.Module],
     weights: ArrayLike | None,
-    moments: Sequence[Moments],
+    moments: Sequence[LayerMoments],
     rescaled: bool = True,
     output: bool = False,
 ) -> Repaired[_Module]:

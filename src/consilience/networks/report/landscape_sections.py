@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from consilience.drawing.blocks import (
     Block,
+    BlockGroup,
     Column,
     Figure,
-    Group,
     Heading,
     Paragraph,
     Section,
@@ -71,7 +71,7 @@ def between_networks(content: NetworkContent) -> Section | None:
         "the ends. 0 or less: no barrier."
     )
     blocks: list[Block] = [
-        Group(figures),
+        BlockGroup(figures),
         Paragraph(markup("{}{}", note, drawn), "note"),
         Table("Table of barriers", rows, columns, "value", caption),
     ]
@@ -122,4 +122,4 @@ def _plane_blocks(name: str, plane: Plane, levels: dict[str, ContourLevels], n_p
     ]
     caption = "Values of the networks themselves, and how far they are from the plane."
     table = Table(f"Networks on {name}", plane.markers, columns, "network", caption, "narrow")
-    return [Heading(name), Group(maps), Paragraph(note, "note"), table]
+    return [Heading(name), BlockGroup(maps), Paragraph(note, "note"), table]

@@ -11,10 +11,10 @@ from markupsafe import Markup
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Block,
+    BlockGroup,
     Column,
     Facts,
     Figure,
-    Group,
     Heading,
     Items,
     Paragraph,
@@ -314,7 +314,7 @@ def who_is_who(content: NetworkContent) -> Section | None:
         )
         legend = [markup('<span class="swatch h{}"></span>{}', shade, shares) for shade, shares in share_legend()]
         maps = [Figure(coupling_map(coupling, shares), "", _map_caption(coupling)) for coupling, shares in drawn]
-        blocks += [Paragraph(explained), Items(legend, "swatches"), Group(maps, "tiles")]
+        blocks += [Paragraph(explained), Items(legend, "swatches"), BlockGroup(maps, "tiles")]
     blocks += [
         Paragraph(undrawn, "note") if undrawn else None,
         Paragraph(_unmoved_text(unmoved, len(couplings))) if unmoved else None,

@@ -376,7 +376,7 @@ def _draw_texts(name: str, tokens: TokenCounts, length: int, count: int, rng: np
     if tokens.padding is None and (lengths[:length] > 0).any():
         text = f"has texts of fewer than {length} tokens, and no padding"
         raise InputError(name, text, "describe the network again")
-    chain = _Chain.of(tokens)
+    chain = _SamplingChain.of(tokens)
     n_tokens = rng.choice(len(lengths), count, p=lengths / lengths.sum())  # (count,)
     texts = np.full((count, length), 0 if tokens.padding is None else tokens.padding, dtype=np.int64)
     current = rng.choice(len(chain.unigrams), count, p=chain.unigrams)
@@ -389,7 +389,7 @@ def _draw_texts(name: str, tokens: TokenCounts, length: int, count: int, rng: np
 
 
 @dataclass(frozen=True, eq=False)
-class _Chain:
+class _SamplingChain:
     """Markov chain of tokens.
 
     After token a it goes by the described pairs (a, b) with probability described / expected pairs of a, and by the
@@ -417,7 +417,7 @@ class _Chain:
     follows: Array
 
     @classmethod
-    def of(cls, tokens: TokenCounts) -> _Chain:
+    def of(cls, tokens: TokenCounts) -> _SamplingChain:
         """Return the chain of a site's counts."""
         counts = _token_counts(tokens)
         unigrams = counts / counts.sum()

@@ -15,7 +15,7 @@ import numpy as np
 from consilience.core.findings import Findings, VerdictSummary, findings_of, verdict_of
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import InputError
-from consilience.posteriors.component_table import FeatureMoments, feature_moments
+from consilience.posteriors.component_table import ComponentMoments, feature_moments
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.gaussian_processes import ProcessContent, process_of
 from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
@@ -73,7 +73,7 @@ class PosteriorContent:
     components: tuple[ComponentSummary, ...]
     verdict: VerdictSummary | None
     notes: tuple[str, ...]
-    moments: FeatureMoments | None
+    moments: ComponentMoments | None
     findings: Findings
     plane: ComponentPlane | None
     n_known_sites: int

@@ -8,10 +8,10 @@ from consilience.core.findings import NumberSupport, VocabularySummary
 from consilience.core.verdict import FUSED
 from consilience.drawing.blocks import (
     MAX_ROWS,
+    BlockGroup,
     Column,
     Facts,
     Figure,
-    Group,
     Paragraph,
     Section,
     Table,
@@ -440,7 +440,7 @@ def how_it_was_found(content: PosteriorContent) -> Section | None:
         figures.append(Figure(curve, "Path over numbers of components", caption))
     if (figure := descent(findings.history)) is not None:
         figures.append(figure)
-    return Section("found", "How it was found", [Group(figures)]) if figures else None
+    return Section("found", "How it was found", [BlockGroup(figures)]) if figures else None
 
 
 def _number_text(number: NumberSupport | None) -> str:

@@ -12,9 +12,9 @@ from consilience.core.findings import Findings, VerdictSummary
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Block,
+    BlockGroup,
     Column,
     Figure,
-    Group,
     Heading,
     Items,
     Paragraph,
@@ -128,10 +128,10 @@ def how_it_was_made(content: Any, meanings: Mapping[str, str]) -> Section:
         "How it was made",
         [
             Paragraph("The same files, options, seed and versions give the same result."),
-            Group(
+            BlockGroup(
                 [
-                    Group([Heading("Options of the method"), _pairs("Options", "Option", options)], ""),
-                    Group([*further, Heading("Versions"), _pairs("Versions", "Library", versions, "Version")], ""),
+                    BlockGroup([Heading("Options of the method"), _pairs("Options", "Option", options)], ""),
+                    BlockGroup([*further, Heading("Versions"), _pairs("Versions", "Library", versions, "Version")], ""),
                 ]
             ),
         ],
