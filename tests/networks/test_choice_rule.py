@@ -170,13 +170,13 @@ def test_no_ensemble_waives_the_margin_of_statistics_that_were_learned_from_draw
     ids=["alike", "skewed"],
 )
 def test_more_is_asked_of_what_was_fitted_where_sites_have_their_classes_alike(counts, is_alike, margin, monkeypatch):
-    choices, choose = [], compare.Comparison.choose
+    choices, choose = [], compare.CandidateComparison.choose
 
     def recorded(comparison):
         choices.append(choose(comparison))
         return choices[-1]
 
-    monkeypatch.setattr(compare.Comparison, "choose", recorded)
+    monkeypatch.setattr(compare.CandidateComparison, "choose", recorded)
     sites = [cs.describe(perceptron(0), rows(0)), cs.describe(perceptron(1), rows(1, counts))]
     cs.fuse(sites)
     scores = choices[-1].scores

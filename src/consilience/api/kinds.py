@@ -46,7 +46,7 @@ def list_models(models: Any, engine: Any = None) -> Any:
     """
     if engine is not None or SHARDS.may_be(models):
         return models
-    for kind in KINDS:
+    for kind in KINDS if _has_paths(models) else ():
         if (expanded := kind.expand(models)) is not models:
             return expanded
     if not SHARDS.are_given(models):
@@ -71,6 +71,12 @@ def list_models(models: Any, engine: Any = None) -> Any:
     except (InputError, OptionError):  # whoever opens them says it
         return models
     return taken if is_listed else models
+
+
+def _has_paths(models: Any) -> bool:
+    """Return whether models are a path, or have paths, or lists of such, among them."""
+    several = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else ()
+    return isinstance(models, str | Path) or any(isinstance(model, str | Path | list | tuple) for model in several)
 
 
 def _stated_format(path: str) -> FileFormat | None:

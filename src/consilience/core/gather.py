@@ -66,6 +66,21 @@ class Described(Generic[Value]):
         """Digest of the value as it was handed in; computed when asked for, since there may be very many."""
         return self.reading.digest_of(self.original)
 
+    def record(self, components: int, weight: float | None, labels: Sequence[int]) -> dict[str, Any]:
+        """Return what the provenance of a fused file says of the input.
+
+        Parameters
+        ----------
+        components : int
+            Number of its components: classes, groups of variables, ....
+        weight : float or None
+            How much it counts; None where that is not known.
+        labels : sequence of int
+            The fused component of each of its components.
+        """
+        of_file = {} if self.digest is None else {"sha256": self.digest}
+        return {"name": self.name, "components": components, "weight": weight, **of_file, "labels": list(labels)}
+
     def with_value(self, value: Value) -> Self:
         """Return the input described by another value; what was handed in stays."""
         return self if value is self.value else replace(self, value=value)

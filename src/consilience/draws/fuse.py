@@ -93,7 +93,10 @@ def _fuse_described(
         "site_digests": site_digests(described),
     }
     options = {option.name: _option(getattr(method, option.name)) for option in fields(method)}
-    records = [_input_record(site, matching.of_site(place)) for place, site in enumerate(described)]
+    records = [
+        site.record(site.value.n_components, site.value.n_observations, matching.of_site(place).tolist())
+        for place, site in enumerate(described)
+    ]
     return DrawsFusion(
         draws,
         matching,
@@ -170,17 +173,6 @@ def _matching(described: Sequence[DescribedDraws]) -> Matching:
     owner = np.repeat(np.arange(len(labels)), [len(one) for one in labels])
     names = tuple(site.name for site in described)
     return Matching(np.concatenate(labels).astype(np.int64), owner, described[0].value.n_components, names=names)
-
-
-def _input_record(site: DescribedDraws, labels: Any) -> dict[str, Any]:
-    """Return the record of an input in the provenance of a fused file."""
-    record: dict[str, Any] = {
-        "name": site.name,
-        "components": site.value.n_components,
-        "weight": site.value.n_observations,
-        "labels": labels.tolist(),
-    }
-    return record if site.digest is None else {**record, "sha256": site.digest}
 
 
 def _rounded(value: float) -> float:

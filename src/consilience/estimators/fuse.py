@@ -146,7 +146,10 @@ def _fuse_described(
     options = {**{name: encode(name, value) for name, value in parameters.items()}, "min_count": min_count}
     if gated is not None:
         options["robust"] = True
-    records = [_input_record(site, labels) for site, labels in zip(described, _split(matching), strict=True)]
+    records = [
+        site.record(site.value.n_components, site.value.n_observations, matching.of_site(place).tolist())
+        for place, site in enumerate(described)
+    ]
     return EstimatorFusion(
         fused,
         matching,
@@ -171,10 +174,6 @@ def match_classes(fused: Statistics, sites: Sequence[tuple[str, Statistics]]) ->
     return Matching(np.concatenate(positions), owner, fused.n_components, names=names)
 
 
-def _split(matching: Matching) -> list[list[int]]:
-    return [matching.of_site(site).tolist() for site in range(len(matching.names))]
-
-
 def _classes(fused: Statistics, described: Sequence[DescribedEstimator]) -> dict[str, Any]:
     """Return which site knows which class, with its number of rows."""
     if fused.classes is None:
@@ -195,14 +194,3 @@ def _withheld(described: Sequence[DescribedEstimator], min_count: float) -> dict
         return {}
     components = [{"model": name, "component": str(problem.subject)} for name, problem in left_out[:MAX_NAMED]]
     return {"withheld": {"min_count": min_count, "count": len(left_out), "components": components}}
-
-
-def _input_record(site: DescribedEstimator, labels: list[int]) -> dict[str, Any]:
-    """Return the record of an input in the provenance of a fused file."""
-    record: dict[str, Any] = {
-        "name": site.name,
-        "components": site.value.n_components,
-        "weight": site.value.n_observations,
-        "labels": labels,
-    }
-    return record if site.digest is None else {**record, "sha256": site.digest}

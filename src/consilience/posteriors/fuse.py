@@ -323,10 +323,7 @@ def _side_by_side(ensemble: Ensemble, _fused: Posterior) -> Any:
 
 def _input_record(described: Described[Posterior], weight: float, matching: Matching, site: int) -> dict[str, Any]:
     """Return the record of an input in the provenance of a fused file."""
-    record: dict[str, Any] = {"name": described.name, "components": described.value.n_components, "weight": weight}
-    if described.digest is not None:
-        record["sha256"] = described.digest
-    record["labels"] = matching.of_site(site).tolist()
+    record = described.record(described.value.n_components, weight, matching.of_site(site).tolist())
     if matching.confidence is not None:
         rows = slice(*np.searchsorted(matching.owner, [site, site + 1]))  # owners ascend
         values = matching.confidence[rows].tolist()
