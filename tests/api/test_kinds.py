@@ -1,14 +1,21 @@
 """Laws of every kind of model and every format of files: each is known for what it is, and by nobody else."""
 
 import re
+import subprocess
+import sys
+from dataclasses import fields
 from html import unescape
+from pkgutil import resolve_name
 
 import pytest
 
 import consilience as cs
 from consilience.api.kinds import (
+    ESTIMATORS,
     FORMATS,
     KINDS,
+    NETWORKS,
+    POSTERIORS,
     SHARDS,
     format_of,
     inspect_file,
@@ -17,6 +24,9 @@ from consilience.api.kinds import (
 )
 from consilience.core.inputs import name_inputs
 from consilience.errors import FileFormatError
+from consilience.estimators.adapters.table import ESTIMATORS as ESTIMATORS_TABLE
+from consilience.networks.fuse_aligned import NetworkArguments
+from consilience.posteriors.adapters.table import ADAPTERS
 from tests.api.kinds_zoo import FILES, FORMAT_NAMES, KIND_NAMES, OBJECTS, OF_SHARDS, packed
 from tests.cli.running import command
 
@@ -112,3 +122,35 @@ def test_a_shard_is_told_from_what_is_loaded(name, tmp_path):
         cs.load(path)
     assert inspect_file(path).rows
     assert SHARDS.recognises([cs.shards(path.parent)]) == [True]
+
+
+@pytest.mark.parametrize(
+    "form", [form for kind in (*KINDS, SHARDS) for form in kind.formats], ids=lambda form: form.name
+)
+def test_the_functions_of_a_format_are_where_it_says(form):
+    assert callable(resolve_name(form.loader))
+    assert callable(resolve_name(form.inspector))
+
+
+def test_a_kind_may_know_the_models_of_all_its_adapters():
+    libraries = {adapter.library for adapter in ADAPTERS} - {"consilience"}
+    assert libraries <= POSTERIORS.packages, "say in posteriors/kind.py which package defines the models of an adapter"
+    libraries = {adapter.kind.partition(".")[0] for adapter in ESTIMATORS_TABLE} - {"consilience"}
+    assert libraries <= ESTIMATORS.packages, "say in estimators/kind.py which package defines the models of an adapter"
+
+
+def test_arguments_for_networks_are_those_of_their_fusion():
+    assert NETWORKS.statements == tuple(argument.name for argument in fields(NetworkArguments))
+
+
+def test_fusing_imports_no_room_of_another_kind():
+    script = (
+        "import sys, numpy as np, consilience as cs; family = cs.families.DiagonalGaussian(2);"
+        "natural = family.to_natural(mean=np.eye(2), variance=np.ones((2, 2)));"
+        "cs.fuse([cs.Posterior(family, natural * scale, counts=[9.0, 9.0]) for scale in (1.0, 2.0)]);"
+        "rooms = tuple(f'consilience.{room}.' for room in ('networks', 'bayesian', 'estimators', 'checkpoints'));"
+        "others = [name for name in sys.modules if name.startswith(rooms) and not name.endswith('.kind')];"
+        "print(others, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "False"]
