@@ -112,7 +112,7 @@ def test_a_regression_draws_its_coefficients_of_all_sites_and_of_each():
 @pytest.mark.parametrize("name", ["$\\frac{1", "a$b", "<b>&amp;", "x" * 10_000, "‮abc", "line\nbreak"])
 def test_names_are_drawn_as_they_are_and_are_no_formulas(name):
     first, second, _ = posterior_fusion().inputs
-    fusion = cs.fuse({name: first.posterior, "oslo": second.posterior})
+    fusion = cs.fuse({name: first.value, "oslo": second.value})
     labels = [text.get_text() for text in drawn(fusion, "matching").get_yticklabels()]
     assert len(labels) == 2
     assert all(len(text) <= 40 and text.isprintable() for text in labels)

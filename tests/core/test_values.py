@@ -152,7 +152,7 @@ def test_a_pickled_fusion_still_predicts():
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_no_name_of_a_site_acts_or_breaks_a_line(name, tmp_path):
     first, second, _ = posterior_fusion().inputs
-    fusion = cs.fuse({name: first.posterior, "oslo": second.posterior})
+    fusion = cs.fuse({name: first.value, "oslo": second.value})
     for shown in (fusion, fusion.matching, fusion.verdict):
         assert len(repr(shown).splitlines()) <= MAX_LINES
         assert max(map(len, repr(shown).splitlines())) <= MAX_WIDTH

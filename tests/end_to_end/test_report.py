@@ -32,7 +32,7 @@ def test_a_mixture_has_every_section(fused, path):
     ellipses = [item["class"] for item in page.all("ellipse")]
     assert sum(kind.startswith("thin") for kind in ellipses) == 12
     assert [kind for kind in ellipses if kind.startswith("thick")] == ["thick k0", "thick k1", "thick k2"]
-    counts = np.concatenate([item.posterior.counts for item in fused.inputs])
+    counts = np.concatenate([item.value.counts for item in fused.inputs])
     assert f"{counts.min():,.1f}" in page.text
     assert f"{counts.sum():,.1f}" in page.text
 

@@ -56,7 +56,7 @@ def test_a_function_of_one_input_is_drawn_with_its_band(path):
 
 def test_the_band_is_the_prediction_of_the_fused_model_in_units_of_the_data():
     fusion = cs.fuse(processes(shift=np.array([10.0, 100.0]), scale=np.array([2.0, 5.0])), "concatenate")
-    process = process_of(fusion.posterior, [("a", fusion.inputs[0].posterior)])
+    process = process_of(fusion.posterior, [("a", fusion.inputs[0].value)])
     x = np.array(process.band.x)[:, None]
     mean, variance = fusion.model.predict(x)
     noisy = fusion.model.predict(x, noise=True)[1]
@@ -67,9 +67,7 @@ def test_the_band_is_the_prediction_of_the_fused_model_in_units_of_the_data():
     parameters = [*process.fused.lengthscales, process.fused.variance, process.fused.noise, process.fused.constant]
     assert_allclose(parameters, [2.0, 1.3 * 25.0, 1.0, 100.0], rtol=ROUNDING)
     mean_curve = np.array(process.site_processes[0].mean)
-    assert_allclose(
-        mean_curve[:, 1], cs.rebuild(fusion.inputs[0].posterior).predict(mean_curve[:, :1])[0], rtol=ROUNDING
-    )
+    assert_allclose(mean_curve[:, 1], cs.rebuild(fusion.inputs[0].value).predict(mean_curve[:, :1])[0], rtol=ROUNDING)
     assert (mean_curve[0, 0], mean_curve[-1, 0]) == (9.0, 19.0)  # half a length-scale beyond its inducing inputs
 
 

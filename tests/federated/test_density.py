@@ -196,7 +196,7 @@ def test_over_a_folder_and_the_command(tmp_path, monkeypatch):
     fusion, data = subposteriors()
     place = tmp_path / "round"
     for site in fusion.inputs:
-        cs.save(site.draws, tmp_path / f"{site.name}.safetensors")
+        cs.save(site.value, tmp_path / f"{site.name}.safetensors")
         cs.federated.send_folder(tmp_path / f"{site.name}.safetensors", place, site.name)
         np.save(tmp_path / f"{site.name}.npy", data[site.name])
     (tmp_path / "own_density.py").write_text(
@@ -228,7 +228,7 @@ def test_over_a_folder_and_the_command(tmp_path, monkeypatch):
     assert "--density own_density:of_three: gave log densities of shape (3,)" in str(results["of three"].exception)
     assert result.fusion.verdict.code == "weighted"
     assert_is_gamma(cs.load(output).variables["rate"], *full(data))
-    expected = cs.federated.exchange("density", cs.fuse({s.name: s.draws for s in fusion.inputs}), data, rounds=2,
+    expected = cs.federated.exchange("density", cs.fuse({s.name: s.value for s in fusion.inputs}), data, rounds=2,
                                      module=poisson_density)  # fmt: skip
     np.testing.assert_allclose(cs.load(output).variables["rate"], expected.draws.variables["rate"])
     refused = CliRunner().invoke(
@@ -276,7 +276,7 @@ def test_a_site_says_why_it_cannot_answer(data, module, error, text):
 
 def test_draws_of_which_there_is_no_product_are_refused():
     fusion, data = subposteriors()
-    sites = {one.name: one.draws for one in fusion.inputs}
+    sites = {one.name: one.value for one in fusion.inputs}
     with pytest.raises(UnsupportedError, match="combined by hierarchical"):
         cs.federated.request("density", cs.fuse(sites, "hierarchical"))
     with pytest.raises(OptionError, match="is needed of a; give a function"):

@@ -88,7 +88,7 @@ def test_what_is_left_out_has_no_part_in_the_fused_model():
     sites, _ = seven_sites(family, rng)
     fusion = found([*sites, merged(family, rng)])
     kept = np.flatnonzero(fusion.matching.labels >= 0)
-    counts = np.concatenate([one.posterior.counts for one in fusion.inputs])
+    counts = np.concatenate([one.value.counts for one in fusion.inputs])
     assert fusion.posterior.counts.sum() == pytest.approx(counts[kept].sum())
 
 

@@ -105,7 +105,7 @@ def test_equal_vocabularies_stay_as_they_are_whatever_their_order(method):
     assert found.posterior.features.names == words
     assert found.posterior.natural.tobytes() == expected.posterior.natural.tobytes()
     assert "vocabulary" not in found.details
-    assert all(one.posterior is given for one, given in zip(found.inputs, named, strict=True))
+    assert all(one.value is given for one, given in zip(found.inputs, named, strict=True))
     some_named = cs.fuse([named[0], nameless[1], named[2]], **METHODS[method])
     assert some_named.posterior.features.names == words
 

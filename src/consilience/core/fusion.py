@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from consilience.checks import Array
 from consilience.core.status import Status
@@ -48,6 +49,31 @@ _ELSEWHERE = {
 
 SIDE_BY_SIDE = "all of them side by side"
 """What comes out of a method that keeps all models."""
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, eq=False, slots=True)  # there may be very many
+class FusedInput(Generic[Value]):
+    """An input that was fused; kept for the report, never saved.
+
+    Parameters
+    ----------
+    name : str
+        Its name in results and reports.
+    value
+        What it was described as: a posterior, statistics, draws.
+    sha256 : str or None
+        Digest of its file; None for an object in memory.
+    weight : float or None, optional
+        Its weight, scaled to mean 1. Default: None, where inputs count by what they say themselves.
+    """
+
+    name: str
+    value: Value
+    sha256: str | None
+    weight: float | None = None
 
 
 class Fusion(Displayed, Plotted, Tabular, ABC):

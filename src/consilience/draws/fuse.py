@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.core.fusion import FusedInput
 from consilience.core.gather import site_digests
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MIN_COUNT, checked_min_count
@@ -17,7 +18,7 @@ from consilience.core.provenance import make_provenance
 from consilience.core.status import Status
 from consilience.draws.diagnostics import bulk_ess, rank_rhat
 from consilience.draws.draws import Draws
-from consilience.draws.fusion import DrawsFusion, DrawsInput
+from consilience.draws.fusion import DrawsFusion
 from consilience.draws.inputs import DescribedDraws, describe_inputs
 from consilience.draws.methods import make_draws_method
 from consilience.draws.methods.base import DrawsMethod
@@ -103,7 +104,7 @@ def _fuse_described(
         details,
         make_provenance(method.name, {**options, "min_count": min_count}, seed, records, result),
         verdict,
-        tuple(DrawsInput(site.name, site.value, site.digest) for site in described),
+        tuple(FusedInput(site.name, site.value, site.digest) for site in described),
         objective=objective,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.fusion import Fusion
+from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
@@ -19,25 +19,6 @@ from consilience.draws.containers import to_container
 from consilience.draws.draws import LEVEL, Draws
 from consilience.draws.files import write_draws
 from consilience.matching.result import Matching
-
-
-@dataclass(frozen=True, eq=False)
-class DrawsInput:
-    """Draws that were fused; kept for the report, never saved.
-
-    Parameters
-    ----------
-    name : str
-        Name of the site in results and reports.
-    draws : Draws
-        Its draws, components numbered as the fused ones.
-    sha256 : str or None
-        Digest of its file; None for an object in memory.
-    """
-
-    name: str
-    draws: Draws
-    sha256: str | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,7 +35,7 @@ class DrawsFusion(Fusion):
         Draws and effective sample sizes of each site, how much sites overlap, and what the method found.
     provenance : mapping of str to value
         Inputs, options and versions, as JSON values; every saved file carries it.
-    inputs : tuple of DrawsInput
+    inputs : tuple of FusedInput
         The sites, in the order of their names; empty where they are not at hand.
     """
 
@@ -63,7 +44,7 @@ class DrawsFusion(Fusion):
     details: Mapping[str, Any]
     provenance: Mapping[str, Any]
     _verdict: Verdict = field(repr=False)
-    inputs: tuple[DrawsInput, ...] = field(default=(), repr=False)
+    inputs: tuple[FusedInput[Draws], ...] = field(default=(), repr=False)
     objective: float = float("nan")
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
@@ -140,5 +121,5 @@ class DrawsFusion(Fusion):
         """
         from consilience.draws.report import content_of, write_page  # here, so that fusing needs no pages
 
-        sites = [(site.name, site.draws) for site in self.inputs]
+        sites = [(site.name, site.value) for site in self.inputs]
         write_page(Path(path), content_of(self.draws, self.record, sites), *args, **kwargs)

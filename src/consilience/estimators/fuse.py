@@ -12,6 +12,7 @@ import numpy as np
 
 from consilience.catalogue import suggestion
 from consilience.core.caller import warn_caller
+from consilience.core.fusion import FusedInput
 from consilience.core.gather import site_digests
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
@@ -20,7 +21,7 @@ from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import average
-from consilience.estimators.fusion import EstimatorFusion, EstimatorInput
+from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import encode
 from consilience.estimators.inputs import (
     DescribedEstimator,
@@ -157,7 +158,7 @@ def _fuse_described(
         make_provenance(METHOD, options, seed, records, result),
         model,
         verdict,
-        tuple(EstimatorInput(site.name, site.value, site.digest) for site in described),
+        tuple(FusedInput(site.name, site.value, site.digest) for site in described),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.core.features import Features
-from consilience.core.fusion import Fusion
+from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.paired import LEVEL
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
@@ -25,25 +25,6 @@ from consilience.matching.result import Matching
 
 ALL_SITES = "all sites"
 """What plots call the estimate from the sums of all sites."""
-
-
-@dataclass(frozen=True, eq=False)
-class EstimatorInput:
-    """Statistics that were fused; kept for the report, never saved.
-
-    Parameters
-    ----------
-    name : str
-        Name of the site in results and reports.
-    statistics : Statistics
-        What it sent, without the classes that were left out.
-    sha256 : str or None
-        Digest of its file; None for an object in memory.
-    """
-
-    name: str
-    statistics: Statistics
-    sha256: str | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,7 +41,7 @@ class EstimatorFusion(Fusion):
         Rows of each site, which site knows which class, what was left out, and hyper-parameters that differed.
     provenance : mapping of str to value
         Inputs, options and versions, as JSON values; every saved file carries it.
-    inputs : tuple of EstimatorInput
+    inputs : tuple of FusedInput
         The sites, in the order of their names; empty where they are not at hand.
     """
 
@@ -70,7 +51,7 @@ class EstimatorFusion(Fusion):
     provenance: Mapping[str, Any]
     _model: Any = field(repr=False)
     _verdict: Verdict = field(repr=False)
-    inputs: tuple[EstimatorInput, ...] = field(default=(), repr=False)
+    inputs: tuple[FusedInput[Statistics], ...] = field(default=(), repr=False)
     objective: float = float("nan")
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
@@ -125,7 +106,7 @@ class EstimatorFusion(Fusion):
     def _sites_chart(self) -> Chart | str:
         """Return what draws the coefficients of all sites together and of each alone, or why that cannot be."""
         together = inference_of(self.statistics)
-        alone = [(site.name, inference_of(site.statistics)) for site in self.inputs]
+        alone = [(site.name, inference_of(site.value)) for site in self.inputs]
         known = [(name, inference) for name, inference in alone if inference is not None]
         if together is None or not known:
             return "only linear regressions have intervals of each site"
@@ -145,7 +126,7 @@ class EstimatorFusion(Fusion):
         fused = coefficients_of(self.statistics)
         if fused is None:
             names = [site.name for site in self.inputs]
-            return {"site": names, "rows": [site.statistics.n_observations for site in self.inputs]}
+            return {"site": names, "rows": [site.value.n_observations for site in self.inputs]}
         columns: dict[str, list[Any]] = {"coefficient": list(fused.names), "fused": fused.values.tolist()}
         if fused.intervals is not None:
             low, high = fused.intervals.T.tolist()
@@ -198,5 +179,5 @@ class EstimatorFusion(Fusion):
         """
         from consilience.estimators.report import content_of, write_page  # here, so that fusing needs no pages
 
-        sites = [(site.name, site.statistics) for site in self.inputs]
+        sites = [(site.name, site.value) for site in self.inputs]
         write_page(Path(path), content_of(self.statistics, self.record, sites, level))

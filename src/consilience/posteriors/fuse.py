@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels
+from consilience.core.fusion import FusedInput
 from consilience.core.gather import Described, site_digests
 from consilience.core.inputs import EQUAL, in_order, stated_numbers
 from consilience.core.kind import Prepared, Request
@@ -23,7 +24,7 @@ from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.admission import inadmissible
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.fusion import FusionInput, PosteriorFusion
+from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import describe_inputs, unusable_in
 from consilience.posteriors.labels import group_by_label, has_labels, with_labels
 from consilience.posteriors.method import Method
@@ -250,7 +251,7 @@ def fuse_described(
         details=outcome.details,
         provenance=make_provenance(method.name, options, seed, sorted(inputs, key=_input_key), result),
         inputs=tuple(
-            FusionInput(site.name, site.value, float(weight), site.digest)
+            FusedInput(site.name, site.value, site.digest, float(weight))
             for site, weight in zip(described, ensemble.site_weights, strict=True)
         ),
         _rebuild=_rebuilder(method, ensemble),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.fusion import Fusion
+from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block
@@ -24,28 +24,6 @@ from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.plots import components_chart, forest_chart, number_chart
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.summary import notes_of, summary
-
-
-@dataclass(frozen=True, eq=False, slots=True)  # there may be very many
-class FusionInput:
-    """A model that was fused; kept for the report, never saved.
-
-    Parameters
-    ----------
-    name : str
-        Its name in results and reports.
-    posterior : Posterior
-        The posterior over its components.
-    weight : float
-        Its weight; weights are scaled to mean 1.
-    sha256 : str or None
-        Digest of its file; None for an object in memory.
-    """
-
-    name: str
-    posterior: Posterior
-    weight: float
-    sha256: str | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +46,7 @@ class PosteriorFusion(Fusion):
         Further results of the method, such as the regularization it chose.
     provenance : mapping of str to value
         Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
-    inputs : tuple of FusionInput
+    inputs : tuple of FusedInput
         The models, in the order in which they were handed in; empty for shards.
     keeps_models : bool, optional
         Whether `model` is all models side by side, which no file holds. Default: False.
@@ -84,7 +62,7 @@ class PosteriorFusion(Fusion):
     status: Status
     details: Mapping[str, Any]
     provenance: Mapping[str, Any]
-    inputs: tuple[FusionInput, ...] = field(repr=False)
+    inputs: tuple[FusedInput[Posterior], ...] = field(repr=False)
     _rebuild: Callable[[Posterior], Any] = field(repr=False)
     _judge: Callable[[Posterior, Mapping[str, Any], Status], Verdict] | None = field(default=None, repr=False)
     keeps_models: bool = False
@@ -118,7 +96,7 @@ class PosteriorFusion(Fusion):
         return tuple(notes_of(self.details))
 
     def _charts(self) -> Mapping[str, Chart | str]:
-        local = [site.posterior.natural for site in self.inputs]
+        local = [site.value.natural for site in self.inputs]
         labels = self.matching.labels
         is_known = bool(local) and sum(map(len, local)) == len(labels)
         return {
@@ -215,7 +193,7 @@ class PosteriorFusion(Fusion):
         from consilience.posteriors.report.illustration import illustrate
         from consilience.posteriors.report.page import write_page
 
-        posterior_of = {(site.name, site.sha256): site.posterior for site in self.inputs}
+        posterior_of = {(site.name, site.sha256): site.value for site in self.inputs}
         records = self.provenance["inputs"]  # ordered by content, unlike `inputs`
         posteriors = [posterior_of.get((record["name"], record.get("sha256"))) for record in records]
         if self.keeps_models and data is not None:

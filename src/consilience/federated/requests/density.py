@@ -121,7 +121,7 @@ class LogDensities(RequestKind):
             )
         if not fusion.inputs:
             raise UnsupportedError(self.name, "the sites' draws are not at hand", "fuse them again, and ask then")
-        stack = Subposteriors(tuple(site.name for site in fusion.inputs), tuple(site.draws for site in fusion.inputs))
+        stack = Subposteriors(tuple(site.name for site in fusion.inputs), tuple(site.value for site in fusion.inputs))
         seed = fusion.provenance["seed"] or 0
         state = ServerState(stack, start_proposal(fusion.draws), (), int(seed), fusion.draws.n_draws)
         variables = [

@@ -22,7 +22,7 @@ def notebook_blocks(fusion: Any) -> Iterator[Block]:
     """
     if not fusion.inputs:
         return
-    by_name = {site.name: site.posterior for site in fusion.inputs}
+    by_name = {site.name: site.value for site in fusion.inputs}
     posteriors = [by_name.get(record["name"]) for record in fusion.record["inputs"]]
     content = content_of(fusion.record, fusion.posterior, posteriors)
     for section in _SECTIONS:
