@@ -65,7 +65,7 @@ def as_constraint(stated: Any, variable: str) -> Constraint:
     Examples
     --------
     >>> as_constraint(["interval", 0, 2], "p")
-    Interval(low=0.0, high=2.0)
+    IntervalConstraint(low=0.0, high=2.0)
     """
     if isinstance(stated, Constraint):
         return stated
