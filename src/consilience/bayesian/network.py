@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.drawing.display import Displayed, names_in_line
-from consilience.drawing.words import format_count, shorten
+from consilience.drawing.words import first_names, format_count, shorten
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.digest import network_digest
@@ -460,4 +460,4 @@ def sample_seeds(samples: int, rng: int | np.random.Generator) -> list[int]:
 
 def _join_names(names: list[str]) -> str:
     """Return the first names, and how many more there are."""
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+    return first_names(names, _MAX_NAMES)

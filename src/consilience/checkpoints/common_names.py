@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import MergeInputs
+from consilience.drawing.words import first_names
 from consilience.errors import Problem
 from consilience.networks.entry_names import common_names, is_bookkeeping
 
@@ -37,10 +38,9 @@ def with_common_names(
         if is_bookkeeping(name, of_shapes[own])
     }
     dropped = [name for name in bookkeeping if not all(name in one for one in own_names)]
-    more = f" and {len(dropped) - _MAX_LISTED} more" if len(dropped) > _MAX_LISTED else ""
     notes = [] if inputs.fishers else list(found.notes)
     if dropped:
-        notes.append(f"{', '.join(dropped[:_MAX_LISTED])}{more}: bookkeeping that not all models have, left out")
+        notes.append(f"{first_names(dropped, _MAX_LISTED)}: bookkeeping that not all models have, left out")
     renamed = [_renamed(one, names, dropped) for one, names in zip(checkpoints, own_names, strict=True)]
     count = len(inputs.models)
     base = None if inputs.base is None else renamed[count]

@@ -13,6 +13,7 @@ from pathlib import Path
 from consilience.checkpoints.folder import Checkpoint, WeightFile
 from consilience.checkpoints.header import ITEM_BITS, StoredTensor
 from consilience.checkpoints.numbers import COMPLEX_TYPES, FLOAT_TYPES
+from consilience.drawing.words import first_names
 from consilience.errors import Problem
 from consilience.files.arrays import DTYPES
 from consilience.files.tensor_names import unfit_tensors
@@ -245,8 +246,7 @@ def _tied_hint(names: list[str], without: Checkpoint, having: Checkpoint) -> str
 
 def _listed(names: list[str]) -> str:
     """Return the first names of a list, and how many more there are."""
-    shown = ", ".join(names[:_MAX_LISTED])
-    return shown if len(names) <= _MAX_LISTED else f"{shown} and {len(names) - _MAX_LISTED} more"
+    return first_names(names, _MAX_LISTED)
 
 
 def locate_tensor(checkpoint: Checkpoint, name: str) -> tuple[WeightFile, StoredTensor]:

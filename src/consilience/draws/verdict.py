@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from consilience.core.verdict import Verdict
-from consilience.drawing.words import format_count
+from consilience.drawing.words import first_names, format_count
 from consilience.draws.checking import chain_problems
 from consilience.draws.constraints import Real
 from consilience.draws.importance import WeightedPoints
@@ -159,7 +159,7 @@ def _size_notes(stack: Subposteriors) -> dict[str, str]:
     ]
     if not few:
         return {}
-    which = ", ".join(few[:3]) + (f" and {len(few) - 3} more" if len(few) > 3 else "")
+    which = first_names(few, 3)
     verb = "has" if len(few) == 1 else "have"
     return {
         f"{which} {verb} fewer than {MIN_ROWS_PER_COORDINATE} rows for each parameter, where errors of 0.3 standard"

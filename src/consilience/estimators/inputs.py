@@ -12,6 +12,7 @@ from consilience.catalogue import said_once
 from consilience.core.features import Features
 from consilience.core.gather import Described, Reading, contents_given_twice, gather, twice
 from consilience.core.inputs import NamedInput, name_inputs, too_few_models
+from consilience.drawing.words import first_names
 from consilience.errors import ConsilienceError, InputError, Problem, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.describe import describe_all, is_estimator, withhold
@@ -280,6 +281,5 @@ def differing_parameters(sites: Sequence[tuple[str, Statistics]], stated: Mappin
     for name, value in first.parameters.items():
         others = [label for label, site in sites if site.parameters.get(name) != value]
         if others and name not in stated and name not in PRIORS:
-            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-            lines.append(f"{name} is {value!r} as at {first_label}, and another at {', '.join(others[:3])}{more}")
+            lines.append(f"{name} is {value!r} as at {first_label}, and another at {first_names(others, 3)}")
     return lines

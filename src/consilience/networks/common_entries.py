@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
+from consilience.drawing.words import first_names
 from consilience.errors import InputError, Problem
 from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
 from consilience.networks.files import read_symmetry
@@ -143,5 +144,4 @@ def extra_state_notes(networks: Sequence[DescribedNetwork], has_module: bool) ->
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return f"{', '.join(names[:_MAX_LISTED])}{more}"
+    return f"{first_names(names, _MAX_LISTED)}"

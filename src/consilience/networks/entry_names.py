@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.drawing.words import first_names
 from consilience.errors import Problem
 from consilience.networks.state_entries import EXTRA_STATE
 from consilience.networks.weight_parts import plain_shapes
@@ -199,7 +200,6 @@ def _prefix_reason(names: Collection[str], others: Collection[str]) -> str:
             if 2 * len(plain & other) > smaller:
                 # In words of the smaller difference: what either has beyond the other.
                 rest = sorted(plain ^ other)
-                more = f" and {len(rest) - _MAX_LISTED} more" if len(rest) > _MAX_LISTED else ""
-                end = f"; without it {', '.join(rest[:_MAX_LISTED])}{more} would still differ" if rest else ""
+                end = f"; without it {first_names(rest, _MAX_LISTED)} would still differ" if rest else ""
                 return text.format(prefix) + end
     return ""

@@ -37,7 +37,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.status import Status
 from consilience.core.verdict import FUSED, Verdict
-from consilience.drawing.words import all_of, shorten
+from consilience.drawing.words import all_of, first_names, shorten
 from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.likelihoods import observation_weights, virtual_loss_of
@@ -405,8 +405,7 @@ def _nothing_shared(share: float) -> tuple[str, str, str]:
 
 
 def _outliers(names: Sequence[str]) -> tuple[str, str, str]:
-    more = f" and {len(names) - MAX_NAMED_SITES} more" if len(names) > MAX_NAMED_SITES else ""
-    named = ", ".join(names[:MAX_NAMED_SITES]) + more
+    named = first_names(names, MAX_NAMED_SITES)
     be = "is an outlier" if len(names) == 1 else "are outliers"
     return "outlier", f"{named} {be}", f"look at {named}, or leave {'it' if len(names) == 1 else 'them'} out"
 

@@ -20,6 +20,7 @@ from array_api_compat import array_namespace
 
 from consilience.bayesian.network import BayesianNetwork
 from consilience.checks import AnyArray
+from consilience.drawing.words import first_names
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.networks.network import is_floating, non_finite_problems
 from consilience.networks.torch_modules import cast_like, tensor_beside
@@ -259,7 +260,7 @@ def encode_like(variance: AnyArray, form: VarianceForm, other: AnyArray) -> AnyA
 
 def join_names(names: list[str]) -> str:
     """Return the first names, and how many more there are."""
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+    return first_names(names, _MAX_NAMES)
 
 
 def has_class(model: object, module: str, *names: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from consilience.core.verdict import Verdict
-from consilience.drawing.words import shorten
+from consilience.drawing.words import first_names, shorten
 from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, CandidateScores
 from consilience.networks.choice.criterion import Criterion, SquaredGap
@@ -221,6 +221,5 @@ def _notes(choice: Choice, sites: Sites) -> list[str]:
 
 def _named(classes: Sequence[str]) -> str:
     """Return the first names of classes and how many more there are."""
-    more = f" and {len(classes) - MAX_NAMED} more" if len(classes) > MAX_NAMED else ""
     noun = "class" if len(classes) == 1 else "classes"
-    return f"{noun} {', '.join(classes[:MAX_NAMED])}{more}"
+    return f"{noun} {first_names(classes, MAX_NAMED)}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from consilience.drawing.words import first_names
 from consilience.errors import Problem
 from consilience.networks.descriptions.description import Description
 
@@ -98,8 +99,7 @@ def _class_text(site: Description, other: Description) -> Problem:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+    return first_names(names, MAX_NAMED)
 
 
 def _kind_text(site: Description, other: Description) -> Problem:

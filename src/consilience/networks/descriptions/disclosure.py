@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.checks import Labels
+from consilience.drawing.words import first_names
 
 MIN_OBSERVATIONS = 100
 """Observations behind the range of all inputs and statistics of channels and layers, at least. Chosen by hand."""
@@ -74,5 +75,4 @@ def is_remainder_said(counts: Labels, n_unlabelled: int, min_count: float) -> bo
 
 def named(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+    return first_names(names, MAX_NAMED)

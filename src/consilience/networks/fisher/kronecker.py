@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import AnyArray, Array
+from consilience.drawing.words import first_names
 from consilience.errors import InputError, Problem
 from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.axes import Layout
@@ -269,7 +270,7 @@ def without_rare_rows(matrices: Array, is_rare: AnyArray) -> Array:
 
 def few_observations_text(n_observations: float, layers: Sequence[str]) -> str:
     """Return why only diagonals of some layers' factors leave, in a sentence."""
-    shown = ", ".join(layers[:MAX_NAMED]) + (f" and {len(layers) - MAX_NAMED} more" if len(layers) > MAX_NAMED else "")
+    shown = first_names(layers, MAX_NAMED)
     return (
         f"{n_observations:g} observations are fewer than {OBSERVATIONS_PER_SIZE} for each row of a factor of {shown}, "
         "so that only its diagonal leaves"
