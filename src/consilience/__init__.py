@@ -24,7 +24,8 @@ def __getattr__(name: str) -> Any:
         globals()[name] = known
         return known
     if name in names:
-        return of_stub(name)  # which keeps it in this module
+        globals()[name] = value = of_stub(name)
+        return value
     from consilience.catalogue import no_attribute
 
     raise no_attribute(f"module {__name__!r}", name, known=known)
