@@ -7,6 +7,7 @@ is the same pipeline up to where matching starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -152,27 +153,7 @@ def fuse(
     >>> [one.name for one in fusion.inputs]
     ['lund', 'oslo']
     """
-    arguments = {
-        "n_components": n_components, "combine": combine, "min_count": min_count, "example": example,
-        "inputs": inputs, "symmetry": symmetry, "module": module, "target": target, "target_widths": target_widths,
-        "fishers": fishers, "descriptions": descriptions, "classes": classes, "reference": reference,
-        "pilot_sites": pilot_sites,
-        "shard_bytes": shard_bytes,
-    }  # fmt: skip
-    models = list_models(models, engine)
-    are_shards = SHARDS.are_given(models, engine)
-    with open_request(
-        models,
-        method,
-        options,
-        arguments,
-        weights,
-        n_observations,
-        engine,
-        are_shards,
-        rng,
-        progress,
-    ) as request:
+    with _opened(locals(), rng=rng, progress=progress) as request:
         prepared = _prepare(request)
         if prepared.problems:
             raise InputError(prepared.problems)
@@ -218,32 +199,37 @@ def check(
     OptionError
         When the method or an option does not exist.
     """
-    arguments = {
-        "n_components": n_components, "combine": combine, "min_count": min_count, "example": example,
-        "inputs": inputs, "symmetry": symmetry, "module": module, "target": target, "target_widths": target_widths,
-        "fishers": fishers, "descriptions": descriptions, "classes": classes, "reference": reference,
-        "pilot_sites": pilot_sites,
-        "shard_bytes": shard_bytes,
-    }  # fmt: skip
-    models = list_models(models, engine)
-    are_shards = SHARDS.are_given(models, engine)
-    with open_request(
-        models,
-        method,
-        options,
-        arguments,
-        weights,
-        n_observations,
-        engine,
-        are_shards,
-        only_check=True,
-    ) as request:
+    with _opened(locals(), only_check=True) as request:
         try:
             prepared = _prepare(request)
         except UnsupportedError as error:
             return list(error.problems)
     problems = [Problem.of(one).coded(InputError.code) for one in prepared.problems]
     return [*problems, *(() if prepared.error is None else prepared.error.problems)]
+
+
+def _opened(given: Mapping[str, Any], **shown: Any) -> AbstractContextManager[Request]:
+    """Return a call of ``fuse`` or ``check``, its arguments by name, with its inputs opened while it is in use."""
+    engine = given["engine"]
+    models = list_models(given["models"], engine)
+    return open_request(
+        models,
+        given["method"],
+        given["options"],
+        {name: given[name] for name in _OF_SOME_KINDS},
+        given["weights"],
+        given["n_observations"],
+        engine,
+        SHARDS.are_given(models, engine),
+        **shown,
+    )
+
+
+_OF_SOME_KINDS = (
+    "n_components", "combine", "min_count", "example", "inputs", "symmetry", "module", "target", "target_widths",
+    "fishers", "descriptions", "classes", "reference", "pilot_sites", "shard_bytes",
+)  # fmt: skip
+"""Arguments that only some kinds, or some methods, take; each says which it does not."""
 
 
 def _prepare(request: Request) -> Prepared:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Comparison = TypeVar("Comparison")
 
 
-class FusedInput(Protocol):
+class ShownInput(Protocol):
     """Protocol of an input of a fusion: what the report reads of that of ``consilience.networks.fusion``."""
 
     @property
@@ -83,7 +83,7 @@ class FusedNetworks(Protocol):
         """The provenance with the verdict."""
 
     @property
-    def inputs(self) -> Sequence[FusedInput]:
+    def inputs(self) -> Sequence[ShownInput]:
         """The networks that went in."""
 
     @property
