@@ -7,7 +7,7 @@ and must agree between the networks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from consilience.bayesian.gaussian_arrays import (
 )
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
-from consilience.core.gather import Reading, counted_twice, files_given_twice, gather
+from consilience.core.gather import Reading, gather, twice
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.format import Record
@@ -169,7 +169,7 @@ def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[Bayesi
     """Return the inputs as Bayesian networks, or raise with everything that is wrong."""
     gathered, problems = gather(inputs, BayesianReading(module))
     networks = [one.value for one in gathered]
-    problems += [*files_given_twice(inputs), *counted_twice(gathered), *too_few_models(len(inputs))]
+    problems += [*twice(inputs, gathered), *too_few_models(len(inputs))]
     problems += _class_problems(networks)
     if problems:
         raise InputError(problems)
@@ -185,19 +185,10 @@ class BayesianReading(Reading[BayesianNetwork]):
     def __init__(self, module: nn.Module | None) -> None:
         self.module = module
 
-    def takes(self, file: NamedInput) -> bool:
-        """Return that every file is read: the reader says what else it is."""
-        del file
-        return True
-
-    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterator[tuple[BayesianNetwork, Record] | InputError]:
-        """Yield the networks of files, one after another."""
-        for file in files:
-            try:
-                network = _with_fitting_module(read_bayesian_network(file), self.module)
-                yield network, file.document.get("provenance")  # of a document that was just validated
-            except InputError as error:
-                yield error
+    def read(self, file: SafetensorsFile) -> tuple[BayesianNetwork, Record]:
+        """Return the network in a file."""
+        network = _with_fitting_module(read_bayesian_network(file), self.module)
+        return network, file.document.get("provenance")  # of a document that was just validated
 
     def convert(self, one: NamedInput) -> tuple[BayesianNetwork, Record]:
         """Return a model of a library, or of ours, as a Bayesian network."""

@@ -62,8 +62,8 @@ def head(
     All sites give the same KIND and features. `consilience fuse` adds the files up to the head of all rows. Without
     --module, --convolutions or --fourier the rows are features already.
     """
-    import consilience as cs  # here
-    from consilience import features, learners  # here, so that other commands start without them
+    import consilience as cs  # here and below, so that other commands start without them
+    from consilience import features, learners
     from consilience.api.kinds import inspect_file
     from consilience.estimators.site_rows import read_labelled
 

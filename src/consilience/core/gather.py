@@ -18,7 +18,7 @@ from consilience.catalogue import said_once
 from consilience.core.frozen import FrozenDict
 from consilience.core.inputs import NamedInput, refuse_other_kind
 from consilience.errors import InputError, Problem, UnsupportedError
-from consilience.files.format import Record
+from consilience.files.format import Format, Record
 from consilience.files.safetensors_file import SafetensorsFile
 
 MAX_SHARED = 5
@@ -94,13 +94,28 @@ class Reading(ABC, Generic[Value]):
     names_inputs: bool = False
     """Whether what is wrong with an object is said with the name of its input already."""
 
-    @abstractmethod
     def takes(self, file: NamedInput) -> bool:
-        """Return whether a file is to be read; all others are refused by what they are."""
+        """Return whether a file is to be read, whose reader says what else it is; all others are refused here."""
+        del file
+        return True
 
     @abstractmethod
+    def read(self, file: SafetensorsFile) -> tuple[Value, Record]:
+        """Return what is in a file, with its provenance.
+
+        Raises
+        ------
+        InputError
+            For what is no model of the kind.
+        """
+
     def read_many(self, files: Sequence[SafetensorsFile]) -> Iterable[tuple[Value, Record] | InputError]:
-        """Return what is in files that are taken, with their provenance, or why not, one after another."""
+        """Yield what `read` returns or raises for files that are taken, one after another."""
+        for file in files:
+            try:
+                yield self.read(file)
+            except InputError as error:
+                yield error
 
     @abstractmethod
     def convert(self, one: NamedInput) -> tuple[Value, Record]:
@@ -127,6 +142,24 @@ class Reading(ABC, Generic[Value]):
         """Return the digest of what a value says."""
         digest: str = value.digest  # type: ignore[attr-defined]
         return digest
+
+
+class FormatReading(Reading[Value]):
+    """How inputs are read whose files are of one `Format`, all documents before any tensor."""
+
+    format: Format[Any, Value]
+
+    def takes(self, file: NamedInput) -> bool:
+        """Return whether a file is of the format."""
+        return file.format == self.format.tag
+
+    def read(self, file: SafetensorsFile) -> tuple[Value, Record]:
+        """Return what is in a file; see `Format.read`."""
+        return self.format.read(file)
+
+    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterable[tuple[Value, Record] | InputError]:
+        """Return what is in files; see `Format.read_many`."""
+        return self.format.read_many(files)
 
 
 def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[Described[Value]], list[Problem]]:
@@ -160,9 +193,9 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
 
 def twice(inputs: Sequence[NamedInput], described: Sequence[Described[Any]]) -> list[Problem]:
     """Return which inputs are one file, or count twice since they were fused from others, a line each."""
-    digests = [site.digest for site in described if site.digest is not None]
-    given = files_given_twice(inputs) if len(set(digests)) < len(digests) else []
-    return [*given, *counted_twice(described)]
+    digests = [site.digest for site in described if site.model is None]
+    are_known = None not in digests and len(set(digests)) == len(digests)
+    return [*([] if are_known else files_given_twice(inputs)), *counted_twice(described)]
 
 
 def contents_given_twice(described: Sequence[Described[Any]], what: str) -> list[Problem]:

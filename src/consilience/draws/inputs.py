@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from consilience.core.gather import Described, Reading, gather, twice
+from consilience.core.gather import Described, FormatReading, gather, twice
 from consilience.core.inputs import NamedInput, in_order, too_few_models
 from consilience.draws.checking import chain_problems, disagreements, shared_chains, value_problems
 from consilience.draws.draws import Draws, as_draws
@@ -17,8 +17,6 @@ from consilience.draws.relabel import Relabelling, relabel_sites
 from consilience.draws.structure import with_structures, with_tied_entries
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.format import Record
-from consilience.files.our_formats import DRAWS
-from consilience.files.safetensors_file import SafetensorsFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,21 +32,14 @@ class DescribedDraws(Described[Draws]):
     relabelling: Relabelling | None = None
 
 
-class DrawsReading(Reading[Draws]):
+class DrawsReading(FormatReading[Draws]):
     """How draws are read: with what the method and the call say of sites that do not say it themselves."""
 
     called = "draws file"
+    format = DRAWS_FILES
 
     def __init__(self, method: DrawsMethod, numbers: Sequence[float] | None) -> None:
         self.method, self.numbers = method, numbers
-
-    def takes(self, file: NamedInput) -> bool:
-        """Return whether a file is one of draws."""
-        return file.format == DRAWS
-
-    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterable[tuple[Draws, Record] | InputError]:
-        """Return the draws of files."""
-        return DRAWS_FILES.read_many(files)
 
     def convert(self, one: NamedInput) -> tuple[Draws, Record]:
         """Return a container, or the draws of a fusion, as draws."""

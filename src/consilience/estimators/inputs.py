@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from consilience.catalogue import said_once
 from consilience.core.features import Features
-from consilience.core.gather import Described, Reading, contents_given_twice, gather, twice
+from consilience.core.gather import Described, FormatReading, contents_given_twice, gather, twice
 from consilience.core.inputs import NamedInput, name_inputs, too_few_models
 from consilience.drawing.words import first_names
 from consilience.errors import ConsilienceError, InputError, Problem, WithheldWarning
@@ -23,7 +23,6 @@ from consilience.estimators.statistics import Statistics, Step
 from consilience.estimators.validation import statistics_problems
 from consilience.files.format import Record
 from consilience.files.our_formats import STATISTICS
-from consilience.files.safetensors_file import SafetensorsFile
 
 PRIOR_ROUNDING = 1e-6
 """Difference from 1 of the sum of priors that is rounding. Chosen by hand."""
@@ -48,18 +47,11 @@ class DescribedEstimator(Described[Statistics]):
     withheld: tuple[Problem, ...] = ()
 
 
-class StatisticsReading(Reading[Statistics]):
+class StatisticsReading(FormatReading[Statistics]):
     """How statistics are read."""
 
     called = "statistics file"
-
-    def takes(self, file: NamedInput) -> bool:
-        """Return whether a file is one of statistics."""
-        return file.format == STATISTICS
-
-    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterable[tuple[Statistics, Record] | InputError]:
-        """Return the statistics of files."""
-        return STATISTICS_FILES.read_many(files)
+    format = STATISTICS_FILES
 
     def convert(self, one: NamedInput) -> tuple[Statistics, Record]:
         """Return a fitted estimator, or the sums of a fusion, as statistics."""

@@ -169,12 +169,9 @@ def document_text(
     """
     head = {"format": tag, "format_version": version, "library_version": _library_version()}
     try:
-        document = json.loads(json.dumps({**head, **fields}, sort_keys=True, allow_nan=False)) if in_order else None
-        text = (
-            json.dumps({**head, **fields}, sort_keys=True, allow_nan=False)
-            if document is None
-            else json.dumps({**document, in_order: fields.get(str(in_order))}, allow_nan=False)
-        )
+        text = json.dumps({**head, **fields}, sort_keys=True, allow_nan=False)
+        if in_order is not None:
+            text = json.dumps({**json.loads(text), in_order: fields[in_order]}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise not_json(where, error) from error
     try:

@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from consilience.checks import AnyArray
-from consilience.core.gather import Reading, counted_twice, files_given_twice, gather
+from consilience.core.gather import Reading, gather, twice
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.core.training_state import training_state_problem
 from consilience.errors import FileFormatError, InputError, Problem
@@ -169,7 +169,7 @@ def describe_networks(
     described = [one.value for one in gathered]
     paths = {named.label: named.file.path for named in inputs if named.file is not None}
     problems += [problem for network in described for problem in _unfit_arrays(network, paths.get(network.label))]
-    problems += [*files_given_twice(inputs), *counted_twice(gathered), *too_few_models(len(inputs))]
+    problems += [*twice(inputs, gathered), *too_few_models(len(inputs))]
     if problems:
         raise InputError(problems)
     return described
@@ -190,21 +190,12 @@ class NetworkReading(Reading[DescribedNetwork]):
     def __init__(self, mapped: bool, template: nn.Module | None, example: Any) -> None:
         self.mapped, self.template, self.example = mapped, template, example
 
-    def takes(self, file: NamedInput) -> bool:
-        """Return that every file is read: a plain checkpoint is a network too."""
-        del file
-        return True
-
-    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterator[tuple[DescribedNetwork, Record] | InputError]:
-        """Yield the networks of files, one after another."""
-        for file in files:
-            try:
-                network = read_network(file, mapped=self.mapped)
-                described = _of_state_dict(network.arrays, file.label, file.label, self.template)
-                digest = None if self.mapped else file.digest
-                yield replace(described, symmetry=network.symmetry, digest=digest), network.provenance
-            except InputError as error:
-                yield error
+    def read(self, file: SafetensorsFile) -> tuple[DescribedNetwork, Record]:
+        """Return the network in a file; a plain checkpoint is one too."""
+        network = read_network(file, mapped=self.mapped)
+        described = _of_state_dict(network.arrays, file.label, file.label, self.template)
+        digest = None if self.mapped else file.digest
+        return replace(described, symmetry=network.symmetry, digest=digest), network.provenance
 
     def convert(self, one: NamedInput) -> tuple[DescribedNetwork, Record]:
         """Return a module, Network or state dict as a network."""

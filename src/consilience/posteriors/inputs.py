@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from consilience.core.features import Features
-from consilience.core.gather import MAX_SHARED, Described, Reading, gather, twice
+from consilience.core.gather import MAX_SHARED, Described, FormatReading, gather, twice
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem
 from consilience.files.format import Record
-from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES
 from consilience.posteriors.labels import has_labels, label_problems
@@ -33,7 +32,7 @@ Weights are the mean of a posterior whose prior counts as much as A observations
 part A / (N + A), which exceeds this only where the prior counts four times all data. Chosen by hand."""
 
 
-class PosteriorReading(Reading[Posterior]):
+class PosteriorReading(FormatReading[Posterior]):
     """How posteriors are read: with the numbers of observations that the call states.
 
     Parameters
@@ -45,6 +44,7 @@ class PosteriorReading(Reading[Posterior]):
     """
 
     called = "posterior file"
+    format = POSTERIOR_FILES
 
     def __init__(self, numbers: Sequence[float] | None, *, are_equal: bool) -> None:
         self.numbers, self.are_equal = numbers, are_equal
@@ -53,10 +53,6 @@ class PosteriorReading(Reading[Posterior]):
         """Return that every file is read: the reader says what else it is."""
         del file
         return True
-
-    def read_many(self, files: Sequence[SafetensorsFile]) -> Iterable[tuple[Posterior, Record] | InputError]:
-        """Return the posteriors of files."""
-        return POSTERIOR_FILES.read_many(files)
 
     def convert(self, one: NamedInput) -> tuple[Posterior, Record]:
         """Return a fitted model as a posterior."""
