@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from timing import interleaved, medians, versions, yardstick
 
 from consilience.families import NormalWishart
-from consilience.posteriors.hidden_markov.initialisation import initial_factors
+from consilience.posteriors.hidden_markov.learner import initial_factors
 from consilience.posteriors.hidden_markov.sticky_transitions import StickyPrior
 from consilience.posteriors.hidden_markov.variational_steps import HMMProblem, global_step, local_step
 

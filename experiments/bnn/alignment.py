@@ -26,7 +26,7 @@ from training import say
 
 import consilience as cs
 from consilience.bayesian.gaussian_arrays import Metric, divergences
-from consilience.bayesian.posterior_paths import GAUSSIAN_PATHS, POSTERIOR_PATHS
+from consilience.bayesian.predictive_barrier import GAUSSIAN_PATHS, POSTERIOR_PATHS
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE = versions()["library_source"]

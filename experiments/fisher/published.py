@@ -23,8 +23,7 @@ from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.methods.fisher.informed import MergedParameters
 from consilience.networks.methods.fisher.masked_objective import Mask, MaskedObjective
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
-from consilience.networks.methods.fisher.self_supervised import low_rank_gaussians, refuse_unbounded
-from consilience.networks.methods.fisher.ssf_descent import stochastic_descent
+from consilience.networks.methods.fisher.self_supervised import low_rank_gaussians, refuse_unbounded, stochastic_descent
 from consilience.networks.network import to_numpy
 
 LEARNING_RATE = 0.01

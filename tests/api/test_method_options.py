@@ -1,6 +1,6 @@
 from dataclasses import fields
 
-from consilience.api.options import MethodOptions
+from consilience.api.fuse import MethodOptions
 from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.networks.methods import NETWORK_METHODS

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from consilience.bayesian.report.charts import class_entropy_figure, reliability_figure
+from consilience.bayesian.report.sections import class_entropy_figure, reliability_figure
 from tests.drawing.shapes import DECIMALS, shapes, ticks
 
 

@@ -13,8 +13,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.bayesian.gaussian_arrays import divergences
-from consilience.bayesian.posterior_paths import GAUSSIAN_PATHS, geodesic, natural_interpolation
-from consilience.bayesian.predictive_barrier import PredictiveBarrier
+from consilience.bayesian.predictive_barrier import GAUSSIAN_PATHS, PredictiveBarrier, geodesic, natural_interpolation
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.landscape.evaluation import Classification
 from tests.tolerances import ROUNDING, SINGLE_PRECISION, STANDARD_ERRORS

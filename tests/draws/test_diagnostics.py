@@ -8,7 +8,7 @@ from scipy.stats import wasserstein_distance
 
 import consilience as cs
 from consilience.draws.diagnostics import bulk_ess, distant_chains, overlap, rank_rhat, separate_modes
-from consilience.draws.distances import wasserstein_distances
+from consilience.draws.evaluate import wasserstein_distances
 from tests.tolerances import ROUNDING
 
 

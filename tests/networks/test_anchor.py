@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 import consilience as cs
-from consilience.networks.norm_distance import norm_distance
+from consilience.networks.fusion import norm_distance
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair.channel_statistics import channel_rows, reestimate_batch_norm
 from consilience.networks.repair.refit import refit

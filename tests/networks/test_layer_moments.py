@@ -11,8 +11,7 @@ from torch.nn import functional
 from consilience.errors import FileFormatError, InputError
 from consilience.networks.repair.channel_statistics import channel_statistics
 from consilience.networks.repair.layer_moments import LayerMoments, layer_moments, mixture_moments
-from consilience.networks.repair.predicted_statistics import pre_activations
-from consilience.networks.repair.repair import repair_from_moments
+from consilience.networks.repair.repair import pre_activations, repair_from_moments
 from consilience.networks.symmetry.transport import Injection, Spread, move, permutation
 from consilience.networks.tracing.proof import symmetry
 from tests.networks.repair_nets import (

@@ -7,9 +7,8 @@ from scipy.stats import multivariate_normal
 from torch import nn
 
 import consilience as cs
-from consilience.networks.choice.site_densities import VARIANCE_SHARE, site_posterior
 from consilience.networks.choice.sites import Sites
-from consilience.networks.choice.teacher import Teacher
+from consilience.networks.choice.teacher import VARIANCE_SHARE, Teacher, site_posterior
 from consilience.networks.descriptions.description import Moments
 
 CENTRES = {"lund": (-2.0, 0.0), "oslo": (2.0, 0.0), "turku": (0.0, 2.5)}

@@ -6,9 +6,8 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import consilience as cs
 from consilience.posteriors.evidence import selection
-from consilience.posteriors.evidence.nearness import nearness_score
 from consilience.posteriors.evidence.search import is_same_partition
-from consilience.posteriors.evidence.selection import N_ERRORS
+from consilience.posteriors.evidence.selection import N_ERRORS, nearness_score
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss
 from tests.posteriors import planted
 

@@ -11,9 +11,13 @@ from sklearn.metrics import adjusted_mutual_info_score
 
 import consilience as cs
 from consilience.families import NormalWishart
-from consilience.posteriors.hidden_markov.initialisation import initial_factors
-from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
-from consilience.posteriors.hidden_markov.merge_moves import merge_states, restrict_states, simplify
+from consilience.posteriors.hidden_markov.learner import (
+    StickyHDPHMM,
+    initial_factors,
+    merge_states,
+    restrict_states,
+    simplify,
+)
 from consilience.posteriors.hidden_markov.sticky_transitions import (
     StickyPrior,
     dirichlet_parameters,

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.buffers import buffer_bytes
-from consilience.checkpoints.common_names import with_common_names
 from consilience.checkpoints.configurations import compare_configurations, compare_tokenizers
 from consilience.checkpoints.fisher_files import open_fisher
-from consilience.checkpoints.folder import open_checkpoint
+from consilience.checkpoints.folder import Checkpoint, open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs, parts_in
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import TensorMethod
+from consilience.checkpoints.methods.slerp import SLERP
+from consilience.checkpoints.methods.table import make_tensor_method
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.parametrised_weights import merged_parts
 from consilience.checkpoints.plan import MergePlan, Treatment, assign_shards, plan_tasks
 from consilience.checkpoints.recipe import TensorRule
-from consilience.checkpoints.tensor_rules import treatments_by_tensor
-from consilience.errors import InputError, Problem
-from consilience.networks.entry_names import is_bookkeeping, is_counter
+from consilience.checks import as_weights
+from consilience.drawing.words import first_names
+from consilience.errors import InputError, OptionError, Problem
+from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
 from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.weight_parts import REMOVAL, WeightParts, plain_shapes
@@ -355,3 +358,146 @@ def _bytes_of_weights(inputs: MergeInputs, weights: Sequence[WeightParts]) -> in
 def default_threads() -> int:
     """Return the number of threads that compute by default."""
     return min(_MAX_THREADS, os.cpu_count() or 1)
+
+
+def treatments_by_tensor(
+    names: Sequence[str],
+    count: int,
+    method: TensorMethod,
+    options: Mapping[str, Any],
+    weights: Any,
+    rules: Sequence[TensorRule],
+    weights_in_parts: Sequence[WeightParts] = (),
+) -> tuple[dict[str, Treatment], list[Problem]]:
+    """Return how every tensor is merged, and a line for each rule that applies to no tensor or not to a whole weight.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the tensors.
+    count : int
+        Number of models, J.
+    method : TensorMethod
+        Method of the tensors that no rule matches.
+    options : mapping
+        Options that the user gave for that method; rules may add to them.
+    weights : array_like of shape (J,), optional
+        Weights where a rule gives none. None for equal weights.
+    rules : sequence of TensorRule
+        The rules, in order of precedence.
+    weights_in_parts : sequence of WeightParts, optional
+        Weights that are held in parts; a pattern that matches their names applies to all parts. Default: none.
+
+    Raises
+    ------
+    OptionError
+        For weights, methods and options that do not exist or do not fit.
+    """
+    default = _treatment(method, weights, count, "weights")
+    by_rule = [_rule_treatment(rule, method, options, weights, count) for rule in rules]
+    treatments = {}
+    n_matched = [0] * len(rules)  # tensors whose names match
+    n_applied = [0] * len(rules)  # of these, the ones that no earlier rule matches
+    weight_of = {name: weight.name for weight in weights_in_parts for name in weight.names}
+    for name in names:
+        called = {name, weight_of.get(name, name)}
+        matches = [number for number, rule in enumerate(rules) if any(fnmatchcase(one, rule.pattern) for one in called)]
+        for number in matches:
+            n_matched[number] += 1
+        if matches:
+            n_applied[matches[0]] += 1
+        treatments[name] = by_rule[matches[0]] if matches else default
+    problems = [
+        Problem(
+            "patterns",
+            f"{rule.pattern!r} matches no tensor"
+            + (f" that an earlier pattern left ({matched} taken)" if matched else ""),
+        )
+        for rule, applied, matched in zip(rules, n_applied, n_matched, strict=True)
+        if not applied
+    ]
+    problems += [
+        Problem(
+            "patterns",
+            f"the parts of {weight.name} ({', '.join(weight.names)}) would be merged differently, and are one weight",
+            f"match its name, {weight.name}",
+        )
+        for weight in weights_in_parts
+        if any(treatments[name] != treatments[weight.main] for name in weight.names)
+    ]
+    return treatments, problems
+
+
+def _rule_treatment(
+    rule: TensorRule, method: TensorMethod, options: Mapping[str, Any], weights: Any, count: int
+) -> Treatment:
+    where = f"pattern {rule.pattern!r}"
+    if rule.method == "copy":
+        source = rule.source or 0
+        if source >= count:
+            raise OptionError(where, f"from: there are {count} models, numbered from 0; found {source}")
+        if rule.options or rule.weights is not None:
+            raise OptionError(where, "a copy has no options and no weights")
+        return Treatment(None, (1.0,) * count, source)
+    if rule.source is not None:
+        raise OptionError(where, "from: is for method copy")
+    rule_method = method
+    if rule.method is not None and rule.method != method.name:
+        rule_method = make_tensor_method(rule.method, rule.options)
+    elif rule.options:
+        rule_method = make_tensor_method(method.name, {**options, **rule.options})
+    # SLERP takes no weights; those of the other tensors are not meant for it.
+    inherited = None if rule.weights is None and isinstance(rule_method, SLERP) else weights
+    return _treatment(rule_method, inherited if rule.weights is None else rule.weights, count, f"{where}: weights")
+
+
+def _treatment(method: TensorMethod, weights: Any, count: int, where: str) -> Treatment:
+    if method.count is not None and method.count != count:
+        raise OptionError(f"method {method.name!r} takes {method.count} models, found {count}")
+    if method.count is not None and weights is not None:
+        raise OptionError(where, f"method {method.name!r} takes none; its option t says where between the models")
+    target = getattr(method, "favor_target", None)
+    if target is not None and target >= count:
+        raise OptionError("favor_target", f"there are {count} models, numbered from 0; found {target}")
+    density = getattr(method, "density", None)
+    if isinstance(density, Sequence) and len(density) != count:
+        raise OptionError("density", f"expected a number, or {count}, one for each model, found {list(density)}")
+    return Treatment(method, tuple(as_weights(weights, count, where, signed=method.signed).tolist()))
+
+
+def with_common_names(
+    inputs: MergeInputs, expected: Collection[str] | None
+) -> tuple[MergeInputs, list[str], list[Problem]]:
+    """Return the checkpoints under names in common, notes on what was left out, and prefixes that keep them apart.
+
+    Parameters
+    ----------
+    inputs : MergeInputs
+        The checkpoints, opened. Those with Fisher diagonals, which are of parameters by their names, keep theirs.
+    expected : collection of str, optional
+        Names of the arrays that a symmetry has. Default: what the checkpoints agree in.
+    """
+    checkpoints = [*inputs.models, *(() if inputs.base is None else (inputs.base,))]
+    shapes = [{name: stored.shape for name, (_, stored) in one.tensors.items()} for one in checkpoints]
+    found = common_names(shapes, [one.name for one in checkpoints], expected)
+    own_names = [{name: name for name in one} for one in shapes] if inputs.fishers else list(found.own_names)
+    bookkeeping = {
+        name: None
+        for one, of_shapes in zip(own_names, shapes, strict=True)
+        for name, own in one.items()
+        if is_bookkeeping(name, of_shapes[own])
+    }
+    dropped = [name for name in bookkeeping if not all(name in one for one in own_names)]
+    notes = [] if inputs.fishers else list(found.notes)
+    if dropped:
+        notes.append(f"{first_names(dropped, _MAX_LISTED)}: bookkeeping that not all models have, left out")
+    renamed = [_renamed(one, names, dropped) for one, names in zip(checkpoints, own_names, strict=True)]
+    count = len(inputs.models)
+    base = None if inputs.base is None else renamed[count]
+    return replace(inputs, models=tuple(renamed[:count]), base=base), notes, list(found.problems)
+
+
+def _renamed(checkpoint: Checkpoint, own_names: dict[str, str], dropped: Collection[str]) -> Checkpoint:
+    """Return a checkpoint with other names of its tensors, without some of them."""
+    tensors = {name: checkpoint.tensors[own] for name, own in own_names.items() if name not in dropped}
+    return replace(checkpoint, tensors=tensors)

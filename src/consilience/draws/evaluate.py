@@ -18,7 +18,6 @@ from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
 from consilience.core.scores import ScoreKind
 from consilience.draws.checking import disagreements
-from consilience.draws.distances import mean_distances, wasserstein_distances, width_ratios
 from consilience.draws.draws import Draws, as_draws
 from consilience.draws.evaluation import DrawsEvaluation
 from consilience.draws.files import read_draws
@@ -141,3 +140,27 @@ def _by_likelihood(fused: Draws, own: Draws, log_likelihood: Callable[..., Any])
     scores = (Score("log predictive density", "nats", True, means[0], means[1], ScoreKind.PREDICTIVE),)
     difference = paired_difference(densities[0], densities[1], np.ones(len(densities[0])))
     return DrawsEvaluation(scores, difference, "rows", ())
+
+
+N_LEVELS = 999
+"""Levels at which quantile functions are compared. Draws are some thousands; chosen by hand."""
+
+
+def mean_distances(draws: Array, reference: Array) -> Array:
+    """Return |mean - mean of the reference| (d,) of draws (n, d) and (m, d), in its standard deviations."""
+    result: Array = np.abs(draws.mean(axis=0) - reference.mean(axis=0)) / reference.std(axis=0)
+    return result
+
+
+def width_ratios(draws: Array, reference: Array) -> Array:
+    """Return the ratio (d,) of standard deviations."""
+    result: Array = draws.std(axis=0) / reference.std(axis=0)
+    return result
+
+
+def wasserstein_distances(draws: Array, reference: Array) -> Array:
+    """Return Wasserstein-1 distances (d,) of marginals, in standard deviations: the mean gap of quantile functions."""
+    levels = (np.arange(N_LEVELS) + 0.5) / N_LEVELS
+    gaps = np.quantile(draws, levels, axis=0) - np.quantile(reference, levels, axis=0)
+    result: Array = np.abs(gaps).mean(axis=0) / reference.std(axis=0)
+    return result

@@ -10,8 +10,12 @@ from scipy.special import logsumexp
 
 import consilience as cs
 from consilience.posteriors.hidden_markov import forward_backward as scaled
-from consilience.posteriors.hidden_markov.forward_backward import forward_backward, log_densities, viterbi
-from consilience.posteriors.hidden_markov.log_messages import messages_in_logs
+from consilience.posteriors.hidden_markov.forward_backward import (
+    forward_backward,
+    log_densities,
+    messages_in_logs,
+    viterbi,
+)
 from tests.tolerances import ROUNDING
 
 pytestmark = pytest.mark.covering(2)

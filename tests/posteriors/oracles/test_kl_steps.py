@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import consilience as cs
 from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble, Stack
-from consilience.posteriors.evidence.far_sites import find_far_sites
+from consilience.posteriors.evidence.diagnostics import find_far_sites
 from consilience.posteriors.methods.kl import problem as problems
 from consilience.posteriors.methods.kl.descent import fit_binary, refine
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, objective

@@ -11,6 +11,11 @@ ICLR.) Factors and shifts are folded into the weights, so that the architecture 
 to the output, each measured after those before it were repaired: at the end all of them meet their targets. Where batch
 normalisation follows a layer, its output is repaired, and its running statistics become those measured. A channel
 without any deviation is left as it is, and what could not be repaired is named in the notes.
+
+Channel statistics predicted from moments of layer inputs.
+
+A layer with weights W and biases b has, for inputs x of mean m and covariance C, pre-activations of mean W m + b and of
+variances diag(W C W^T): exact for the moments' own network, approximate for another one in its place.
 """
 
 from __future__ import annotations
@@ -20,12 +25,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from consilience.checks import Array, as_weights
 from consilience.errors import InputError
 from consilience.networks.repair.channel_statistics import (
+    ChannelMoments,
     channel_statistics,
     measure_channels,
     rescale_channels,
@@ -41,7 +48,6 @@ from consilience.networks.repair.partial_forward import (
     is_norm,
     layer_order,
 )
-from consilience.networks.repair.predicted_statistics import pre_activations
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -232,3 +238,28 @@ def normalised_weights(weights: ArrayLike | None, count: int) -> Array:
         raise InputError("aligned", "expected at least one model, found none", code="E-NEEDED")
     unnormalised = as_weights(weights, count)
     return unnormalised / unnormalised.sum()
+
+
+def pre_activations(module: nn.Module, name: str, moments: LayerMoments) -> ChannelMoments:
+    """Return means and deviations of a layer's pre-activations for inputs of these moments.
+
+    Raises
+    ------
+    InputError
+        When the moments are of another network.
+    """
+    layer: Any = dict(module.named_modules()).get(name)
+    weight = getattr(layer, "weight", None)
+    if weight is None or weight[0].numel() != len(moments.layers[name].mean):
+        raise InputError(
+            "moments",
+            f"layer {name} has {len(moments.layers[name].mean)} inputs; this network has no such layer, or of "
+            "another width (moments move as their model does)",
+        )
+    rows = weight.detach().to(torch.float64).flatten(1)  # (channels, d); a patch is flattened alike
+    mean, covariance = (
+        torch.as_tensor(array).to(rows) for array in (moments.layers[name].mean, moments.layers[name].covariance)
+    )
+    bias = 0.0 if layer.bias is None else layer.bias.detach().to(torch.float64)
+    variance = ((rows @ covariance) * rows).sum(dim=1).clamp(min=0.0)  # diag(W C W^T); rounding may go below zero
+    return ChannelMoments(rows @ mean + bias, variance.sqrt())

@@ -12,13 +12,20 @@ scales are not traced at all: they are tried in the same way, and become actions
 
 This is a test on the example and on inputs around it, not a theorem: a branch that the example does not take is not
 proved. Broken symmetries were seen to differ by as little as 4e-4.
+
+Actions on the units of a group that are not traced but tried: changes of sign, positive scales.
+
+An action says on which groups it may hold and draws random elements, as transports. `proof` tries it on each of these
+groups; where no output changes, the group gets it. A new action is a class and a line in `ACTIONS`, and its name one in
+`symmetry.axes.Action`, which is what files of symmetries may state.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,10 +34,9 @@ from torch import Tensor, nn
 from consilience.checks import Labels
 from consilience.errors import InputError
 from consilience.networks.network import complete_orders
-from consilience.networks.symmetry.axes import Group, Proof
+from consilience.networks.symmetry.axes import Action, Group, Proof
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Transport, move, permutation
-from consilience.networks.tracing.actions import ACTIONS, UnitAction
+from consilience.networks.symmetry.transport import Injection, Scaling, Transport, move, permutation
 from consilience.networks.tracing.export import as_example
 from consilience.networks.tracing.module_trial import ModuleTrial, arrays_of, make_trial
 from consilience.networks.tracing.trace import trace
@@ -278,3 +284,54 @@ def _is_worth_trying(statistics: set[str], symmetry: Symmetry, group: Group) -> 
     if not places or any(place.array in statistics for place in places):
         return False
     return group.parent is not None or group.resizable  # else units are combined with one another, as in a layer norm
+
+
+SCALE_RANGE = (0.5, 2.0)
+"""Range of the positive factors that are tried. Chosen by hand; nobody has measured other values."""
+
+
+class UnitAction(ABC):
+    """A group of transformations of the units of one group of a symmetry."""
+
+    name: ClassVar[Action]
+
+    def may_hold(self, symmetry: Symmetry, group: Group) -> bool:
+        """Return whether it is worth trying on a group of units, from the places of the group alone."""
+        del symmetry, group
+        return True
+
+    @abstractmethod
+    def draws(self, units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
+        """Return random elements for groups of `units` by name, so many that every unit is changed in one of them."""
+
+
+class SignChange(UnitAction):
+    """Units change their sign, as they may below odd functions such as tanh."""
+
+    name: ClassVar[Action] = "sign"
+
+    def draws(self, units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
+        """Return random signs, and their opposites."""
+        signs = {name: rng.choice([-1.0, 1.0], count) for name, count in units.items()}
+        return [
+            {name: Injection(np.arange(units[name]), units[name], sign * values) for name, values in signs.items()}
+            for sign in (1.0, -1.0)
+        ]
+
+
+class PositiveScale(UnitAction):
+    """Units are multiplied by positive numbers, as they may below ReLU."""
+
+    name: ClassVar[Action] = "scale"
+
+    def may_hold(self, symmetry: Symmetry, group: Group) -> bool:
+        """Return whether no array both makes and reads the units: it would be multiplied and divided."""
+        return all(place.side != "both" for place in symmetry.places(group.name))
+
+    def draws(self, units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
+        """Return one draw of random factors."""
+        return [{name: Scaling(rng.uniform(*SCALE_RANGE, count)) for name, count in units.items()}]
+
+
+ACTIONS: tuple[UnitAction, ...] = (SignChange(), PositiveScale())
+"""Every action that is tried, in the order in which a group lists them."""

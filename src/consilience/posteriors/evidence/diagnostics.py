@@ -2,6 +2,19 @@
 
 The evidence of a matching is that of ``random_effects``; ``selection`` says which matching is the best. The confidence
 of a match is that of ``site_by_site.match_confidence`` under this evidence.
+
+Outliers among sites: sites far from all others, and sites whose fits went wrong.
+
+A site is far by the distance of its components from those that they are matched with (``find_far_sites``). Components
+that look like blends or second copies of others (``strays``) are named with their site.
+
+Placement of the components that a search leaves out: those of hardly any observations, and fits gone wrong.
+
+A component of hardly any observations cannot be judged, so it takes no part in the search. A fit that blends two
+components, or has a second copy of one, is left out by it (``strays``), since no two components of a site may be in one
+group while groups are found. Afterwards, what such a component is mostly part of can be asked again: it is put into the
+group that explains it best, even beside another one of its site, if all sites' mixtures side by side lose less of it so
+than without it (``virtual_loss``).
 """
 
 from __future__ import annotations
@@ -11,16 +24,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from consilience.checks import Array, Labels
 from consilience.core.status import Status
-from consilience.matching.groups import consecutive, group_sums
+from consilience.families.chunks import map_rows
+from consilience.matching.groups import GroupSums, consecutive, group_sums
 from consilience.matching.site_by_site import match_confidence
 from consilience.posteriors.ensemble import Ensemble, Stack
-from consilience.posteriors.evidence.far_sites import describe_outliers, find_far_sites
 from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
 from consilience.posteriors.evidence.matching_prior import fit_lenient_prior
-from consilience.posteriors.evidence.placement import place_strays, place_thin, place_thin_if_better
 from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.evidence.search import (
     FIRST_HETEROGENEITIES,
@@ -38,7 +51,7 @@ from consilience.posteriors.evidence.split_components import (
     merge_sites,
     merge_split_components,
 )
-from consilience.posteriors.evidence.virtual_loss import mean_and_error
+from consilience.posteriors.evidence.virtual_loss import VirtualLoss, mean_and_error
 from consilience.posteriors.method import Assignment, expand_assignment
 
 MAX_DIAGNOSED_ROWS = 5000
@@ -367,3 +380,153 @@ def _diagnostics(
         return None, diagnostics
     objective = RandomEffects(stack).groups(matching.heterogeneity, matching.prior)
     return match_confidence(objective, labels, objective.value), diagnostics
+
+
+FAR_SITE_RATIO = 8.0
+"""Distance of a far site, in median distances of all sites. Chosen by hand; nobody has measured other values."""
+FAR_SITE_IQRS = 3.0
+"""Distance of a far site beyond the third quartile, in interquartile ranges: Tukey's (1977) "far out" fence."""
+FAR_SITE_NATS = 1.0
+"""Divergence below which no site is far, however alike all others are. Chosen by hand."""
+MIN_SITES_FOR_QUARTILES = 5
+"""Sites below which no site is called far: quartiles of fewer say nothing. Chosen by hand."""
+
+
+def find_far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
+    """Return the sites that do not belong, and why.
+
+    The distance of a site is the mean divergence of its components from the barycenters of the other members of their
+    groups,
+
+        d_j = mean_{l in j} KL(mean_{k in g(l), k != l} eta_k || eta_l),
+
+    over its components that are shared. Far is more than eight times the median of all sites and beyond the third
+    quartile by three times the interquartile range. A site of several components of which none is shared is named too,
+    if most sites share theirs.
+
+    Parameters
+    ----------
+    stack : Stack
+        What the data say (L, P), not discounted: an outlier makes copies look more different than they are.
+    labels : Labels of shape (L,)
+        Group of each component; -1 for one in none.
+
+    Returns
+    -------
+    dict of int to str
+        Reason by site.
+    """
+    site_distances = _site_distances(stack, labels)  # (J,), NaN where nothing is shared
+    sites = np.flatnonzero(~np.isnan(site_distances))
+    distances = site_distances[sites]
+    reasons = {}
+    if len(sites) >= MIN_SITES_FOR_QUARTILES:
+        lower, median, upper = np.quantile(distances, [0.25, 0.5, 0.75])
+        fence = max(FAR_SITE_NATS, FAR_SITE_RATIO * median, upper + FAR_SITE_IQRS * (upper - lower))
+        for index in np.flatnonzero(distances > fence):
+            ratio = distances[index] / median
+            reasons[int(sites[index])] = f"its components are {ratio:.0f} times as far from what they match as is usual"
+    if len(sites) > stack.n_sites / 2:
+        unmatched = np.setdiff1d(np.flatnonzero(stack.sizes > 1), sites)
+        reasons |= {int(site): "none of its components is found at another site" for site in unmatched}
+    return reasons
+
+
+def _site_distances(stack: Stack, labels: Labels) -> Array:
+    """Return d_j of each site (J,); NaN where nothing is shared."""
+    sums: GroupSums = group_sums(stack.natural, labels, np.ones(len(labels)), int(labels.max()) + 1)
+    shared = np.flatnonzero((labels >= 0) & (sums.mass[labels] > 1))
+
+    def divergences_of(chunk: slice) -> Array:
+        rows = shared[chunk]
+        other_means = sums.sums[labels[rows]] - stack.natural[rows]  # (n, P): leave one out
+        other_means /= (sums.mass[labels[rows]] - 1.0)[:, None]
+        return stack.family.kl_pairs(other_means, stack.natural[rows])
+
+    divergences = map_rows(len(shared), stack.family.size, divergences_of) if len(shared) else np.zeros(0)
+    owner, n_sites = stack.owner[shared], stack.n_sites
+    n_shared = np.bincount(owner, minlength=n_sites)
+    distances: Array = np.bincount(owner, weights=divergences, minlength=n_sites) / np.where(n_shared, n_shared, np.nan)
+    return distances
+
+
+def describe_outliers(
+    names: tuple[str, ...], stray_sites: Labels, is_placed: NDArray[np.bool_], far_sites: dict[int, str]
+) -> list[dict[str, Any]]:
+    """Return why which site is an outlier, as JSON records with ``name``, ``why`` and ``whole_site``, by name.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Names of the sites (J,).
+    stray_sites : Labels
+        Site of each component that the search left out as a stray (n,).
+    is_placed : ndarray of bool of shape (n,)
+        Whether it was put into a group afterwards.
+    far_sites : dict of int to str
+        From ``find_far_sites``.
+    """
+    records: list[dict[str, Any]] = []
+    for placed, ending in ((False, "left out"), (True, "put where most of it fits")):
+        for site, count in zip(*np.unique(stray_sites[is_placed == placed], return_counts=True), strict=True):
+            subject, verb = ("1 component looks", "was") if count == 1 else (f"{count} components look", "were")
+            reason = (
+                f"{subject} like a blend or a second copy of others, as after a fit gone wrong, and {verb} {ending}"
+            )
+            records.append({"name": names[int(site)], "why": reason, "whole_site": False})
+    records += [{"name": names[site], "why": reason, "whole_site": True} for site, reason in far_sites.items()]
+    return sorted(records, key=lambda record: record["name"])
+
+
+def place_thin(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_]) -> Labels:
+    """Return a matching in which components that could not be judged are in groups, too (L,).
+
+    Each site's take, in one assignment, those of the groups that it has no part in whose means explain them best.
+    """
+    labels, n_groups = labels.copy(), int(labels.max()) + 1
+    centres = group_sums(ensemble.natural, labels, ensemble.row_weights, n_groups).means()
+    for site in np.unique(ensemble.owner[is_thin]).tolist():
+        of_site = np.arange(ensemble.offsets[site], ensemble.offsets[site + 1])
+        rows, free = of_site[is_thin[of_site]], np.setdiff1d(np.arange(n_groups), labels[of_site])
+        costs = ensemble.family.kl(centres[free], ensemble.natural[rows]).T  # (k, free)
+        placed, columns = linear_sum_assignment(costs)
+        labels[rows[placed]] = free[columns]
+    return labels
+
+
+def place_thin_if_better(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_], loss: VirtualLoss) -> Labels:
+    """Return the matching with components that could not be judged in groups, if it loses less by two standard errors.
+
+    That they belong to any of the groups is not said before.
+    """
+    if not is_thin.any():
+        return labels
+    placed = place_thin(ensemble, labels, is_thin)
+    gain, error = mean_and_error(loss.differences(labels, placed))
+    return placed if gain > N_ERRORS * error else labels
+
+
+def place_strays(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_], loss: VirtualLoss) -> Labels:
+    """Return the matching with each fit gone wrong in the group whose mean explains it best, if that pays.
+
+    One after another, the best explained first. Loss is that of the virtual draws, without a margin: to leave a
+    component out is no more cautious than to place it.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        The models, L components in all.
+    labels : Labels of shape (L,)
+        A matching; -1 for what is left out.
+    is_thin : ndarray of bool of shape (L,)
+        Components that could not be judged, of which nothing is asked.
+    loss : VirtualLoss
+        Losses of matchings of these components.
+    """
+    strays = np.flatnonzero((labels < 0) & ~is_thin)
+    if not strays.size:
+        return labels
+    centres = group_sums(ensemble.natural, labels, ensemble.row_weights, int(labels.max()) + 1).means()
+    divergences = ensemble.family.kl(centres, ensemble.natural[strays])  # (G, n)
+    order = np.argsort(divergences.min(axis=0), kind="stable")
+    return loss.grown(labels, strays[order], divergences.argmin(axis=0)[order])

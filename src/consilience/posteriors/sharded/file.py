@@ -2,26 +2,40 @@
 
 This module tells the two forms apart, and turns whatever a reader raises for a damaged file into a FileFormatError that
 names the file and says what to do.
+
+Safetensors shards: every column of all sites is one tensor.
+
+Tensors ``natural`` (L, P) in float32 or float64, ``offsets`` (J + 1,), and where sites state them ``counts`` (L,),
+``weights`` (L,), ``prior`` (P,) or (J, P), ``attached.NAME`` flattened with ``attached.NAME.precision``; ``names`` is
+the JSON list of the sites' names and ``digests`` (J, 32) the SHA-256 of their files, both as bytes. The header document
+is the metadata entry of the file. Rows of tensors are read, so a run of sites costs its own bytes only.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from consilience.errors import FileFormatError, OptionError, Problem
+from consilience.files.arrays import write_arrays
+from consilience.files.document import parse_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.posteriors.sharded.header import REMEDY
+from consilience.posteriors.columns import ComponentColumns, RaggedColumn
+from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
 from consilience.posteriors.sharded.kind import PARQUET
-from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary, column_problems
-from consilience.posteriors.sharded.parquet import read_parquet, read_parquet_summary, write_parquet
-from consilience.posteriors.sharded.safetensors_columns import (
-    read_safetensors,
-    read_safetensors_summary,
-    write_safetensors,
+from consilience.posteriors.sharded.packed_sites import (
+    PackedSites,
+    ShardSummary,
+    column_problems,
+    site_digests,
+    site_names,
 )
+from consilience.posteriors.sharded.parquet import read_parquet, read_parquet_summary, write_parquet
 
 Form = Literal["safetensors", "parquet"]
 SUFFIXES: dict[Form, str] = {"safetensors": ".safetensors", "parquet": PARQUET}
@@ -140,3 +154,93 @@ def refuse_form(form: str) -> None:
     """
     if form not in SUFFIXES:
         raise OptionError("form", f"expected one of {', '.join(map(repr, SUFFIXES))}, found {form!r}")
+
+
+def write_safetensors(path: Path, packed: PackedSites) -> None:
+    """Write a shard, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    components = packed.components
+    tensors: dict[str, Any] = {"natural": components.natural, "offsets": components.offsets.astype(np.int64)}
+    tensors |= {"counts": components.counts, "weights": components.weights, "prior": components.prior}
+    for name, ragged in components.attached.items():
+        tensors |= {f"attached.{name}": ragged.values, f"attached.{name}.precision": ragged.precision}
+    tensors["names"] = np.frombuffer(json.dumps(packed.names).encode(), dtype=np.uint8)
+    tensors["digests"] = packed.digests
+    arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items() if values is not None}
+    write_arrays(path, arrays, header_text(components.kind))
+
+
+def read_safetensors_summary(file: SafetensorsFile) -> ShardSummary:
+    """Return what the header of a shard states."""
+    display_name, document = file.label, file.parsed_document(REMEDY)
+    if document is None:
+        raise FileFormatError(display_name, "has no consilience metadata, so it is not a shard", REMEDY)
+    schema, header = parse_kind(display_name, document), file.header()
+    natural, offsets = header.shapes.get("natural"), header.shapes.get("offsets")
+    if natural is None or offsets is None or len(natural) != 2 or len(offsets) != 1 or offsets[0] < 2:
+        raise FileFormatError(display_name, "has no posteriors", REMEDY)
+    rows = {"counts": natural[0], "weights": natural[0], "digests": offsets[0] - 1}
+    for name, expected in rows.items():
+        actual = header.shapes.get(name, (expected,))
+        if actual[:1] != (expected,):
+            raise FileFormatError(display_name, f"{name} have shape {actual}, expected {expected} rows", REMEDY)
+    return ShardSummary(schema, offsets[0] - 1, natural[0], (offsets[0] - 1,), header)
+
+
+def read_safetensors(
+    path: Path, display_name: str, first: int, end: int | None, summary: ShardSummary | None = None
+) -> PackedSites:
+    """Return sites `first` to `end` of a shard; None reads to the last.
+
+    Its header is not read again where its `summary` is given, but found to be the same.
+
+    Raises
+    ------
+    FileFormatError
+        For offsets that do not rise, a header that is none, and a file that was replaced since its summary was read.
+    ValueError
+        For columns that do not fit the header; ``file.read_shard`` names the file.
+    """
+    if summary is None:
+        summary = read_safetensors_summary(SafetensorsFile(path, display_name))
+    schema, header = summary.kind, summary.header
+    assert header is not None  # noqa: S101  (narrows the type)
+    names = set(header.shapes)
+    refuse_columns(schema, names - {"offsets", "names", "digests"})
+    with SafetensorsFile(path, display_name, header).rows(REMEDY) as rows:
+        offsets = rows("offsets")
+        last = len(offsets) - 1 if end is None else end
+        _refuse_offsets(display_name, offsets, header.shapes["natural"][0])
+        start, stop = int(offsets[first]), int(offsets[last])
+        columns = {column: rows(column, start, stop) for column in ("natural", "counts", "weights") if column in names}
+        prior = None
+        if "prior" in names:
+            prior = rows("prior", first, last) if len(header.shapes["prior"]) == 2 else rows("prior")
+        local_offsets = offsets[first : last + 1] - offsets[first]  # (sites + 1,)
+        # Where attached arrays of these sites begin follows from the offsets of all sites of the file.
+        starts_by_name = ComponentColumns(schema, columns["natural"][:0], offsets).attached_starts
+        attached = {}
+        for name, starts in starts_by_name.items():
+            entries = int(starts[first]), int(starts[last])
+            precision_name = f"attached.{name}.precision"
+            precision = rows(precision_name, *entries) if precision_name in names else None
+            attached[name] = RaggedColumn(rows(f"attached.{name}", *entries), precision)
+        site_name_list = None
+        if "names" in names:
+            site_name_list = parse_document(Path(display_name), rows("names").tobytes(), "list of names", REMEDY)
+        digests = rows("digests", first, last) if "digests" in names else None
+    counts, weights = columns.get("counts"), columns.get("weights")
+    components = ComponentColumns(schema, columns["natural"], local_offsets, counts, weights, prior, attached)
+    return PackedSites(components, site_names(site_name_list, first, last), site_digests(digests, last - first))
+
+
+def _refuse_offsets(display_name: str, offsets: NDArray[Any], n_components: int) -> None:
+    """Raise unless offsets rise from 0 to the number of components."""
+    is_offsets_array = offsets.ndim == 1 and len(offsets) > 1 and offsets.dtype == np.int64
+    if not is_offsets_array or offsets[0] != 0 or offsets[-1] != n_components or np.any(np.diff(offsets) < 1):
+        raise FileFormatError(display_name, f"its offsets do not rise from 0 to its {n_components} components", REMEDY)
