@@ -13,9 +13,8 @@ from timing import interleaved, medians, seconds, yardstick
 
 import consilience as cs
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.methods.kl.descent import fit_binary
 from consilience.posteriors.methods.kl.method import fit_relaxed
-from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, fit_binary
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments/kl_fusion"))
 from simulate import Setting, load, settings_of

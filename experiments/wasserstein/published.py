@@ -21,7 +21,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Array
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows

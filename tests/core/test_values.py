@@ -20,7 +20,7 @@ from sklearn.utils import get_tags
 
 import consilience as cs
 from consilience.checkpoints.methods.table import TENSOR_METHODS
-from consilience.core.options import Options
+from consilience.core.methods import Options
 from consilience.drawing.display import MAX_LINES, MAX_WIDTH, scoped_style
 from tests.api.kinds_zoo import estimator
 from tests.core.values_zoo import ALL_VALUES, SITES, VALUES, estimator_fusion, mixture, posterior_fusion

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from consilience import families as f
-from consilience.families.densities import log_gaussians, log_student_ts
+from consilience.families.linalg import log_gaussians, log_student_ts
 from tests.families.zoo import ZOO, D
 from tests.tolerances import KL_PAIRWISE, ROUNDING
 

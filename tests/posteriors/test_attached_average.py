@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
 from consilience import families as f
-from consilience.posteriors.attached_average import carry, fused_attached
+from consilience.posteriors.average import carry, fused_attached
 from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
 

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import consilience as cs
-from consilience.families.offsets import MAX_WIDTH_ERROR
+from consilience.families.linalg import MAX_WIDTH_ERROR
 from tests.cli.running import command
 
 CENTRES = np.array([[0.0, 0.0], [8.0, 0.0], [0.0, 8.0]])

@@ -13,9 +13,8 @@ from consilience.matching import assignment, conjugate_groups, group_sparse, sit
 from consilience.matching.groups import carried_sums, group_sums
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence import diagnostics, random_effects, selection, virtual_loss
-from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
-from consilience.posteriors.evidence.matching_prior import strict_prior
-from consilience.posteriors.evidence.random_effects import RandomEffects
+from consilience.posteriors.evidence.random_effects import RandomEffects, strict_prior
+from consilience.posteriors.evidence.virtual_loss import likelihood_stack, virtual_loss_of
 from consilience.posteriors.methods.kl.problem import KLProblem, matched_cost, objective
 
 pytestmark = pytest.mark.covering(2)

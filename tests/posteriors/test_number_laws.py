@@ -17,9 +17,9 @@ from consilience.matching.groups import GroupSums
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence import diagnostics
 from consilience.posteriors.evidence.diagnostics import Judged, diagnose, judge
-from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
-from consilience.posteriors.evidence.matching_prior import fit_lenient_prior, strict_prior
+from consilience.posteriors.evidence.random_effects import fit_lenient_prior, strict_prior
 from consilience.posteriors.evidence.search import EvidenceSearch, is_same_partition, steady_order
+from consilience.posteriors.evidence.virtual_loss import likelihood_stack, virtual_loss_of
 from tests import tolerances
 from tests.families.zoo import ZOO
 from tests.posteriors import planted

@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.decomposition import LatentDirichletAllocation
 
 import consilience as cs
-from consilience.posteriors.rebuild import adapter_of
+from consilience.posteriors.adapters.table import adapter_of
 from consilience.posteriors.topics.document_completion import fold_in
 from tests.tolerances import LIBRARY_DOCUMENT_STEP, ROUNDING, SINGLE_PRECISION
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from consilience.api.kinds import SHARDS, kind_of, list_models
+from consilience.api.kinds import SHARDS, are_shards, kind_of, list_models
 from consilience.core.kind import Prepared, Request, open_request
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 
@@ -219,7 +219,7 @@ def _opened(given: Mapping[str, Any], **shown: Any) -> AbstractContextManager[Re
         given["weights"],
         given["n_observations"],
         engine,
-        SHARDS.are_given(models, engine),
+        are_shards(models, engine),
         **shown,
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.bayesian.kind import BayesianNetworks
-from consilience.core.library_classes import defined_in
+from consilience.core.inputs import defined_in
 from consilience.draws.kind import PosteriorDraws
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.estimators.kind import Estimators
@@ -46,10 +46,11 @@ def list_models(models: Any, engine: Any = None) -> Any:
     """
     if engine is not None or SHARDS.may_be(models):
         return models
-    for kind in KINDS if _has_paths(models) else ():
-        if (expanded := kind.expand(models)) is not models:
+    paths = _paths_among(models)
+    for kind in KINDS:
+        if any(path.endswith(kind.expands) for path in paths) and (expanded := kind.expand(models)) is not models:
             return expanded
-    if not SHARDS.are_given(models):
+    if not are_shards(models):
         return models
     try:
         paths = [file.path for file in list_files(models, (".safetensors",))]
@@ -73,10 +74,18 @@ def list_models(models: Any, engine: Any = None) -> Any:
     return taken if is_listed else models
 
 
-def _has_paths(models: Any) -> bool:
-    """Return whether models are a path, or have paths, or lists of such, among them."""
+def are_shards(models: Any, engine: Any = None) -> bool:
+    """Return whether models are posteriors of very many sites, by how they are written; see `ShardedPosteriors`."""
+    return (SHARDS.may_be(models) or bool(_paths_among(models))) and SHARDS.are_given(models, engine)
+
+
+def _paths_among(models: Any) -> list[str]:
+    """Return the paths that models are or have among them, those in lists of paths too."""
+    if isinstance(models, str | Path):
+        return [str(models)]
     several = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else ()
-    return isinstance(models, str | Path) or any(isinstance(model, str | Path | list | tuple) for model in several)
+    listed = [part for model in several for part in (model if isinstance(model, list | tuple) else [model])]
+    return [str(one) for one in listed if isinstance(one, str | Path)]
 
 
 def _stated_format(path: str) -> FileFormat | None:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 import consilience as cs
-from consilience.api.kinds import DRAWS, ESTIMATORS, POSTERIORS, SHARDS, format_of, list_models
+from consilience.api.kinds import DRAWS, ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of, list_models
 from consilience.catalogue import ALIASES
 from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_models, network_options
 from consilience.core.inputs import EQUAL
@@ -248,7 +248,7 @@ def make_fusion_plan(
         if misplaced := network_options(merged):
             raise OptionError(", ".join(misplaced), f"for networks only, and {merged.models[0]} holds posterior draws")
         return FusionPlan(merged, DRAWS, (), None, listed)
-    files = () if SHARDS.are_given(listed) else tuple(open_files(listed, listed))
+    files = () if are_shards(listed) else tuple(open_files(listed, listed))
     if not files or any(file.stated_format == SHARD for file in files):
         if misplaced := network_options(merged):
             raise OptionError(", ".join(misplaced), f"for networks only, and {merged.models[0]} holds posteriors")

@@ -166,7 +166,8 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
     """Return the inputs that could be described, in their order, and everything that is wrong, each said once."""
     described: list[Described[Value]] = []
     problems: list[Problem] = []
-    contents = iter(reading.read_many([one.file for one in inputs if one.file is not None and reading.takes(one)]))
+    files = [one.file for one in inputs if one.file is not None and reading.takes(one)]
+    contents = iter(reading.read_many(files) if files else ())
     for place, one in enumerate(inputs):
         names_itself = reading.names_inputs  # as readers of files do
         try:
@@ -188,7 +189,7 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
             )
         except (InputError, UnsupportedError) as error:
             problems += [problem if names_itself else problem.about(one.label) for problem in error.problems]
-    return described, said_once(problems)
+    return described, said_once(problems) if problems else []
 
 
 def twice(inputs: Sequence[NamedInput], described: Sequence[Described[Any]]) -> list[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -210,3 +211,37 @@ def refuse_other_kind(one: NamedInput, expected: str) -> NoReturn:
     _ = one.file.document  # which raises where it cannot be read
     called = "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
     raise InputError(one.label, f"is no {expected} but {called}", "fuse files of one kind", "E-TYPE")
+
+
+def library_classes(model: object) -> frozenset[tuple[str, str]]:
+    """Return the (library, name) of the class of a model and of all its bases.
+
+    Examples
+    --------
+    >>> ("builtins", "dict") in library_classes({})
+    True
+    """
+    return _library_classes(type(model))  # type: ignore[arg-type]  # classes are hashable, which mypy does not see
+
+
+@lru_cache(maxsize=256)  # every adapter asks the same of every model
+def _library_classes(kind: type) -> frozenset[tuple[str, str]]:
+    return frozenset((base.__module__.split(".")[0], base.__name__) for base in kind.__mro__)
+
+
+def defined_in(model: object) -> frozenset[str]:
+    """Return the packages that define the class of an object and its bases; of ours the room, "consilience.networks".
+
+    Examples
+    --------
+    >>> import consilience as cs
+    >>> sorted(defined_in(cs.KLFusion()))
+    ['abc', 'builtins', 'consilience.core', 'consilience.posteriors']
+    """
+    return _defined_in(type(model))  # type: ignore[arg-type]  # as above
+
+
+@lru_cache(maxsize=256)
+def _defined_in(kind: type) -> frozenset[str]:
+    parts = [base.__module__.split(".") for base in kind.__mro__]
+    return frozenset(".".join(one[:2]) if one[0] == "consilience" else one[0] for one in parts)

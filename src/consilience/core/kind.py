@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from consilience.core.inputs import NamedInput, name_inputs
-from consilience.core.library_classes import defined_in
+from consilience.core.inputs import NamedInput, defined_in, name_inputs
 from consilience.core.progress import Progress, seeded, shown
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile
@@ -297,6 +296,8 @@ class Kind(ABC):
     """Options of ``fuse`` that say of a mapping of arrays, or of a plain checkpoint, that it is such a model."""
     instead_of_rebuilding: ClassVar[Mapping[str, str]] = {}
     """What to do in place of ``rebuild``, by the name of a class."""
+    expands: ClassVar[tuple[str, ...]] = ()
+    """Endings of files of others of which several are one model."""
     is_listed: ClassVar[bool] = True
     """Whether a folder of such files is a list of models."""
 
@@ -325,7 +326,10 @@ class Kind(ABC):
         """Return for each object that may be a model of this kind whether it is one, or a fusion of such."""
 
     def expand(self, models: Any) -> Any:
-        """Return models with what stands for several of this kind as a list or a mapping; all others as they are."""
+        """Return models with what stands for several of this kind as a list or a mapping; all others as they are.
+
+        Asked where a path among them ends in one of `expands`.
+        """
         return models
 
     @abstractmethod

@@ -2,12 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
-from consilience.core.options import FUSE_KEYWORDS, Options, make_named_method, refuse_options
+from consilience.catalogue import suggestion, with_suggestions
+from consilience.drawing.words import shorten
 from consilience.errors import OptionError
+
+Requirement = tuple[str, bool, str]
+"""Name of an option, whether its value is valid, and what it must be."""
+
+
+MAX_VALUE, MAX_REPR = 40, 400
+"""Letters of one option, and of all of a method, in its repr: arrays may be given as options."""
+
+
+class Options:
+    """What has a name and fields that are its options."""
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "__repr__" not in vars(cls):  # before ``dataclass`` makes one, which it leaves out where there is one
+            cls.__repr__ = Options.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """Return what makes it again: the class and the options that are not the default."""
+        stated = []
+        for option in fields(cast(Any, self)):
+            value = getattr(self, option.name)
+            default = option.default_factory() if option.default_factory is not MISSING else option.default
+            if value is not default and repr(value) != repr(default):
+                stated.append(f"{option.name}={shorten(repr(value), MAX_VALUE)}")
+        return shorten(f"{type(self).__name__}({', '.join(stated)})", MAX_REPR)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the options by name, as scikit-learn's tools ask for them.
+
+        Parameters
+        ----------
+        deep : bool, default True
+            Without a meaning here: no option is an estimator.
+        """
+        del deep
+        return {option.name: getattr(self, option.name) for option in fields(cast(Any, self))}
+
+    def set_params(self, **options: Any) -> Self:
+        """Return a method with these options changed; methods are frozen, so that this one stays what it is.
+
+        Raises
+        ------
+        OptionError
+            For an option that does not exist, or a value that is not valid.
+
+        Examples
+        --------
+        >>> import consilience as cs
+        >>> cs.KLFusion().set_params(regularization=0.3)
+        KLFusion(regularization=0.3)
+        """
+        return make_named_method([type(self)], self.name, {**self.get_params(), **options})
+
+    def requirements(self) -> Iterator[Requirement]:
+        """Yield what the options must be; the first that is not valid is refused, and none after it is asked for.
+
+        That an option annotated as ``bool`` is one need not be said.
+        """
+        yield from ()
+
+    def __post_init__(self) -> None:
+        for option in fields(cast(Any, self)):
+            if option.type in ("bool", bool) and not isinstance(getattr(self, option.name), bool):
+                raise self.invalid(option.name, "true or false")
+        try:
+            for name, is_valid, expected in self.requirements():
+                if not is_valid:
+                    raise self.invalid(name, expected)
+        except OptionError:
+            raise
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:  # of values that cannot be compared
+            stated = ", ".join(f"{option}={value!r:.80}" for option, value in vars(self).items())
+            raise OptionError(self.name, f"an option has a value of a type that it does not take: {stated}") from error
+
+    def invalid(self, option: str, expected: str) -> OptionError:
+        """Return the error for an option that is not what it must be."""
+        return OptionError(self.name, f"option {option} must be {expected}, found {getattr(self, option)!r}")
+
+
+_Kind = TypeVar("_Kind", bound=Options)
+
+
+def refuse_options(method: Options, options: Mapping[str, Any]) -> None:
+    """Raise if there are options beside a method that has its own."""
+    if options:
+        raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
+
+
+FUSE_KEYWORDS = ("rng", "method", "weights", "n_observations", "engine", "progress", "example", "symmetry", "module",
+                 "target", "target_widths", "inputs", "reference", "fishers", "descriptions")  # fmt: skip
+"""Keywords of ``fuse`` that are no options of a method, for suggestions."""
+
+
+def make_named_method(
+    kinds: Sequence[type[_Kind]],
+    name: object,
+    options: Mapping[str, Any],
+    where: str = "",
+    keywords: Collection[str] = FUSE_KEYWORDS,
+) -> _Kind:
+    """Return the method of a name with these options.
+
+    Parameters
+    ----------
+    kinds : sequence of classes
+        The methods that exist.
+    name : str
+        Name of one of them.
+    options : mapping
+        Its options.
+    where : str, optional
+        What the methods are for, in messages. Default: not said.
+    keywords : collection of str, optional
+        What the caller takes beside options, for suggestions. Default: the keywords of ``fuse``.
+
+    Raises
+    ------
+    OptionError
+        For a name or an option that does not exist, saying which do, and for a value that is not valid.
+    """
+    by_name = {kind.name: kind for kind in kinds}
+    if not any(name == known for known in by_name):
+        text = f"method {name!r} does not exist{where}{suggestion(name, by_name)}; there are {', '.join(by_name)}"
+        raise OptionError("", text, "", "E-METHOD")
+    method: Any = by_name[str(name)]
+    known = [option.name for option in fields(method)]
+    if unknown := sorted(set(options) - set(known)):
+        hints = with_suggestions(unknown, [*known, *keywords])
+        text = f"method {name!r} has no option {hints}; it has {', '.join(sorted(known))}"
+        raise OptionError("", text, "", "E-OPTION")
+    made: _Kind = method(**options)
+    return made
+
 
 AnyMethod = TypeVar("AnyMethod", bound=Options)
 
@@ -56,3 +193,8 @@ class MethodTable(Generic[AnyMethod]):
         name = self.classes[0].name if method is None else method
         where = f" for {self.fuses}" if self.fuses else ""
         return make_named_method(self.classes, name, options, where, self.keywords)
+
+
+def is_robust_option(value: object) -> bool:
+    """Return whether a value is one of the option `robust`."""
+    return value is None or isinstance(value, bool) or value in ("trim", "median")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, refuse_parameters
-from consilience.draws.csv_sites import expand_csv
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.our_formats import DRAWS
 from consilience.files.safetensors_file import SafetensorsFile
@@ -38,6 +37,7 @@ class PosteriorDraws(Kind):
     no_file = "every method for draws writes a file"
     packages = frozenset(("arviz", "xarray", "consilience.draws"))
     statements = STATEMENTS
+    expands = (".csv",)
 
     @property
     def methods(self) -> tuple[type[Any], ...]:
@@ -48,6 +48,8 @@ class PosteriorDraws(Kind):
 
     def expand(self, models: Any) -> Any:
         """Return CSV files of CmdStan, and patterns of such, as the draws of sites."""
+        from consilience.draws.csv_sites import expand_csv
+
         return expand_csv(models)
 
     def are_models(self, models: Sequence[object]) -> list[bool]:

@@ -29,7 +29,7 @@ import numpy as np
 from consilience.checks import Array, Labels, as_rows, as_weights
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.families.chunks import CHUNK_BYTES, row_chunks
-from consilience.families.offsets import far_components
+from consilience.families.linalg import far_components
 
 if TYPE_CHECKING:
     from consilience.families.evidence import EvidenceFamily

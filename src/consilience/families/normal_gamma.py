@@ -25,8 +25,7 @@ from scipy.special import digamma, gammaln, stdtrit
 from consilience.checks import Array, as_rows, as_vector, as_weights
 from consilience.families.base import Draws, Parameters
 from consilience.families.diagonal_gaussian import DiagonalGaussian
-from consilience.families.linalg import diagonal_of, isotropic_square
-from consilience.families.offsets import is_cancelled
+from consilience.families.linalg import diagonal_of, is_cancelled, isotropic_square
 from consilience.families.random_effects import (
     CopyGroups,
     CovarianceDispersion,

@@ -33,13 +33,14 @@ from consilience.families.linalg import (
     flatten,
     half_solve,
     inverse,
+    is_cancelled,
     log_det_divergence,
     log_determinant,
     log_determinants_of_many,
     not_positive_definite,
+    squared_offsets,
     unflatten,
 )
-from consilience.families.offsets import is_cancelled, squared_offsets
 from consilience.families.random_effects import (
     CopyGroups,
     CovarianceDispersion,

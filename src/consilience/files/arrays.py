@@ -15,11 +15,11 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from consilience.checks import AnyArray
-from consilience.errors import FileFormatError, InputError, Problem
+from consilience.errors import InputError, Problem
 from consilience.files.atomic import write_atomically, write_bytes
 from consilience.files.document import METADATA_KEY
 
-_NUMPY_TYPES = {
+NUMPY_TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "C64": "complex64", "BOOL": "bool",
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
     "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
@@ -29,7 +29,7 @@ _TORCH_TYPES = {
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
     "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
-DTYPES = _NUMPY_TYPES | _TORCH_TYPES
+DTYPES = NUMPY_TYPES | _TORCH_TYPES
 """What NumPy and torch call the types of safetensors."""
 
 
@@ -79,8 +79,8 @@ def _dense_tensor(torch: Any, values: Any) -> Any:
 def _contiguous_array(values: AnyArray) -> Any:
     """Return a NumPy array in row order and in the byte order of the machine."""
     array = np.asarray(values, order="C")
-    if array.dtype.name not in _NUMPY_TYPES.values():
-        raise ValueError(f"is {array.dtype.name}, expected one of {', '.join(_NUMPY_TYPES.values())}")
+    if array.dtype.name not in NUMPY_TYPES.values():
+        raise ValueError(f"is {array.dtype.name}, expected one of {', '.join(NUMPY_TYPES.values())}")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -121,26 +121,3 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], document: str) -> N
                 save_file(dict(arrays), partial, metadata)
     except SafetensorError as error:
         raise InputError(path, f"cannot be written: {error}", code="E-OUTPUT") from error
-
-
-def framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
-    """Return what a file of these types is read with: "numpy", or "pt" where it has a type that only torch has.
-
-    Raises
-    ------
-    FileFormatError
-        Naming an array of a type that neither has, or that needs a torch which is not installed.
-    """
-    for name, dtype in dtypes.items():
-        if dtype not in DTYPES.values():
-            raise FileFormatError(path, f"tensor {name!r} has type {dtype}, expected one of {', '.join(DTYPES)}")
-    torch_only = next((name for name, dtype in dtypes.items() if dtype not in _NUMPY_TYPES.values()), None)
-    if torch_only is None:
-        return "numpy"
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise FileFormatError(
-            path, f"tensor {torch_only!r} has type {dtypes[torch_only]}, which only torch reads", "install torch"
-        ) from error
-    return "pt"

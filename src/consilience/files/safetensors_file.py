@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from consilience.catalogue import unreadable
 from consilience.checks import AnyArray
 from consilience.errors import FileFormatError
-from consilience.files.arrays import DTYPES, framework_for
+from consilience.files.arrays import DTYPES, NUMPY_TYPES
 from consilience.files.document import (
     METADATA_KEY,
     REMEDY,
@@ -196,7 +196,7 @@ class SafetensorsFile:
         """
         header = self.header(remedy)
         with self._labelled():
-            with_torch = framework_for(self.path, header.dtypes) == "pt"
+            with_torch = _framework_for(self.path, header.dtypes) == "pt"
         tensors: dict[str, AnyArray] = {}
         buffers: dict[str, memoryview] = {}
         for name in header.shapes if names is None else names:
@@ -226,7 +226,7 @@ class SafetensorsFile:
         """
         header = self.header(remedy)
         with self._labelled():
-            with_torch = framework_for(self.path, header.dtypes) == "pt"
+            with_torch = _framework_for(self.path, header.dtypes) == "pt"
         tensors: dict[str, AnyArray] = {}
         start = header.n_bytes
         with self._readable():
@@ -350,3 +350,26 @@ def _item_size(dtype: str, with_torch: bool) -> int:
 
     size: int = getattr(torch, dtype).itemsize
     return size
+
+
+def _framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
+    """Return what a file of these types is read with: "numpy", or "pt" where it has a type that only torch has.
+
+    Raises
+    ------
+    FileFormatError
+        Naming an array of a type that neither has, or that needs a torch which is not installed.
+    """
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES.values():
+            raise FileFormatError(path, f"tensor {name!r} has type {dtype}, expected one of {', '.join(DTYPES)}")
+    torch_only = next((name for name, dtype in dtypes.items() if dtype not in NUMPY_TYPES.values()), None)
+    if torch_only is None:
+        return "numpy"
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise FileFormatError(
+            path, f"tensor {torch_only!r} has type {dtypes[torch_only]}, which only torch reads", "install torch"
+        ) from error
+    return "pt"

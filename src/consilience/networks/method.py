@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
 from consilience.checks import AnyArray, Array, Labels, is_count, is_number
-from consilience.core.options import Options, Requirement
+from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
 from consilience.core.robust_judgement import geometric_median_weights, judge_twice, tolerated
 from consilience.core.status import Status
@@ -47,7 +47,7 @@ from consilience.networks.robust import (
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
-from consilience.posteriors.robust.estimators import Robust, RobustEstimator, is_robust_option
+from consilience.posteriors.robust.estimators import Robust, RobustEstimator
 
 
 @dataclass(frozen=True, eq=False)

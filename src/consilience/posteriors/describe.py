@@ -22,10 +22,9 @@ from consilience.core.training_state import training_state_problem
 from consilience.errors import FileFormatError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.adapters.table import known_adapters
-from consilience.posteriors.observation_counts import count_observations, is_stated, require_same_as_recorded
+from consilience.posteriors.adapters.table import adapter_of, known_adapters
+from consilience.posteriors.observation_counts import count_observations, require_same_as_recorded
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.scaling import describe_pipeline, final_model, is_pipeline
 from consilience.posteriors.thin_components import (
     nothing_left_in,
@@ -142,7 +141,7 @@ def describe_all(
     if not adapter.records_n_observations:
         if not isinstance(model, Posterior):
             return _describe_fitted(model, adapter, n_observations)
-        if not is_stated(posterior):
+        if not posterior.states_observations:
             return adapter.recount(posterior, n_observations)
     require_same_as_recorded(adapter, posterior, n_observations, subject)
     return posterior

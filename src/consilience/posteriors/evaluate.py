@@ -24,15 +24,14 @@ from consilience.core.paired import paired_difference
 from consilience.core.scores import ScoreKind, Scores
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.adapters.table import known_adapters
+from consilience.posteriors.adapters.table import adapter_of, known_adapters
 from consilience.posteriors.describe import describe_all
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.model_ensemble import ModelEnsemble, ensemble_scores, mixture_values
-from consilience.posteriors.observation_counts import is_stated
 from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of, rebuild
+from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.topics.adapter import TopicAdapter
 from consilience.posteriors.topics.coherence import N_WORDS, npmi
@@ -349,7 +348,7 @@ def _notes(fused: _ComparedModel, own: _ComparedModel, fused_scores: Scores, own
         notes.append(f"no predictive density is compared, {_GUESSED_COUNTS}: {', '.join(guessing)}")
     counts, n_used = own.posterior.counts, int(own_scores.usage.sum())
     if (
-        is_stated(own.posterior)
+        own.posterior.states_observations
         and counts is not None
         and abs(float(counts.sum()) - n_used) < COUNT_ROUNDING * max(n_used, 1)
     ):

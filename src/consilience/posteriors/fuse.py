@@ -22,16 +22,17 @@ from consilience.core.provenance import make_provenance
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.adapters.table import adapter_of, adapter_of_source, has_labels
 from consilience.posteriors.admission import inadmissible
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import describe_inputs, unusable_in
-from consilience.posteriors.labels import group_by_label, has_labels, with_labels
+from consilience.posteriors.labels import group_by_label, with_labels
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of, adapter_of_source, rebuild
+from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.scaling import without_pipeline
 from consilience.posteriors.thin_components import (
     left_out_record,

@@ -11,17 +11,17 @@ from consilience.core.features import Features
 from consilience.core.gather import MAX_SHARED, Described, FormatReading, gather, twice
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem
+from consilience.families import Dirichlet
 from consilience.files.format import Record
+from consilience.posteriors.adapters.table import adapter_of, has_labels
 from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES
-from consilience.posteriors.labels import has_labels, label_problems
+from consilience.posteriors.labels import label_problems
 from consilience.posteriors.observation_counts import (
-    is_stated,
     require_same_as_recorded,
     unknown_number,
 )
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
@@ -91,10 +91,10 @@ class PosteriorReading(FormatReading[Posterior]):
         if self.are_equal:
             return adapter.recount(value, None)
         if n_observations is None:
-            if not is_stated(value):
+            if not value.states_observations:
                 problems.append(unknown_number(one.label, adapter.kind))
             return value
-        if is_stated(value):
+        if value.states_observations:
             require_same_as_recorded(adapter, value, n_observations)
             return value
         if is_fitted:
@@ -127,10 +127,11 @@ def describe_inputs(
     if not all(is_of_pipeline(site.value) for site in described):
         # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
         described = [site.with_value(without_pipeline(site.value)) for site in described]
-    posteriors, alignment, unaligned = align_vocabularies(
-        [site.label for site in described], [site.value for site in described]
-    )
-    described = [site.with_value(posterior) for site, posterior in zip(described, posteriors, strict=True)]
+    alignment, unaligned = None, list[Problem]()
+    if all(isinstance(site.value.family, Dirichlet) for site in described):
+        labels, values = [site.label for site in described], [site.value for site in described]
+        values, alignment, unaligned = align_vocabularies(labels, values)
+        described = [site.with_value(value) for site, value in zip(described, values, strict=True)]
     problems += twice(inputs, described)
     problems += [problem for site in described for problem in _count_problems(site)]
     stated = [site.value.counts for site in described]

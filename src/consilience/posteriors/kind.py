@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.core.inputs import defined_in
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, refuse_parameters
-from consilience.core.library_classes import defined_in
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.our_formats import POSTERIOR
 
@@ -97,9 +97,9 @@ class Posteriors(Kind):
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return what a round needs to know of a posterior file."""
+        from consilience.posteriors.adapters.table import has_labels
         from consilience.posteriors.admission import extent_of, inadmissible, parameter_scales
         from consilience.posteriors.files import read_posterior
-        from consilience.posteriors.labels import has_labels
         from consilience.posteriors.vocabulary import is_topic_posterior
 
         if companion is not None:

@@ -14,13 +14,6 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of
-
-
-def has_labels(posterior: Posterior) -> bool:
-    """Return whether the components of a posterior have labels, by the adapter of its kind."""
-    adapter = adapter_of(posterior)
-    return adapter is not None and adapter.components == "labelled"
 
 
 def label_problems(posterior: Posterior) -> list[str]:

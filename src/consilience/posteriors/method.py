@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_number
 from consilience.core.caller import warn_caller
-from consilience.core.options import Options, Requirement
+from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
 from consilience.core.robust_judgement import tolerated
 from consilience.core.status import Status
@@ -39,7 +39,7 @@ from consilience.posteriors.average import (
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.average import RobustInclusion
-from consilience.posteriors.robust.estimators import MIN_VOTES, Robust, RobustEstimator, is_robust_option
+from consilience.posteriors.robust.estimators import MIN_VOTES, Robust, RobustEstimator
 from consilience.posteriors.robust.median_site import (
     MEDIAN_OF_ATTACHED,
     JudgedInclusion,

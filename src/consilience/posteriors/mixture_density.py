@@ -21,7 +21,7 @@ from scipy.special import logsumexp
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Family
-from consilience.families.densities import log_gaussians, log_student_ts
+from consilience.families.linalg import log_gaussians, log_student_ts
 
 CHUNK_BYTES = 2**26
 """Memory of the differences between points and centres that are held at once: 64 MiB, chosen by hand."""

@@ -23,11 +23,6 @@ RECORDED_ROUNDING = 0.05
 components are not counted, and expected counts of variational fits miss whole numbers. Chosen by hand."""
 
 
-def is_stated(posterior: Posterior) -> bool:
-    """Return whether the number of observations behind a posterior is known."""
-    return posterior.source.get("samples") != "assumed"
-
-
 def count_observations(model: Any, adapter: Adapter, posterior: Posterior, data: Any, sample_weight: Any) -> float:
     """Return the number of observations in the data that a model was fitted to: rows, or the sum of their weights.
 
@@ -79,7 +74,7 @@ def require_same_as_recorded(
 
     Only models whose counts are of rows can be compared: those of topic models are tokens.
     """
-    if not adapter.counts_are_rows or posterior.counts is None or not is_stated(posterior):
+    if not adapter.counts_are_rows or posterior.counts is None or not posterior.states_observations:
         return
     recorded = float(posterior.counts.sum())
     # Components with less than one observation count as one, so K of them may add up to K more.

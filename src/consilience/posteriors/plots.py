@@ -12,8 +12,8 @@ from consilience.checks import Array, Labels
 from consilience.core.findings import findings_of
 from consilience.drawing.plots import Chart, draw_components, draw_number
 from consilience.errors import InputError, reason_of
+from consilience.posteriors.adapters.table import adapter_of
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.report.planar_components import plane_of
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
 

@@ -207,6 +207,11 @@ class Posterior(Displayed, Plotted, Tabular):
         return int(self.natural.shape[0])
 
     @property
+    def states_observations(self) -> bool:
+        """Whether the number of observations behind it is known."""
+        return self.source.get("samples") != "assumed"
+
+    @property
     def digest(self) -> str:
         """SHA-256 of what it says: family, components with counts, weights and what is attached, and the prior.
 

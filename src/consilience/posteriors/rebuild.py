@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from consilience.errors import InputError, UnsupportedError
-from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.adapters.table import known_adapters
+from consilience.errors import InputError
+from consilience.posteriors.adapters.table import adapter_of
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.scaling import is_of_pipeline, rebuild_pipeline
-
-
-def adapter_of(posterior: Posterior) -> Adapter | None:
-    """Return the adapter of the kind that ``posterior.source`` names, as ``adapter_of_source`` does."""
-    return adapter_of_source(posterior.source)
-
-
-def adapter_of_source(source: Mapping[str, Any]) -> Adapter | None:
-    """Return the adapter of the kind that a posterior's source names; None for a posterior of no library's model.
-
-    Raises
-    ------
-    UnsupportedError
-        When this version has no adapter for that kind.
-    """
-    kind = source.get("kind")
-    if kind is None:
-        return None
-    for adapter in known_adapters():
-        if adapter.kind == kind:
-            return adapter
-    known = ", ".join(adapter.kind for adapter in known_adapters())
-    raise UnsupportedError(
-        "",
-        f"this version cannot rebuild a {kind!r}; known: {known}",
-        "hand the adapter of another kind to consilience.register_adapter first",
-    )
 
 
 def rebuild(posterior: Posterior) -> Any:

@@ -21,8 +21,7 @@ from consilience.checks import Labels
 from consilience.core.min_count import MAX_NAMED
 from consilience.errors import Problem
 from consilience.matching.result import Matching
-from consilience.posteriors.labels import has_labels
-from consilience.posteriors.observation_counts import is_stated
+from consilience.posteriors.adapters.table import has_labels
 from consilience.posteriors.posterior import Posterior
 
 
@@ -31,7 +30,7 @@ def thin_components(posterior: Posterior, min_count: float) -> Labels:
 
     A model that does not say how many observations it was fitted to has no counts, only shares.
     """
-    if posterior.counts is None or not is_stated(posterior):
+    if posterior.counts is None or not posterior.states_observations:
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(posterior.counts < min_count)
 

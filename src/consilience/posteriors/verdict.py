@@ -40,8 +40,13 @@ from consilience.core.verdict import FUSED, Verdict
 from consilience.drawing.words import all_of, first_names, shorten
 from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.evidence.likelihoods import observation_weights, virtual_loss_of
-from consilience.posteriors.evidence.virtual_loss import VirtualLoss, mean_and_error, shares_of
+from consilience.posteriors.evidence.virtual_loss import (
+    VirtualLoss,
+    mean_and_error,
+    observation_weights,
+    shares_of,
+    virtual_loss_of,
+)
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.minority import take_rows
 

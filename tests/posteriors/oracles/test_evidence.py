@@ -14,9 +14,8 @@ from consilience import families as f
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import consecutive
 from consilience.posteriors.ensemble import Ensemble, Stack
-from consilience.posteriors.evidence.likelihoods import likelihood_stack
-from consilience.posteriors.evidence.matching_prior import lenient_prior, strict_prior
-from consilience.posteriors.evidence.random_effects import RandomEffects
+from consilience.posteriors.evidence.random_effects import RandomEffects, lenient_prior, strict_prior
+from consilience.posteriors.evidence.virtual_loss import likelihood_stack
 from tests import tolerances
 from tests.posteriors.matchings import matchings, stacked
 

@@ -6,8 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import optimize, stats
 
 from consilience import families as f
-from consilience.posteriors.evidence.matching_prior import strict_prior
-from consilience.posteriors.evidence.random_effects import SMALLEST_LOG_STEP, RandomEffects
+from consilience.posteriors.evidence.random_effects import SMALLEST_LOG_STEP, RandomEffects, strict_prior
 from tests import tolerances
 from tests.posteriors.matchings import stacked
 

@@ -11,8 +11,7 @@ from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.diagnostics import find_far_sites
 from consilience.posteriors.methods.kl import problem as problems
-from consilience.posteriors.methods.kl.descent import fit_binary, refine
-from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, objective
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, fit_binary, objective, refine
 from tests import tolerances
 from tests.families.zoo import ZOO
 from tests.posteriors.oracles.test_kl_fusion import test_the_relaxed_objective_is_that_of_its_coupling as relaxed_law

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.integrate import quad
 
-from consilience.posteriors.evidence.matching_prior import (
+from consilience.posteriors.evidence.random_effects import (
     COMPONENT_LOG_ODDS,
     CONCENTRATIONS,
     fit_lenient_prior,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from consilience.bayesian.methods.auto import BayesianAuto
 from consilience.bayesian.methods.kl import KLNetworkFusion
 from consilience.bayesian.methods.posterior_alignment import PosteriorAlignment
-from consilience.core.methods import MethodTable
-from consilience.core.options import Options
+from consilience.core.methods import MethodTable, Options
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
 from consilience.posteriors.methods.kl.method import KLFusion

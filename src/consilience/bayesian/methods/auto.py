@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from consilience.bayesian.methods.kl import KLNetworkFusion
 from consilience.checks import is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 
 MIN_INPUTS = 20
 """Inputs that candidates are compared on, at least. Chosen by hand."""

@@ -46,7 +46,7 @@ from consilience.bayesian.gaussian_arrays import (
     without_deviations,
 )
 from consilience.checks import AnyArray, is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod

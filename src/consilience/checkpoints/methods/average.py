@@ -18,7 +18,7 @@ import numpy as np
 
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
 from consilience.checks import is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.networks.methods.fisher.diagonal_average import diagonal_average, least_precision
 
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.core.options import Options
+from consilience.core.methods import Options
 
 BLOCK_ENTRIES = 2**17
 """Entries of a block: 512 kB in 32 bits, so that a core's second-level cache holds the block of a few models

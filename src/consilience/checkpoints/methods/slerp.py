@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
 from consilience.checks import is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 
 MAX_ARC_COSINE = 0.9995
 """Absolute cosine beyond which the straight line is taken, as in mergekit. For parallel tensors the coefficients of arc

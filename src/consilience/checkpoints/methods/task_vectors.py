@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting
 from consilience.checks import is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 
 LOWER_BITS = 15
 """A magnitude in float32 has 31 bits (the sign is 0): a histogram over the upper 16 of them finds the bin of the

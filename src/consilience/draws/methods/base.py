@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array, Labels, is_count
-from consilience.core.options import Options, Requirement
+from consilience.core.methods import Options, Requirement
 from consilience.core.progress import Progress
 from consilience.draws.subposteriors import MIN_DRAWS_PER_COORDINATE, Subposteriors
 from consilience.errors import InputError, Problem

@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import Array, is_count
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.draws.methods.base import CombinedDraws, DrawsMethod
 from consilience.draws.subposteriors import Subposteriors

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.draws.methods.base import CombinedDraws, DrawsMethod
 from consilience.draws.subposteriors import Subposteriors, gaussian_draws, some_draws

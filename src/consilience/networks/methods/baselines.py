@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.errors import InputError
 from consilience.networks.classes.shares import as_class_counts

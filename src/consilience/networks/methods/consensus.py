@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import is_count
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.errors import Problem
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod

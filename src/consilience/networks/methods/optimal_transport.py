@@ -22,7 +22,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.matching.assignment import assign_block
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan

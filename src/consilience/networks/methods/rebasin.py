@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from consilience.checks import Array, is_count
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.matching.nested_assignment import assign_nested
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod

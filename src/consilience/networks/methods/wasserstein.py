@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import AnyArray, Array, is_count
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.methods.barycenter_support import initial_support

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 
 from consilience.checks import Labels
-from consilience.core.library_classes import library_classes
+from consilience.core.inputs import library_classes
 from consilience.core.scores import Scores
 from consilience.errors import InputError, Problem
 from consilience.families import Family

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
-from consilience.core.library_classes import library_classes
-from consilience.errors import OptionError
+from consilience.core.inputs import library_classes
+from consilience.errors import OptionError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
 from consilience.posteriors.adapters.hmmlearn.categorical import CategoricalHMMAdapter, VariationalCategoricalHMMAdapter
@@ -22,6 +24,7 @@ from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapt
 from consilience.posteriors.adapters.sklearn.topics import LatentDirichletAllocationAdapter
 from consilience.posteriors.hidden_markov.adapter import StickyHDPHMMAdapter
 from consilience.posteriors.kind import REGISTERED_PACKAGES
+from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sparse_gp.adapter import SparseGPAdapter
 from consilience.posteriors.sparse_gp.gpytorch import ApproximateGPAdapter
 from consilience.posteriors.topics.gaussian_topics import GaussianTopicsAdapter
@@ -64,6 +67,39 @@ def has_adapter(model: object) -> bool:
 def _adapted_classes(adapters: tuple[Adapter, ...]) -> frozenset[tuple[str, str]]:
     """Return the (library, name) of every class that one of these adapters accepts."""
     return frozenset((adapter.library, adapter.class_name) for adapter in adapters)
+
+
+def adapter_of(posterior: Posterior) -> Adapter | None:
+    """Return the adapter of the kind that ``posterior.source`` names, as ``adapter_of_source`` does."""
+    return adapter_of_source(posterior.source)
+
+
+def adapter_of_source(source: Mapping[str, Any]) -> Adapter | None:
+    """Return the adapter of the kind that a posterior's source names; None for a posterior of no library's model.
+
+    Raises
+    ------
+    UnsupportedError
+        When this version has no adapter for that kind.
+    """
+    kind = source.get("kind")
+    if kind is None:
+        return None
+    for adapter in known_adapters():
+        if adapter.kind == kind:
+            return adapter
+    known = ", ".join(adapter.kind for adapter in known_adapters())
+    raise UnsupportedError(
+        "",
+        f"this version cannot rebuild a {kind!r}; known: {known}",
+        "hand the adapter of another kind to consilience.register_adapter first",
+    )
+
+
+def has_labels(posterior: Posterior) -> bool:
+    """Return whether the components of a posterior have labels, by the adapter of its kind."""
+    adapter = adapter_of(posterior)
+    return adapter is not None and adapter.components == "labelled"
 
 
 def register_adapter(adapter: Adapter) -> None:

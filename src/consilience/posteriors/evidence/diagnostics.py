@@ -32,9 +32,7 @@ from consilience.families.chunks import map_rows
 from consilience.matching.groups import GroupSums, consecutive, group_sums
 from consilience.matching.site_by_site import match_confidence
 from consilience.posteriors.ensemble import Ensemble, Stack
-from consilience.posteriors.evidence.likelihoods import likelihood_stack, virtual_loss_of
-from consilience.posteriors.evidence.matching_prior import fit_lenient_prior
-from consilience.posteriors.evidence.random_effects import RandomEffects
+from consilience.posteriors.evidence.random_effects import RandomEffects, fit_lenient_prior
 from consilience.posteriors.evidence.search import (
     FIRST_HETEROGENEITIES,
     MAX_SEARCHED_ROWS,
@@ -51,7 +49,7 @@ from consilience.posteriors.evidence.split_components import (
     merge_sites,
     merge_split_components,
 )
-from consilience.posteriors.evidence.virtual_loss import VirtualLoss, mean_and_error
+from consilience.posteriors.evidence.virtual_loss import VirtualLoss, likelihood_stack, mean_and_error, virtual_loss_of
 from consilience.posteriors.method import Assignment, expand_assignment
 
 MAX_DIAGNOSED_ROWS = 5000

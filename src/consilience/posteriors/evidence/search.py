@@ -29,13 +29,15 @@ from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.site_by_site import ascend, grow
 from consilience.matching.site_step import NO_NEW_GROUPS, UNLIMITED, Openings
 from consilience.posteriors.ensemble import Stack
-from consilience.posteriors.evidence.matching_prior import (
+from consilience.posteriors.evidence.random_effects import (
+    LOG_REFIT_STEP,
+    LOG_STEP,
     MatchingPrior,
+    RandomEffects,
     fit_lenient_prior,
     lenient_prior,
     strict_prior,
 )
-from consilience.posteriors.evidence.random_effects import LOG_REFIT_STEP, LOG_STEP, RandomEffects
 
 FIRST_HETEROGENEITIES = (0.05, 0.5)
 """Heterogeneities, in units of the family, that searches start from."""

@@ -26,8 +26,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from consilience.checks import Array, Labels
-from consilience.families.densities import log_gaussians
 from consilience.families.evidence import MAX_KEPT_ROWS, EvidenceFamily
+from consilience.families.linalg import log_gaussians
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.evidence.search import SearchedMatching

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from consilience.checks import Array, Labels, is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem

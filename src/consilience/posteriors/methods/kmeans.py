@@ -13,15 +13,14 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import Labels, is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.diagnostics import number_by_evidence
 from consilience.posteriors.method import Assignment, Method, match_informed
-from consilience.posteriors.methods.kl.descent import best_clusters
-from consilience.posteriors.methods.kl.problem import KLProblem
+from consilience.posteriors.methods.kl.problem import KLProblem, best_clusters
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import ConsilienceError
+from consilience.posteriors.adapters.table import adapter_of
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of
 from consilience.posteriors.report.planar_components import MAX_DRAWABLE
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter, SparseGPAdapter
 from consilience.posteriors.sparse_gp.model import SparseGP

@@ -21,8 +21,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families import Direction
-from consilience.posteriors.attached_average import MIN_PRECISION
-from consilience.posteriors.average import AverageFunction, Inclusion, Value, likelihoods
+from consilience.posteriors.average import MIN_PRECISION, AverageFunction, Inclusion, Value, likelihoods
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Attached
 from consilience.posteriors.robust.estimators import RobustEstimator, group_votes, squared_distance

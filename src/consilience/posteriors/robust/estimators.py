@@ -61,11 +61,6 @@ VOTE_ROUNDING = 1e-9
 """Votes are fractions 1 / m of a site's m copies in a group; sums of them are compared up to this."""
 
 
-def is_robust_option(value: object) -> bool:
-    """Return whether a value is one of the option `robust`."""
-    return value is None or isinstance(value, bool) or value in ("trim", "median")
-
-
 @dataclass(frozen=True)
 class RobustEstimator:
     """How much of what sites send may be wrong, and what is done about it.

@@ -32,6 +32,7 @@ from consilience.files.remote import is_remote
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
+from consilience.posteriors.adapters.table import adapter_of_source
 from consilience.posteriors.average import AverageRecord, combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.ensemble import Ensemble
@@ -43,7 +44,7 @@ from consilience.posteriors.method import Method, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.observation_counts import unknown_number
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.rebuild import adapter_of_source, rebuild
+from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.robust.minority import GroupHolders
 from consilience.posteriors.sharded.gathered import gather
 from consilience.posteriors.sharded.methods import MAX_GATHERED_ROWS, SHARDED, ShardedFit, ShardedInput, refusals

@@ -21,8 +21,7 @@ from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.families.random_effects import RandomEffectsFamily
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.posteriors.attached_average import AttachedSums, carry, fused_attached
-from consilience.posteriors.average import PRIOR_ROUNDING, AverageRecord, Combine
+from consilience.posteriors.average import PRIOR_ROUNDING, AttachedSums, AverageRecord, Combine, carry, fused_attached
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.posterior import Attached, Posterior
 from consilience.posteriors.robust.minority import GroupHolders, first_names, group_holders, holder_names

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from consilience.checks import is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.errors import Problem
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.method import NetworkEnsemble

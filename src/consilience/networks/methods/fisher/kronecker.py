@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import Array, is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import Problem

@@ -24,7 +24,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import Array, is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.checks import AnyArray, Array, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.matching.gromov import FusedGromov, TransportPlan
 from consilience.matching.gromov_descent import (

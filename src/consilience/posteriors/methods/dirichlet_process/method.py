@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.checks import is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
@@ -28,8 +28,7 @@ from consilience.posteriors.methods.dirichlet_process.mixture import (
     fit_mixture,
     standardised,
 )
-from consilience.posteriors.methods.kl.descent import best_clusters
-from consilience.posteriors.methods.kl.problem import KLFit, KLProblem
+from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, best_clusters
 from consilience.posteriors.methods.kmeans import count_violations
 
 FIRST_CONCENTRATION = 0.1

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from consilience.checks import Array, Labels, is_count, is_number
-from consilience.core.options import Requirement
+from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
@@ -36,14 +36,21 @@ from consilience.matching.group_sparse import solve_relaxed
 from consilience.matching.groups import plan_sums
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.diagnostics import diagnose, match_by_evidence, match_of_size
-from consilience.posteriors.evidence.likelihoods import virtual_loss_of
 from consilience.posteriors.evidence.search import steady_order
 from consilience.posteriors.evidence.selection import N_ERRORS, in_order
-from consilience.posteriors.evidence.virtual_loss import mean_and_error
+from consilience.posteriors.evidence.virtual_loss import mean_and_error, virtual_loss_of
 from consilience.posteriors.method import Assignment, Method, informed, match_informed
-from consilience.posteriors.methods.kl.descent import best_clusters, dissolve, fit_binary, refine
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, KLGeometry, make_geometry, refusals
-from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, compact, objective
+from consilience.posteriors.methods.kl.problem import (
+    KLFit,
+    KLProblem,
+    best_clusters,
+    compact,
+    dissolve,
+    fit_binary,
+    objective,
+    refine,
+)
 from consilience.posteriors.methods.kmeans import count_violations
 
 REFINE_BEST_ROWS = 512
