@@ -402,7 +402,7 @@ def test_requests_and_answers_are_read_as_they_were_written(tmp_path):
     answer = cs.federated.answer(tmp_path / "request", DATA["site-0"])
     cs.federated.write_message(tmp_path / "answer", answer)
     assert cs.federated.read_answer(tmp_path / "answer").data == answer.data
-    with pytest.raises(InputError, match="'consilience-request' file, expected an answer"):
+    with pytest.raises(InputError, match="is a request of a round, expected an answer"):
         cs.federated.read_answer(tmp_path / "request")
     (tmp_path / "short").write_bytes(answer.data[:-9])
     with pytest.raises(InputError, match="truncated"):

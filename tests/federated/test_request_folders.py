@@ -164,7 +164,7 @@ def announce(place, site, data, number=2, attempt=1):
     [
         (lambda data, _: data[:-9], "is truncated or not a safetensors file"),
         (lambda data, _: b"\x80\x04pickle", "is a pickle or zip archive, which is never loaded"),
-        (lambda data, request: request.data, "is a 'consilience-request' file, expected an answer"),
+        (lambda data, request: request.data, "is a request of a round, expected an answer"),
         (
             lambda data, _: data.replace(b'\\"number\\": 1', b'\\"number\\": 2'),
             "answers another request: its number is 2",

@@ -382,11 +382,11 @@ def test_tokens_by_class_come_back_from_a_file_whose_statements_of_them_are_whol
     with safe_open(path, "numpy") as file:
         header = json.loads(file.metadata()["consilience"])
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    save_file(arrays, path, {"consilience": json.dumps(header | {"class_rare_tokens": None})})
+    save_file(arrays, path, {"consilience": json.dumps(header | {"class_tokens": header["class_tokens"] | {"n_rare": []}})})
     with pytest.raises(cs.FileFormatError, match="counts of tokens are not those of 2 classes"):
         read_description(path)
     arrays = {name: values for name, values in arrays.items() if not name.startswith("class_tokens/")}
-    save_file(arrays, path, {"consilience": json.dumps(header | {"class_token_numbers": None})})
+    save_file(arrays, path, {"consilience": json.dumps(header | {"class_tokens": None})})
     assert read_description(path).class_tokens == {}
 
 

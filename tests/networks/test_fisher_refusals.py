@@ -267,7 +267,7 @@ def test_files_without_a_network_and_networks_without_a_file_are_named(files, tm
     refused(cs.InputError, "c.fisher.safetensors: was computed at other", models=[*networks[:2], *infos])
     (tmp_path / "copy").write_bytes((files / "a.fisher.safetensors").read_bytes())
     refused(cs.InputError, "copy: is of", models=[*networks, *infos, str(tmp_path / "copy")])
-    refused(cs.InputError, "a.safetensors: is no file of Fisher information", models=networks, fishers=networks)
+    refused(cs.InputError, "a.safetensors: is a network, expected a file of Fisher information", models=networks, fishers=networks)
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,9 @@ def test_files_without_a_network_and_networks_without_a_file_are_named(files, tm
     [
         (lambda header, arrays: header.update(format_version=2), "has format version 2"),
         (lambda header, arrays: header.update(likelihood="poisson"), "not valid at likelihood"),
-        (lambda header, arrays: header.update(parameters=["0.weight"]), "not those of its parameters"),
+        (lambda header, arrays: header.update(parameters=["0.weight"]), "does not announce: factors/0.bias"),
         (lambda header, arrays: header.update(extra=1), "not valid at extra"),
-        (lambda header, arrays: arrays.pop("residual/0.bias"), "not those of its parameters"),
+        (lambda header, arrays: arrays.pop("residual/0.bias"), "lacks the tensors residual/0.bias"),
         (lambda header, arrays: arrays["residual/0.bias"].fill(-1.0), "negative information"),
         (lambda header, arrays: arrays.update({"factors/0.bias": np.ones((2, 4))}), "factors of 0.bias have shape"),
         (lambda header, arrays: arrays.update({"factors/0.weight": np.array(1.0)}), "factors"),
@@ -299,7 +299,7 @@ def test_files_that_were_tampered_with_are_refused(files, change, message):
 def test_other_files_are_no_information(files):
     from consilience.networks.fisher.files import read_fisher
 
-    with pytest.raises(cs.FileFormatError, match="is no file of Fisher information"):
+    with pytest.raises(cs.FileFormatError, match="expected a file of Fisher information"):
         read_fisher(files / "a.safetensors")
     (files / "cut").write_bytes((files / "a.fisher.safetensors").read_bytes()[:200])
     with pytest.raises(cs.FileFormatError, match="truncated"):

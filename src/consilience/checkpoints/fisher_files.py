@@ -21,7 +21,7 @@ from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.tensor_reader import InputFiles
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.document import METADATA_KEY
-from consilience.networks.fisher.files import read_fisher_summary
+from consilience.networks.fisher.files import FISHER_FILES
 
 _PREFIX = "residual/"
 """Before the names of diagonals in files of the library: what low-rank factors leave is a diagonal, too."""
@@ -51,7 +51,7 @@ def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
     stored_fisher = open_checkpoint(path, is_fisher=True)
     if not any(METADATA_KEY in file.header.metadata for file in stored_fisher.files):
         return stored_fisher, None
-    header = read_fisher_summary(path).header
+    header = FISHER_FILES.read_header(path)[0]
     if any(name.startswith(("factors/", "layers/")) for name in stored_fisher.tensors):
         raise FileFormatError(
             path, "has factors, which a merge of checkpoints has no room for", "compute it with kind='diagonal'"

@@ -7,7 +7,6 @@ JSON of ``DrawsHeader``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +18,11 @@ from consilience.draws.containers import CONTAINERS
 from consilience.draws.draws import Draws
 from consilience.errors import ConsilienceError, FileFormatError, InputError
 from consilience.files.document import REMEDY
-from consilience.files.format import Format
+from consilience.files.format import Format, TensorSpec
 from consilience.files.our_formats import DRAWS
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 
-"""What the documents of these files state as their format."""
 FORMAT_VERSION = 1
 """Version of the format, stated by every file; another one is refused."""
 
@@ -86,31 +84,23 @@ def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Any] | None =
     DRAWS_FILES.write(path, fields, arrays)
 
 
+def _tensors(header: DrawsHeader) -> dict[str, TensorSpec]:
+    """Return the tensors that a document announces: chains and draws come first."""
+    variables = {
+        f"{_PREFIX}{name}": TensorSpec((None,) * (2 + len(one.dims)), ("float64",))
+        for name, one in header.variables.items()
+    }
+    return {**variables, _DIVERGING: TensorSpec((None, None), ("uint8",), is_needed=False)}
+
+
 def _checked(file: SafetensorsFile, header: DrawsHeader, tensors: TensorHeader) -> DrawsHeader:
-    """Return the document, if the tensors are those that it announces, of the types and shapes that are theirs."""
+    """Return the document, if it names its variables once and all of them have the same chains and draws."""
     if header.container not in CONTAINERS:
         raise FileFormatError(file.label, f"has draws in a {header.container!r:.40}, expected one of {CONTAINERS}")
     if sorted(header.order) != sorted(header.variables) or not header.order:
         raise FileFormatError(file.label, "names its variables in two ways, or none", REMEDY)
-    expected = {f"{_PREFIX}{name}": "float64" for name in header.variables}
-    if _DIVERGING in tensors.shapes:
-        expected[_DIVERGING] = "uint8"
-    if missing := sorted(set(expected) - set(tensors.shapes)):
-        raise FileFormatError(file.label, f"lacks the tensor {missing[0]!r}", REMEDY)
-    if unknown := sorted(set(tensors.shapes) - set(expected)):
-        raise FileFormatError(file.label, f"has tensors that such a file does not have: {', '.join(unknown[:5])}")
-    leading = {tensors.shapes[name][:2] for name in expected}
-    for name, dtype in expected.items():
-        shape = tensors.shapes[name]
-        if tensors.dtypes[name] != dtype:
-            raise FileFormatError(file.label, f"tensor {name!r} has type {tensors.dtypes[name]}, expected {dtype}")
-        if math.prod(shape) == 0:
-            raise FileFormatError(file.label, f"tensor {name!r} is empty")
-        rank = 2 if name == _DIVERGING else 2 + len(header.variables[name.removeprefix(_PREFIX)].dims)
-        if len(shape) != rank or len(leading) > 1:
-            raise FileFormatError(
-                file.label, f"tensor {name!r} has shape {shape}, which is not that of the header", REMEDY
-            )
+    if len({shape[:2] for shape in tensors.shapes.values()}) > 1:
+        raise FileFormatError(file.label, "has tensors of several numbers of chains or draws", REMEDY)
     return header
 
 
@@ -159,7 +149,9 @@ def _labels(name: str, header: CoordinateHeader) -> Any:
         ) from error
 
 
-DRAWS_FILES = Format(DRAWS, FORMAT_VERSION, DrawsHeader, "a draws file", _checked, _make, {"variables": _MAX_VARIABLES})
+DRAWS_FILES = Format(
+    DRAWS, FORMAT_VERSION, DrawsHeader, "a draws file", _make, _tensors, _checked, {"variables": _MAX_VARIABLES}
+)
 read_header = DRAWS_FILES.read_header
 read_draws = DRAWS_FILES.read
 """Returns the draws of a file, and its provenance or None."""

@@ -33,7 +33,6 @@ from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 from consilience.posteriors.files import FeaturesHeader
 
-"""What the documents of these files state as their format."""
 FORMAT_VERSION = 1
 """Version of the format, stated by every file; another one is refused."""
 
@@ -201,7 +200,13 @@ def _moments(tensors: Mapping[str, Array], name: str) -> CentredMoments:
 
 
 STATISTICS_FILES = Format(
-    STATISTICS, FORMAT_VERSION, StatisticsHeader, "a statistics file", _checked, _make, {"steps": _MAX_STEPS}
+    STATISTICS,
+    FORMAT_VERSION,
+    StatisticsHeader,
+    "a statistics file",
+    _make,
+    prepare=_checked,
+    max_entries={"steps": _MAX_STEPS},
 )
 read_header = STATISTICS_FILES.read_header
 read_statistics = STATISTICS_FILES.read

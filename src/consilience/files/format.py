@@ -11,22 +11,77 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version as installed_version
+from math import prod
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
 from consilience.checks import AnyArray
+from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import write_arrays
+from consilience.files.arrays import DTYPES, write_arrays
 from consilience.files.budget import pad_text
 from consilience.files.document import REMEDY, check_version, validate_document
+from consilience.files.our_formats import OUR_FORMATS, misplaced
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 
 Schema = TypeVar("Schema", bound=BaseModel)
 Content = TypeVar("Content")
 Record = dict[str, Any] | None
 """The provenance of a fused file; None of all others."""
+
+
+class TensorSpec(NamedTuple):
+    """What a tensor of a file must be.
+
+    Parameters
+    ----------
+    shape : tuple of int or None, optional
+        Its shape, with None where an axis has any length. Default: any shape.
+    dtypes : tuple of str, optional
+        The types that it may have, by NumPy's names. Default: any that is read.
+    is_needed : bool, default True
+        Whether a file without it is refused.
+    may_be_empty : bool, default False
+        Whether it may have no entries.
+    """
+
+    shape: tuple[int | None, ...] | None = None
+    dtypes: tuple[str, ...] = ()
+    is_needed: bool = True
+    may_be_empty: bool = False
+
+    def problem(self, name: str, shape: tuple[int, ...], dtype: str) -> str:
+        """Return why a tensor of this shape and type is not what it must be; "" where it is."""
+        if self.dtypes and dtype not in self.dtypes:
+            code = {name: code for code, name in DTYPES.items()}
+            found, expected = code.get(dtype, dtype), " or ".join(code[one] for one in self.dtypes)
+            return f"tensor {name!r} has type {found}, expected {expected}"
+        if self.shape is not None and not (
+            len(shape) == len(self.shape) and all(b in (a, None) for a, b in zip(shape, self.shape, strict=True))
+        ):
+            expected = ", ".join("any" if size is None else str(size) for size in self.shape)
+            return f"tensor {name!r} has shape {list(shape)}, expected [{expected}]"
+        return f"tensor {name!r} is empty" if prod(shape) == 0 and not self.may_be_empty else ""
+
+
+_MAX_LISTED = 5
+"""Names that a message lists at most; more are counted. Chosen by hand."""
+
+
+def require_tensors(
+    file: SafetensorsFile, expected: Mapping[str, TensorSpec], tensors: TensorHeader, remedy: str = REMEDY
+) -> None:
+    """Raise FileFormatError for tensors that are missing, unknown, or of another type or shape than they must be."""
+    if missing := [name for name, spec in expected.items() if spec.is_needed and name not in tensors.shapes]:
+        raise FileFormatError(file, f"lacks the tensors {first_names(sorted(missing), _MAX_LISTED)}", remedy)
+    if unknown := sorted(set(tensors.shapes) - set(expected)):
+        listed = first_names(unknown, _MAX_LISTED)
+        raise FileFormatError(file, f"has tensors that its header does not announce: {listed}", remedy)
+    for name, shape in sorted(tensors.shapes.items()):
+        if problem := expected[name].problem(name, shape, tensors.dtypes[name]):
+            raise FileFormatError(file, problem, remedy)
 
 
 @dataclass(frozen=True)
@@ -43,23 +98,29 @@ class Format(Generic[Schema, Content]):
         What their documents must be.
     what : str
         What such a file is called in messages, such as "a posterior file".
-    prepare : callable
-        Of a file, its document and its tensors' types and shapes: what `make` takes of them. Raises for tensors that
-        are missing, unknown, or of another type or shape.
     make : callable
-        Of a file, what `prepare` returned and the tensors by name: the content and its provenance, or None. Raises for
-        values that are none.
+        Of a file, its document, or what `prepare` returned, and the tensors by name: the content and its provenance, or
+        None. Raises for values that are none.
+    tensors : callable, optional
+        Of a document: the tensors beside it, and what each must be. Default: `prepare` looks at them.
+    prepare : callable, optional
+        Of a file, its document and its tensors' types and shapes: what `make` takes of them. Raises for what does not
+        go together. Default: the document.
     max_entries : mapping of str to int
         Entries of lists and objects in a document, by key, above which it is refused before it is validated.
+    remedy : str, optional
+        What to do about a file that is none. Default: to save the model again.
     """
 
     tag: str
     version: int
     schema: type[Schema]
     what: str
-    prepare: Callable[[SafetensorsFile, Schema, TensorHeader], Any]
     make: Callable[[SafetensorsFile, Any, dict[str, Any]], tuple[Content, Record]]
+    tensors: Callable[[Schema], Mapping[str, TensorSpec]] | None = None
+    prepare: Callable[[SafetensorsFile, Schema, TensorHeader], Any] | None = None
     max_entries: Mapping[str, int] = field(default_factory=dict)
+    remedy: str = REMEDY
 
     def write(self, path: Path, fields: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         """Write a file, whole or not at all.
@@ -88,9 +149,7 @@ class Format(Generic[Schema, Content]):
         FileFormatError
             For a file that is none of these, or whose tensors are not those of its document.
         """
-        file = as_file(where)
-        header, tensors = read_document(file, self.schema, self.version, self.what, self.max_entries)
-        self.prepare(file, header, tensors)
+        header, tensors, _ = self._checked(as_file(where))
         return header, tensors
 
     def load(self, where: str | Path | SafetensorsFile) -> Content:
@@ -116,7 +175,7 @@ class Format(Generic[Schema, Content]):
         """Return what `read` returns or raises for every file: all documents first, then all tensors."""
         results = [self._prepared(file) for file in files]
         results = [
-            result if isinstance(result, InputError) else _arrays_beside(file, result)
+            result if isinstance(result, InputError) else self._with_arrays(file, result)
             for file, result in zip(files, results, strict=True)
         ]
         return [
@@ -124,10 +183,24 @@ class Format(Generic[Schema, Content]):
             for file, result in zip(files, results, strict=True)
         ]
 
+    def _checked(self, file: SafetensorsFile) -> tuple[Schema, TensorHeader, Any]:
+        """Return the document of a file, its tensors' types and shapes, and what `make` takes of them."""
+        header, tensors = read_document(file, self.tag, self.schema, self.version, self.what, self.max_entries, self.remedy)
+        if self.tensors is not None:
+            require_tensors(file, self.tensors(header), tensors, self.remedy)
+        return header, tensors, header if self.prepare is None else self.prepare(file, header, tensors)
+
     def _prepared(self, file: SafetensorsFile) -> Any:
         try:
-            return self.prepare(file, *read_document(file, self.schema, self.version, self.what, self.max_entries))
+            return self._checked(file)[2]
         except InputError as error:
+            return error
+
+    def _with_arrays(self, file: SafetensorsFile, prepared: Any) -> Any:
+        """Return what was prepared with the tensors of the file, in the order of their names."""
+        try:
+            return prepared, file.arrays(sorted(file.header().shapes), self.remedy)
+        except FileFormatError as error:
             return error
 
     def _made(
@@ -190,20 +263,14 @@ def _library_version() -> str:
     return installed_version("consilience")
 
 
-def _arrays_beside(file: SafetensorsFile, prepared: Any) -> Any:
-    """Return what was prepared with the tensors of the file, in the order of their names."""
-    try:
-        return prepared, file.arrays(sorted(file.header().shapes))
-    except FileFormatError as error:
-        return error
-
-
 def read_document(
     file: SafetensorsFile,
+    tag: str,
     schema: type[Schema],
     newest: int,
     what: str,
     max_entries: Mapping[str, int] | None = None,
+    remedy: str = REMEDY,
 ) -> tuple[Schema, TensorHeader]:
     """Return the document of a file, validated, and its tensors' types and shapes; as in `Format`.
 
@@ -212,9 +279,12 @@ def read_document(
     FileFormatError
         For a file that is none of these.
     """
-    header, document = file.header(), file.document
+    header, document = file.header(remedy), file.document
     if header.text is None:
-        raise FileFormatError(file, f"has no consilience metadata, so it is not {what}", REMEDY)
+        raise FileFormatError(file, f"has no consilience metadata, so it is not {what}", remedy)
+    stated = document.get("format") if isinstance(document, dict) else None
+    if isinstance(stated, str) and stated in OUR_FORMATS and stated != tag:
+        raise FileFormatError(file, misplaced(stated, what)[0], remedy)
     check_version(file.label, document, newest)
     for key, most in (max_entries or {}).items():
         entries = document.get(key) if isinstance(document, dict) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
@@ -10,9 +10,9 @@ from consilience.core.inspection import MAX_LISTED, PEOPLE, Row, listed, people_
 from consilience.core.kind import Inspection
 from consilience.core.min_count import shown_text
 from consilience.drawing.words import format_count
-from consilience.files.safetensors_file import SafetensorsFile
+from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.networks.files import NetworkSummary, read_network_summary
-from consilience.networks.fisher.files import FisherHeader, FisherSummary, layer_people_rows, read_fisher_summary
+from consilience.networks.fisher.files import FISHER_FILES, FisherHeader, layer_people_rows, rank_of
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 from consilience.networks.weight_parts import plain_shapes
@@ -44,16 +44,16 @@ def _network_in_plain_words(summary: NetworkSummary) -> tuple[str, ...]:
 
 def inspect_fisher(file: SafetensorsFile) -> Inspection:
     """Return the inspection of a file of Fisher information, from its header."""
-    summary = read_fisher_summary(file)
-    shapes = {name: list(shape) for name, shape in summary.shapes.items()}
-    document = {"kind": "fisher", "header": summary.header.model_dump(), "rank": summary.rank, "shapes": shapes}
+    header, tensors = FISHER_FILES.read_header(file)
+    shapes = {name: list(shape) for name, shape in tensors.shapes.items()}
+    document = {"kind": "fisher", "header": header.model_dump(), "rank": rank_of(tensors), "shapes": shapes}
     plain = plain_words(
         "the Fisher information of a network: how surely each of its parameters is known",
-        summary.header.observations,
+        header.observations,
         "nothing alone: it goes beside its network, with the networks and information of other sites",
         following="give it beside its network: `consilience fuse NET... INFORMATION... --method fisher -o FUSED`",
     )
-    return Inspection(document, _fisher_rows(file, summary), plain)
+    return Inspection(document, _fisher_rows(file, header, tensors), plain)
 
 
 def inspect_symmetry(symmetry: Symmetry, name: str) -> Inspection:
@@ -119,11 +119,11 @@ def _network_rows(file: SafetensorsFile, summary: NetworkSummary) -> list[Row]:
     return rows
 
 
-def _fisher_rows(file: SafetensorsFile, summary: FisherSummary) -> list[Row]:
+def _fisher_rows(file: SafetensorsFile, header: FisherHeader, tensors: TensorHeader) -> list[Row]:
     """Return the rows of the inspection of a file of Fisher information: names and texts."""
-    header = summary.header
-    shown = [f"{name} {list(summary.shapes[f'residual/{name}'])}" for name in header.parameters]
-    kind = f"diagonal and {format_count(summary.rank, 'factor')}" if summary.rank else "diagonal"
+    shown = [f"{name} {list(tensors.shapes[f'residual/{name}'])}" for name in header.parameters]
+    rank = rank_of(tensors)
+    kind = f"diagonal and {format_count(rank, 'factor')}" if rank else "diagonal"
     if header.layers:
         kind = f"Kronecker factors of {format_count(len(header.layers), 'layer')}, diagonal of the rest"
     outcomes = "exact" if header.samples is None else f"{format_count(header.samples, 'outcome')} drawn for each"
@@ -134,13 +134,13 @@ def _fisher_rows(file: SafetensorsFile, summary: FisherSummary) -> list[Row]:
         ("observations", f"{_format_known(header.observations)}, {header.seen} of them looked at"),
         ("prior", f"precision {_format_known(header.prior_precision)}"),
         ("parameters", listed(shown)),
-        *_factor_rows(header, summary.shapes),
+        *_factor_rows(header, tensors.shapes),
         ("network", f"sha256 {header.digest} of its parameters"),
-        *_people_rows(header, has_factors=summary.rank > 0),
+        *_people_rows(header, has_factors=rank > 0),
     ]
 
 
-def _factor_rows(header: FisherHeader, shapes: dict[str, tuple[int, ...]]) -> list[Row]:
+def _factor_rows(header: FisherHeader, shapes: Mapping[str, tuple[int, ...]]) -> list[Row]:
     """Return the layers that have Kronecker factors with their sizes, and the bytes of all."""
     if not header.layers:
         return []

@@ -135,10 +135,10 @@ class Networks(Kind):
         InputError
             For such a description; the rest of it cannot be told apart from what was measured.
         """
-        from consilience.networks.descriptions.files import read_description_header
+        from consilience.networks.descriptions.files import DESCRIPTION_FILES
 
         del target
-        if file.format == DESCRIPTION and (stated := read_description_header(file).min_count) < min_count:
+        if file.format == DESCRIPTION and (stated := DESCRIPTION_FILES.read_header(file)[0].min_count) < min_count:
             text = f"tells of classes of {stated:g} observations, and {min_count:g} is the least that is sent"
             raise InputError(file, text, "describe the network again, or give a smaller min_count", "E-FEW")
         return None

@@ -140,9 +140,7 @@ def read_header(file: SafetensorsFile) -> tuple[MessageHeader, TensorHeader]:
     FileFormatError
         For anything but the file of such a message.
     """
-    if file.header(REMEDY).text is not None and file.format != FORMAT:
-        raise FileFormatError(file.label, f"is a {file.format!r:.80} file, expected a message of a masked sum", REMEDY)
-    return read_document(file, MessageHeader, FORMAT_VERSION, "a message of a masked sum")
+    return read_document(file, FORMAT, MessageHeader, FORMAT_VERSION, "a message of a masked sum", remedy=REMEDY)
 
 
 def as_bytes(rows: Any, n_bytes: int) -> np.ndarray[Any, Any]:

@@ -22,7 +22,7 @@ from consilience.federated.masking.plan import MaskedPlan
 from consilience.federated.masking.summands import Summand, SumResult
 from consilience.files.our_formats import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.descriptions.files import read_description_header
+from consilience.networks.descriptions.files import DESCRIPTION_FILES
 from consilience.networks.files import read_network, write_network
 from consilience.networks.network import to_numpy
 from consilience.networks.weight_parts import REMOVAL, find_parts, unknown_parts
@@ -166,7 +166,7 @@ class NetworkSum(Summand):
             raise InputError(
                 file, text, "send it with its description, which `consilience describe` writes", "E-NEEDED"
             )
-        return float(read_description_header(companions[0]).n_observations)
+        return float(DESCRIPTION_FILES.read_header(companions[0])[0].n_observations)
 
     def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Any], fractional_bits: int) -> SumResult:
         """Return the average of the networks; see `Summand.result`."""

@@ -151,10 +151,7 @@ def _validated(
 ) -> tuple[Header, TensorHeader]:
     """Return the document of a message's file, of this format, and what its header says of tensors."""
     what = "a request" if format_name == REQUEST_FORMAT else "an answer"
-    if file.header(remedy).text is not None and file.format != format_name:
-        found = "is no file of this library" if file.format is None else f"is a {file.format!r:.80} file"
-        raise FileFormatError(file.label, f"{found}, expected {what}", remedy)
-    return read_document(file, schema, FORMAT_VERSION, what)
+    return read_document(file, format_name, schema, FORMAT_VERSION, what, remedy=remedy)
 
 
 def _read(file: SafetensorsFile, schema: type[Header], format_name: str, remedy: str) -> tuple[Header, Content]:

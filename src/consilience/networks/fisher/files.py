@@ -8,30 +8,28 @@ whose own file stays as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from consilience.core.inspection import Row
 from consilience.core.min_count import MIN_COUNT
-from consilience.errors import FileFormatError, InputError
-from consilience.files.arrays import storable_arrays, write_arrays
-from consilience.files.document import check_version, validate_document
-from consilience.files.format import document_text
+from consilience.errors import InputError
+from consilience.files.arrays import storable_arrays
+from consilience.files.format import Format, TensorSpec
 from consilience.files.our_formats import FISHER
-from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.fisher.information import FisherInformation, Likelihood
 from consilience.networks.fisher.kronecker import (
     OBSERVATIONS_PER_SIZE,
     factor_arrays,
+    factor_tensors,
     factors_of_arrays,
     stated_sizes,
 )
 
-_VERSION = 1
 _REMEDY = "write it with consilience.save"
 # Fields of the header that are attributes of `FisherInformation` under the same name.
 _FIELDS = (
@@ -58,32 +56,6 @@ class FisherHeader(StrictModel):
     layers: Chunked[dict[str, list[int]]] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class FisherSummary:
-    """The header of a Fisher file, read without its tensors.
-
-    Parameters
-    ----------
-    header : FisherHeader
-        The JSON document.
-    shapes : dict of str to tuple of int
-        Shape of every tensor, by its name.
-    dtypes : dict of str to str
-        Type of every tensor, by its name.
-    """
-
-    header: FisherHeader
-    shapes: dict[str, tuple[int, ...]]
-    dtypes: dict[str, str]
-
-    @property
-    def rank(self) -> int:
-        """Number of factors."""
-        return max(
-            (shape[0] for name, shape in self.shapes.items() if name.startswith("factors/") and shape), default=0
-        )
-
-
 def write_fisher(path: Path, information: FisherInformation) -> None:
     """Write Fisher information, whole or not at all.
 
@@ -95,57 +67,32 @@ def write_fisher(path: Path, information: FisherInformation) -> None:
     arrays = {f"residual/{name}": values for name, values in information.residual.items()}
     arrays |= {f"factors/{name}": values for name, values in information.factors.items()}
     arrays |= factor_arrays(information.layers)
-    layers = {"layers": stated_sizes(information.layers)} if information.layers else {}
     fields = {
         "parameters": list(information.residual),
         "aliases": dict(sorted(information.aliases.items())),
         **{name: getattr(information, name) for name in _FIELDS},
-        **layers,
+        "layers": stated_sizes(information.layers),
     }
-    stored = storable_arrays(path, arrays)
-    write_arrays(path, stored, document_text(path, FISHER, _VERSION, fields, stored))
+    FISHER_FILES.write(path, fields, storable_arrays(path, arrays))
 
 
-def read_fisher_summary(where: Path | SafetensorsFile) -> FisherSummary:
-    """Return what the header of a Fisher file says.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is no Fisher file of a version that this library reads, or whose tensors are not those that its
-        header lists.
-    """
-    file = as_file(where)
-    shapes, dtypes = dict(file.header(_REMEDY).shapes), dict(file.header(_REMEDY).dtypes)
-    if file.format != FISHER:
-        raise FileFormatError(file, "is no file of Fisher information", _REMEDY)
-    check_version(file.label, file.document, _VERSION)
-    header = validate_document(file.label, FisherHeader, file.document)
-    expected = {f"residual/{name}" for name in header.parameters}
-    expected |= {f"layers/{path}/{what}" for path in header.layers for what in ("inputs", "outputs")}
-    factors = {f"factors/{name}" for name in header.parameters}
-    if set(shapes) not in (expected, expected | factors):
-        odd = sorted(set(shapes) ^ expected)[:3]
-        raise FileFormatError(file, f"its tensors are not those of its parameters ({', '.join(odd)})", _REMEDY)
-    return FisherSummary(header, shapes, dtypes)
+def _tensors(header: FisherHeader) -> dict[str, TensorSpec]:
+    """Return the tensors that a document announces."""
+    diagonals = {f"residual/{name}": TensorSpec(may_be_empty=True) for name in header.parameters}
+    factors = {f"factors/{name}": TensorSpec(is_needed=False, may_be_empty=True) for name in header.parameters}
+    return {**diagonals, **factors, **factor_tensors(header.layers)}
 
 
-def read_fisher(where: Path | SafetensorsFile) -> FisherInformation:
-    """Return the Fisher information in a file, everything checked.
+def _make(file: SafetensorsFile, header: FisherHeader, arrays: dict[str, Any]) -> tuple[FisherInformation, None]:
+    """Return the Fisher information of a file.
 
     Raises
     ------
-    FileFormatError
-        As `read_fisher_summary`.
     InputError
         When its values are not valid, naming the parameters at fault.
     """
-    file = as_file(where)
-    summary = read_fisher_summary(file)
-    arrays = file.arrays(list(summary.shapes), _REMEDY)
-    header = summary.header
     try:
-        return FisherInformation(
+        information = FisherInformation(
             residual={name: arrays[f"residual/{name}"] for name in header.parameters},
             factors={name: arrays[f"factors/{name}"] for name in header.parameters if f"factors/{name}" in arrays},
             layers=factors_of_arrays(header.layers, arrays, file.label),
@@ -156,6 +103,18 @@ def read_fisher(where: Path | SafetensorsFile) -> FisherInformation:
         )
     except IndexError as error:  # factors without an axis
         raise InputError(file, "factors must have an axis for their number", _REMEDY) from error
+    return information, None
+
+
+FISHER_FILES = Format(FISHER, 1, FisherHeader, "a file of Fisher information", _make, _tensors, remedy=_REMEDY)
+read_fisher = FISHER_FILES.load
+"""Returns the Fisher information in a file, everything checked."""
+
+
+def rank_of(tensors: TensorHeader) -> int:
+    """Return the number of factors in a file."""
+    ranks = [shape[0] for name, shape in tensors.shapes.items() if name.startswith("factors/") and shape]
+    return max(ranks, default=0)
 
 
 def layer_people_rows(n_observations: float | None, min_count: float = MIN_COUNT) -> list[Row]:

@@ -18,7 +18,7 @@ zero, A[k] / A[k, k] is that observation: of such rows and columns too only the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -29,6 +29,7 @@ import numpy as np
 from consilience.checks import AnyArray, Array
 from consilience.drawing.words import first_names
 from consilience.errors import InputError, Problem
+from consilience.files.format import TensorSpec
 from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.entry_positions import entry_permutation
@@ -318,6 +319,11 @@ def factor_arrays(layers: Mapping[str, KroneckerFactors]) -> dict[str, Array]:
         arrays[f"layers/{layer}/inputs"] = np.asarray(packed(factors.inputs), dtype=np.float32)
         arrays[f"layers/{layer}/outputs"] = np.asarray(packed(factors.outputs), dtype=np.float32)
     return arrays
+
+
+def factor_tensors(layers: Iterable[str]) -> dict[str, TensorSpec]:
+    """Return what the tensors of factors are called in a file."""
+    return {f"layers/{layer}/{what}": TensorSpec((None, None)) for layer in layers for what in ("inputs", "outputs")}
 
 
 def factors_of_arrays(
