@@ -85,7 +85,7 @@ def test_long_rows_are_not_split(d):
 
 
 def test_a_sample_of_many_observations_is_split(monkeypatch):
-    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_ROWS", 400)
+    monkeypatch.setattr("consilience.networks.descriptions.mixtures.MAX_ROWS", 400)
     inputs, labels = rings(n=2000)
     described = describe_network(Rings(), [(inputs[start::4], labels[start::4]) for start in range(4)], min_count=5)
     assert described.class_counts.tolist() == [1000, 1000]

@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import consilience as cs
 from consilience.errors import InputError, OptionError
-from consilience.networks.descriptions import measure, token_statistics
+from consilience.networks.descriptions import tokens as token_counts
 from consilience.networks.descriptions.description import Moments
 from consilience.networks.descriptions.files import description_path, read_description, write_description
 from consilience.networks.descriptions.moments import MomentAccumulator, pooled_moments
 from consilience.networks.descriptions.ranges import RangeAccumulator
-from consilience.networks.descriptions.token_statistics import TokenAccumulator
+from consilience.networks.descriptions.tokens import TokenAccumulator
 from tests.networks.described_nets import CLASSES, Reader, Undecided, convolutional, describe_network, perceptron, rows
 
 FLOAT32 = 3e-7
@@ -337,8 +337,8 @@ def test_pairs_of_many_batches_are_those_of_one_and_sorted_seldom(monkeypatch):
     whole, parts = TokenAccumulator(300, 0), TokenAccumulator(300, 0)
     whole.add(tokens, np.zeros(640, int))
     sorts = []
-    summed = token_statistics._summed
-    monkeypatch.setattr(token_statistics, "_summed", lambda table: (sorts.append(table.shape[1]), summed(table))[1])
+    summed = token_counts._summed
+    monkeypatch.setattr(token_counts, "_summed", lambda table: (sorts.append(table.shape[1]), summed(table))[1])
     for rows_of_batch in np.split(tokens, 320):
         parts.add(rows_of_batch, np.zeros(2, int))
     one, other = (of.result(np.zeros(1, int), np.zeros(0, int), 0)[0] for of in (whole, parts))
@@ -348,8 +348,7 @@ def test_pairs_of_many_batches_are_those_of_one_and_sorted_seldom(monkeypatch):
 
 
 def test_of_too_many_pairs_none_are_counted_with_a_note(monkeypatch):
-    for module in (token_statistics, measure):
-        monkeypatch.setattr(module, "MAX_PAIRS", 100)
+    monkeypatch.setattr(token_counts, "MAX_PAIRS", 100)
     words = torch.randint(1, 40, (200, 9), generator=torch.Generator().manual_seed(0))
     description = cs.describe(Reader(), (words, np.arange(200) % 2)).description
     assert len(description.tokens.bigrams) == 0
@@ -382,7 +381,9 @@ def test_tokens_by_class_come_back_from_a_file_whose_statements_of_them_are_whol
     with safe_open(path, "numpy") as file:
         header = json.loads(file.metadata()["consilience"])
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    save_file(arrays, path, {"consilience": json.dumps(header | {"class_tokens": header["class_tokens"] | {"n_rare": []}})})
+    save_file(
+        arrays, path, {"consilience": json.dumps(header | {"class_tokens": header["class_tokens"] | {"n_rare": []}})}
+    )
     with pytest.raises(cs.FileFormatError, match="counts of tokens are not those of 2 classes"):
         read_description(path)
     arrays = {name: values for name, values in arrays.items() if not name.startswith("class_tokens/")}
@@ -430,7 +431,7 @@ def test_a_class_of_few_tokens_says_none_by_itself():
 
 
 def test_where_tokens_are_not_counted_by_class_the_site_is_left_whole_or_not_at_all(monkeypatch):
-    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_TOKEN_ENTRIES", 1)
+    monkeypatch.setattr("consilience.networks.descriptions.tokens.MAX_TOKEN_ENTRIES", 1)
     words, labels = classes_of_texts((200, 180, 3))
     with pytest.warns(cs.WithheldWarning, match="too many to leave some classes out of the counts of tokens"):
         assert describe_network(Reader(classes=3), (words, labels)).tokens is None
@@ -967,7 +968,7 @@ def test_tokens_by_class_that_contradict_the_others_are_refused(change, message)
 
 
 def test_sums_that_do_not_tell_classes_apart_leave_the_site_whole_or_not_at_all(monkeypatch):
-    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_CLASS_ENTRIES", 1)
+    monkeypatch.setattr("consilience.networks.descriptions.input_moments.MAX_CLASS_ENTRIES", 1)
     generator = torch.Generator().manual_seed(0)
     labels = torch.tensor([0] * 150 + [1] * 120 + [2] * 3)
     inputs = torch.randn(len(labels), 4, generator=generator)

@@ -267,7 +267,12 @@ def test_files_without_a_network_and_networks_without_a_file_are_named(files, tm
     refused(cs.InputError, "c.fisher.safetensors: was computed at other", models=[*networks[:2], *infos])
     (tmp_path / "copy").write_bytes((files / "a.fisher.safetensors").read_bytes())
     refused(cs.InputError, "copy: is of", models=[*networks, *infos, str(tmp_path / "copy")])
-    refused(cs.InputError, "a.safetensors: is a network, expected a file of Fisher information", models=networks, fishers=networks)
+    refused(
+        cs.InputError,
+        "a.safetensors: is a network, expected a file of Fisher information",
+        models=networks,
+        fishers=networks,
+    )
 
 
 @pytest.mark.parametrize(

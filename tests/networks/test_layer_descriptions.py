@@ -54,7 +54,7 @@ def test_of_networks_without_classes_outputs_are_means():
 
 
 def test_of_many_observations_a_sample_stands_for_all(monkeypatch):
-    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     net, (X, y) = perceptron(), rows(counts=(1500, 1200, 900))
     order = np.argsort(y)  # sorted by class, as files often are
     description = cs.describe(net, (X[order], y[order])).description
@@ -79,7 +79,7 @@ def test_a_sample_is_uniform():
 
 @pytest.mark.parametrize("n_beyond", [0, 1, 19, 20, 50])
 def test_the_rows_that_factors_leave_out_are_none_or_many(monkeypatch, n_beyond):
-    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     X, y = rows(counts=(100, 100 + n_beyond, 0))
     description = cs.describe(perceptron(), (X, y), classes=3).description
     n, m = len(X), description.layer_observations
@@ -94,7 +94,7 @@ def test_the_rows_that_factors_leave_out_are_none_or_many(monkeypatch, n_beyond)
 @pytest.mark.parametrize("n_rare", [1, 2, 3, 4])
 @pytest.mark.parametrize("n", [250, 900])
 def test_the_number_of_observations_does_not_tell_of_withheld_ones(monkeypatch, n, n_rare):
-    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     X, y = rows(counts=(n, n_rare, 0))
     with pytest.warns(cs.WithheldWarning):
         description = cs.describe(perceptron(), (X, y), classes=3).description
@@ -105,7 +105,7 @@ def test_the_number_of_observations_does_not_tell_of_withheld_ones(monkeypatch, 
 
 
 def test_of_a_sample_that_is_mostly_withheld_nothing_is_said(monkeypatch):
-    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_OBSERVATIONS", 200)
+    monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     X, y = rows(counts=(600, 290, 290))
     with pytest.warns(cs.WithheldWarning):
         description = cs.describe(perceptron(), (X, y), min_count=295).description
@@ -186,7 +186,7 @@ def test_few_images_that_light_a_channel_are_reduced_and_counted_once_for_all_po
 
 
 def test_large_factors_are_said_only_where_they_are_asked_for(monkeypatch):
-    monkeypatch.setattr("consilience.networks.descriptions.measure.MAX_LAYER_BYTES", 100)
+    monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_BYTES", 100)
     quiet = described().description
     assert not quiet.layers
     assert any("would take" in note and "layers=True" in note for note in quiet.notes)

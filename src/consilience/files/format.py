@@ -185,7 +185,9 @@ class Format(Generic[Schema, Content]):
 
     def _checked(self, file: SafetensorsFile) -> tuple[Schema, TensorHeader, Any]:
         """Return the document of a file, its tensors' types and shapes, and what `make` takes of them."""
-        header, tensors = read_document(file, self.tag, self.schema, self.version, self.what, self.max_entries, self.remedy)
+        header, tensors = read_document(
+            file, self.tag, self.schema, self.version, self.what, self.max_entries, self.remedy
+        )
         if self.tensors is not None:
             require_tensors(file, self.tensors(header), tensors, self.remedy)
         return header, tensors, header if self.prepare is None else self.prepare(file, header, tensors)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -92,6 +92,15 @@ class Moments:
         covariance: Array = self.factor.T @ self.factor + np.diag(self.residual)
         return covariance
 
+    def stored(self) -> Moments:
+        """Return the moments in the precision of their file."""
+        return replace(self, mean=_stored(self.mean), factor=_stored(self.factor), residual=_stored(self.residual))
+
+
+def _stored(values: Array) -> Array:
+    """Return an array as it is after it was written in float32."""
+    return np.asarray(values, dtype=np.float32).astype(np.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class ChannelStatistics:
@@ -105,6 +114,10 @@ class ChannelStatistics:
 
     mean: Array
     variance: Array
+
+    def stored(self) -> ChannelStatistics:
+        """Return the statistics in the precision of their file."""
+        return ChannelStatistics(_stored(self.mean), _stored(self.variance))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +143,10 @@ class TokenCounts:
     lengths: Array
     padding: int | None = None
     n_rare: float = 0.0
+
+    def stored(self) -> TokenCounts:
+        """Return the counts in the precision of their file; pairs are whole numbers."""
+        return replace(self, unigrams=_stored(self.unigrams), lengths=_stored(self.lengths))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -226,6 +243,19 @@ class Description(Displayed):
     def __post_init__(self) -> None:
         if problems := self._problems():
             raise InputError(problems)
+
+    def stored(self) -> Description:
+        """Return the description in the precision of its file, so that a fusion of objects is that of their files."""
+        return replace(
+            self,
+            inputs=None if self.inputs is None else self.inputs.stored(),
+            class_moments={number: moments.stored() for number, moments in self.class_moments.items()},
+            class_mixtures={n: tuple(part.stored() for part in parts) for n, parts in self.class_mixtures.items()},
+            channels={path: channels.stored() for path, channels in self.channels.items()},
+            tokens=None if self.tokens is None else self.tokens.stored(),
+            class_tokens={number: tokens.stored() for number, tokens in self.class_tokens.items()},
+            class_features=None if self.class_features is None else _stored(self.class_features),
+        )
 
     def _headline(self) -> str:
         return f"{self.n_observations:,.0f} observations"

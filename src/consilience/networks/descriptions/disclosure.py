@@ -12,6 +12,8 @@ unless there are enough of them for a description of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -71,6 +73,77 @@ def is_remainder_said(counts: Labels, n_unlabelled: int, min_count: float) -> bo
     undescribed = np.setdiff1d(undescribed_classes(counts, min_count), withheld_classes(counts, min_count))
     remainder = int(counts[undescribed].sum()) + n_unlabelled
     return min_count == 0 or remainder == 0 or remainder >= least_class_observations(min_count)
+
+
+@dataclass
+class Leaving:
+    """What may leave of statistics by class, once all observations were counted.
+
+    Groups of observations are the classes, and at the end those without one.
+
+    Parameters
+    ----------
+    counts : array of shape (C + 1,)
+        Observations of every group.
+    are_labelled : bool
+        Whether groups are classes.
+    min_count : float
+        Fewer observations are not told of.
+    left_out : list of str
+        What does not leave, a line each: statistics add to it.
+    """
+
+    counts: Labels
+    are_labelled: bool
+    min_count: float
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def by_class(self) -> Labels:
+        """Observations of every class (C,)."""
+        return self.counts[:-1]
+
+    @cached_property
+    def withheld(self) -> Labels:
+        """Classes of which only the names leave."""
+        return withheld_classes(self.by_class, self.min_count)
+
+    @cached_property
+    def undescribed(self) -> Labels:
+        """Classes of which no statistics leave."""
+        return undescribed_classes(self.by_class, self.min_count)
+
+    @property
+    def described(self) -> Labels:
+        """Classes with enough observations for statistics of their own."""
+        return np.flatnonzero(self.by_class >= least_class_observations(self.min_count))
+
+    @cached_property
+    def said(self) -> Labels:
+        """Groups that statistics of all are of: those not withheld, or those whose classes are described."""
+        if self.are_labelled and not is_remainder_said(self.by_class, int(self.counts[-1]), self.min_count):
+            return np.setdiff1d(np.flatnonzero(self.by_class), self.undescribed)
+        return np.setdiff1d(np.arange(len(self.counts)), self.withheld)
+
+    @property
+    def n_said(self) -> int:
+        """Observations of these groups."""
+        return int(self.counts[self.said].sum())
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every observation is of these groups: sums that do not tell classes apart leave whole, or not."""
+        return len(np.setdiff1d(np.flatnonzero(self.counts), self.said)) == 0
+
+    @property
+    def is_described(self) -> bool:
+        """Whether there are enough observations for moments of all inputs."""
+        return self.n_said >= least_class_observations(self.min_count)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are enough observations for statistics of channels and layers."""
+        return self.n_said >= MIN_OBSERVATIONS
 
 
 def named(names: Sequence[str]) -> str:

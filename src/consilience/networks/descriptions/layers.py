@@ -11,8 +11,9 @@ factors leave out: none, or as many as a class must have to be described.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,10 @@ from consilience.checks import Labels
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.classes.heads import find_head
 from consilience.networks.classes.logits import TwoClasses
-from consilience.networks.descriptions.disclosure import least_class_observations
+from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, Leaving, least_class_observations
+from consilience.networks.descriptions.observations import Batch
+from consilience.networks.descriptions.statistic import Setting, Statistic
 from consilience.networks.fisher.information import Likelihood
 from consilience.networks.fisher.kronecker import KroneckerFactors, few_observations_text
 from consilience.networks.fisher.kronecker_sums import kronecker_factors
@@ -144,6 +148,57 @@ def sample_size(n_said: int, most: int, min_count: float) -> int:
         Fewer observations are not told of.
     """
     return n_said if n_said <= most else max(0, min(most, n_said - ceil(least_class_observations(min_count))))
+
+
+class LayerFactors(Statistic):
+    """Kronecker factors of the layers, over a random sample of the inputs.
+
+    Parameters
+    ----------
+    setting : Setting
+        The network.
+    are_asked : bool or None
+        Whether the factors are to be said. Default: where all of them take `MAX_LAYER_BYTES` at most.
+    """
+
+    def __init__(self, setting: Setting, are_asked: bool | None) -> None:
+        """Start without observations."""
+        self._module = setting.module
+        # Outputs without classes are means, of which only the scale of B depends on a deviation.
+        self._likelihood: Likelihood = "gaussian" if setting.classes is None else "categorical"
+        self._sample: InputSample | None = None
+        self.notes: tuple[str, ...] = ()
+        n_bytes = 0 if are_asked is False else factor_bytes(setting.module)
+        if are_asked is None and n_bytes > MAX_LAYER_BYTES:
+            size = f"{n_bytes / 2**20:.3g} MiB"
+            self.notes = (f"second moments of layers would take {size} and are left out; layers=True says them",)
+        elif n_bytes:
+            capacity = min(int((1 + SPARE_SHARE) * MAX_LAYER_OBSERVATIONS), MAX_SAMPLE_ENTRIES // max(setting.size, 1))
+            self._sample = InputSample(max(1, capacity))
+
+    def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
+        """Let the inputs of a batch pass."""
+        del answer
+        if self._sample is not None:
+            self._sample.add(batch.inputs, groups)
+
+    def state(self, described: Description, leaving: Leaving) -> Description:
+        """Return a description with the factors of all layers that may leave."""
+        if self._sample is None or not leaving.is_enough:
+            return described
+        n = sample_size(leaving.n_said, int(self._sample.capacity / (1 + SPARE_SHARE)), leaving.min_count)
+        statement = layer_statement(
+            self._module, self._sample, leaving.said, n, MIN_OBSERVATIONS, leaving.min_count, self._likelihood
+        )
+        described = replace(described, notes=(*described.notes, *statement.notes))
+        if not statement.layers:
+            return described
+        return replace(
+            described,
+            layers=statement.layers,
+            layer_observations=float(statement.n_observations),
+            layer_likelihood=self._likelihood,
+        )
 
 
 def _as_classifier(module: nn.Module, inputs: Tensor, likelihood: Likelihood) -> tuple[nn.Module, str]:

@@ -16,14 +16,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from consilience.checks import Array, Labels
 from consilience.networks.descriptions.description import Description, Moments
-from consilience.networks.descriptions.disclosure import MAX_CLASS_RANK, allowed_rank, least_class_observations
+from consilience.networks.descriptions.disclosure import MAX_CLASS_RANK, Leaving, allowed_rank, least_class_observations
+from consilience.networks.descriptions.errors import ErrorCounts
+from consilience.networks.descriptions.layers import SPARE_SHARE, InputSample, sample_size
 from consilience.networks.descriptions.moments import MomentAccumulator
+from consilience.networks.descriptions.observations import Batch
+from consilience.networks.descriptions.statistic import Statistic, on_device, output_tensor
+from consilience.networks.module_inputs import precision_of
+from consilience.networks.repair.partial_forward import evaluation_without_gradients
 
 if TYPE_CHECKING:
     from consilience.networks.synthetic.draws import SyntheticInputs
@@ -104,6 +112,48 @@ def with_mixtures(
         if best_gap <= GOAL:
             break
     return best
+
+
+class SplitClasses(Statistic):
+    """A random sample of rows, by which classes are split where one Gaussian for each says too little.
+
+    Parameters
+    ----------
+    module : Module
+        The network.
+    errors : ErrorCounts
+        How often it errs on the site's own observations.
+    """
+
+    def __init__(self, module: nn.Module, errors: ErrorCounts) -> None:
+        """Start without observations."""
+        self._module, self._errors = module, errors
+        self._sample = InputSample(int((1 + SPARE_SHARE) * MAX_ROWS))
+
+    def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
+        """Let the inputs of a batch pass."""
+        del answer
+        self._sample.add(batch.inputs, groups)
+
+    def state(self, described: Description, leaving: Leaving) -> Description:
+        """Return a description whose classes are split, where that brings drawn inputs nearer to the site's own."""
+        if not described.class_moments:
+            return described
+        groups = np.array(sorted(described.class_moments))
+        n_all, most = int(leaving.counts[groups].sum()), int(self._sample.capacity / (1 + SPARE_SHARE))
+        drawn = self._sample.labelled_rows(groups, sample_size(n_all, most, leaving.min_count))
+        if drawn is None:
+            return described
+        rows = drawn[0].to(torch.float64).numpy()
+        return with_mixtures(described, rows, drawn[1], self._error_on, leaving.min_count)
+
+    def _error_on(self, synthetic: SyntheticInputs) -> float:
+        """Return how often the network errs on synthetic inputs."""
+        inputs = on_device(synthetic.inputs.to(precision_of(self._module)), self._module)
+        with evaluation_without_gradients(self._module):
+            outputs = output_tensor(self._module(inputs))
+        assert outputs is not None  # noqa: S101  (narrows the type; its errors were counted)
+        return self._errors.share_wrong(outputs, np.asarray(synthetic.labels))
 
 
 def densest_number(classes: Sequence[Array], least: float) -> int:

@@ -322,3 +322,10 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
             "E-NUMBER",
         )
     return np.where(is_ignored, -1, numbers)
+
+
+def kind_of_labels(labels: Any) -> str:
+    """Return NumPy's letter for the type of labels."""
+    if isinstance(labels, Tensor):
+        return "f" if labels.is_floating_point() else "i"
+    return str(np.asarray(labels).dtype.kind)

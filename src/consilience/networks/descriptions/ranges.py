@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.disclosure import Leaving
+from consilience.networks.descriptions.observations import Batch
+from consilience.networks.descriptions.statistic import Statistic, as_rows
 
 TAIL = 0.001
 """Share of the observations that have a number outside the range, on either side."""
@@ -56,6 +61,31 @@ class RangeAccumulator:
             return None
         low, high = _bin_after(self.least, n_beyond), _bin_after(self.greatest, n - 1 - n_beyond)
         return _edge(low), _edge(high)
+
+
+class RangeStatistic(Statistic):
+    """Ranges of the inputs of every class."""
+
+    def __init__(self) -> None:
+        """Start without observations."""
+        self._by_group: dict[int, RangeAccumulator] = {}
+
+    def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
+        """Add the observations of a batch."""
+        del answer
+        rows = as_rows(batch)
+        for group in np.unique(groups).tolist():
+            self._by_group.setdefault(group, RangeAccumulator()).add(rows[groups == group])
+
+    def state(self, described: Description, leaving: Leaving) -> Description:
+        """Return a description with the range of all inputs that may leave."""
+        if not leaving.is_enough:
+            return described
+        total = RangeAccumulator()
+        for group, of_group in self._by_group.items():
+            if group in leaving.said:
+                total.merge(of_group)
+        return replace(described, input_range=total.range(leaving.min_count))
 
 
 def _bins(values: Array) -> Labels:

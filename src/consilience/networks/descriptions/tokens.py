@@ -12,15 +12,26 @@ from pairs (docs/synthetic_inputs.md). Of all together they are counted between 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+from torch import nn
 
 from consilience.checks import AnyArray, Labels
-from consilience.networks.descriptions.description import TokenCounts
-from consilience.networks.descriptions.disclosure import MIN_TOKEN_COUNT, MIN_TOKENS, least_class_observations
+from consilience.networks.descriptions.description import Description, TokenCounts
+from consilience.networks.descriptions.disclosure import MIN_TOKEN_COUNT, MIN_TOKENS, Leaving, least_class_observations
+from consilience.networks.descriptions.observations import Batch
+from consilience.networks.descriptions.statistic import Setting, Statistic
 
 MAX_PAIRS = 2**22
 """Different pairs of neighbours, by class, that are counted at most (100 MB, and four times that while they are
 sorted). Chosen by hand, for memory."""
+
+
+MAX_TOKEN_ENTRIES = 2**24
+"""Classes times vocabulary at most for counts of tokens by class (256 MiB while they are summed); beyond, tokens are
+counted over all classes. Chosen by hand, for memory."""
 
 
 class TokenAccumulator:
@@ -158,6 +169,50 @@ class TokenAccumulator:
         place = place_of_group[group]
         is_said = (place >= 0) & is_token[place, first] & is_token[place, second]
         return _summed(np.stack([key, *self._pairs[1:]])[:, is_said])
+
+
+class TokenStatistic(Statistic):
+    """Counts of tokens, by class where memory allows.
+
+    Parameters
+    ----------
+    setting : Setting
+        The classes.
+    table : Embedding
+        What reads the tokens.
+    """
+
+    def __init__(self, setting: Setting, table: nn.Embedding) -> None:
+        """Start without tokens."""
+        is_by_class = setting.n_groups * table.num_embeddings <= MAX_TOKEN_ENTRIES
+        self._counts = TokenAccumulator(table.num_embeddings, table.padding_idx, setting.n_groups if is_by_class else 1)
+        self._longest = 0
+
+    def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
+        """Add the texts of a batch."""
+        del answer
+        self._longest = max(self._longest, batch.inputs.shape[1])
+        self._counts.add(batch.inputs.cpu().numpy(), groups)
+
+    def state(self, described: Description, leaving: Leaving) -> Description:
+        """Return a description with the counts of all texts, and of every class that has enough."""
+        counts, said = self._counts, leaving.said
+        if counts.has_too_many_pairs:
+            text = f"pairs of neighbouring tokens are left out: there are more than {MAX_PAIRS:,}"
+            described = replace(described, notes=(*described.notes, text))
+        described = replace(described, input_shape=(self._longest,))
+        # Observations without a class are the last group, and the only one where classes are not told apart.
+        groups = np.setdiff1d(counts.described_groups(leaving.min_count), [counts.n_groups - 1])
+        if counts.n_groups < len(leaving.counts):
+            if not leaving.is_all:
+                text = "classes and tokens are too many to leave some classes out of the counts of tokens"
+                leaving.left_out.append(text)
+                return described
+            said = np.zeros(1, dtype=np.int64)
+        tokens, class_tokens = counts.result(said, groups, leaving.min_count)
+        if tokens is None:
+            leaving.left_out.append(f"fewer than {MIN_TOKENS} tokens, so that their counts are left out")
+        return replace(described, tokens=tokens, class_tokens=class_tokens)
 
 
 def _is_frequent(

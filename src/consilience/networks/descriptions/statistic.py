@@ -1,0 +1,106 @@
+"""A statistic of a site's observations: summed over batches, and stated as far as it may leave."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from consilience.checks import Labels
+from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.disclosure import Leaving
+from consilience.networks.descriptions.observations import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What is known of a network and its observations with the first batch.
+
+    Parameters
+    ----------
+    module : Module
+        The network.
+    first : Tensor of shape (2, ...)
+        Two inputs, on the network's device.
+    n_outputs : int or None
+        Numbers of an answer; None where it is no vector.
+    classes : tuple of str or None
+        Names of the classes.
+    are_labelled : bool
+        Whether there are labels of classes.
+    is_token : bool
+        Whether inputs are tokens.
+    hooks : ExitStack
+        What removes hooks from the network in the end.
+    """
+
+    module: nn.Module
+    first: Tensor
+    n_outputs: int | None
+    classes: tuple[str, ...] | None
+    are_labelled: bool
+    is_token: bool
+    hooks: ExitStack
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an input."""
+        return tuple(self.first.shape[1:])
+
+    @property
+    def size(self) -> int:
+        """Numbers d of an input."""
+        return int(np.prod(self.shape))
+
+    @property
+    def n_classes(self) -> int:
+        """Classes that observations are told apart by."""
+        return len(self.classes) if self.are_labelled and self.classes is not None else 0
+
+    @property
+    def n_groups(self) -> int:
+        """The classes, and those without one."""
+        return self.n_classes + 1
+
+
+class Statistic(ABC):
+    """What is summed over the observations of a site, by class."""
+
+    def begin(self, groups: Labels) -> None:
+        """Learn the groups (n,) of the observations that pass through the network next."""
+        del groups
+
+    def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
+        """Add observations of some groups (n,), and what the network answers."""
+        del batch, groups, answer
+
+    @abstractmethod
+    def state(self, described: Description, leaving: Leaving) -> Description:
+        """Return a description with what may leave of this statistic, and add what does not to ``leaving.left_out``."""
+
+
+def as_rows(batch: Batch) -> Any:
+    """Return the inputs of a batch as rows (n, d) of float64."""
+    return batch.inputs.reshape(len(batch.inputs), -1).to(device="cpu", dtype=torch.float64).numpy()
+
+
+def output_tensor(output: Any) -> Tensor | None:
+    """Return the tensor of outputs in what a network returns: itself, its ``logits``, or the first of several."""
+    if isinstance(output, Mapping):
+        output = output.get("logits", next(iter(output.values()), None))
+    elif isinstance(output, tuple | list) and output:
+        output = output[0]
+    output = getattr(output, "logits", output)
+    return output if isinstance(output, Tensor) else None
+
+
+def on_device(inputs: Tensor, module: nn.Module) -> Tensor:
+    """Return inputs on the device of a module."""
+    like = next((tensor for tensor in (*module.parameters(), *module.buffers())), inputs)
+    return inputs.to(like.device)
