@@ -391,7 +391,7 @@ def test_files_of_other_kinds_are_told_apart(path):
     for read in (read_network, read_network_summary, read_symmetry):
         with pytest.raises(cs.FileFormatError, match=r"is a Bayesian network, expected a network"):
             read(path)
-    with pytest.raises(cs.FileFormatError, match="is no file of Fisher information"):
+    with pytest.raises(cs.FileFormatError, match="expected a file of Fisher information"):
         read_fisher(path)
     others = path.with_name("others")
     cs.save(bnn.module, others, symmetry=traced())

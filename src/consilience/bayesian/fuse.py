@@ -29,7 +29,7 @@ from consilience.files.our_formats import DESCRIPTION
 from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.inputs import example_of
-from consilience.networks.fuse import ensemble_class_counts, with_described_counts
+from consilience.networks.fuse import as_ensemble_method
 from consilience.networks.fuse_aligned import NetworkArguments, network_provenance, split_arguments, target_units
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
@@ -77,8 +77,8 @@ def _prepare(
     if method.keeps_models:
         descriptions = tuple(bnn.description for bnn in models.bnns)
         asked = request.weights is not None or request.n_observations is not None
-        method = with_described_counts(method, descriptions)
-        class_counts = ensemble_class_counts(method, len(models.inputs), weights if asked else None)
+        counted = as_ensemble_method(method).with_described_counts(descriptions)
+        method, class_counts = counted, counted.site_class_counts(len(models.inputs), weights if asked else None)
         if request.only_check:
             return Prepared.checked(())
     elif request.only_check:

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from consilience.checks import AnyArray, Array
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
+from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.files.our_formats import DESCRIPTION, FISHER
@@ -30,7 +31,6 @@ from consilience.networks.common_entries import (
 )
 from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.compare import given_scale_problems
-from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fisher.inputs import gather_information
@@ -44,13 +44,9 @@ from consilience.networks.fuse_aligned import (
 from consilience.networks.fuse_distilled import distillation_problems, fuse_distilled
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import DescribedNetwork, describe_networks
-from consilience.networks.method import NetworkEnsemble, NetworkMethod
+from consilience.networks.method import NetworkEnsemble, NetworkMethod, Road
 from consilience.networks.methods import make_network_method
-from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
-from consilience.networks.methods.distill import Distill
-from consilience.networks.methods.fisher.kronecker import KFAC, KroneckerMethod
-from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.network import Network
 from consilience.networks.parametrised_layers import Parametrised
 from consilience.networks.repair_fusion import refit_fusion
@@ -59,6 +55,10 @@ from consilience.networks.torch_modules import initialised, is_module, make_temp
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from consilience.networks.methods.auto import Auto
+    from consilience.networks.methods.distill import Distill
+    from consilience.networks.methods.fisher.kronecker import KFAC
 
 
 def prepare_networks(request: Request) -> Prepared:
@@ -86,14 +86,195 @@ def _prepare(
 ) -> Prepared:
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
     if (information_files or description_files) and not networks:
-        raise InputError(
-            [
-                *_without_network(information_files, "Fisher information"),
-                *_without_network(description_files, "the description"),
-            ]
-        )
-    described, arguments, gathered = _gather(networks, arguments, method, only_check=request.only_check)
-    template, own, notes = arguments.module, gathered.own, list(gathered.notes)
+        without = [
+            *_without_network(information_files, "Fisher information"),
+            *_without_network(description_files, "the description"),
+        ]
+        raise InputError(without)
+    inputs = _describe(networks, arguments, method, description_files, only_check=request.only_check)
+    method, arguments, information = method.resolved(), inputs.arguments, None
+    is_given = bool(arguments.fishers is not None or information_files)
+    if method.wants_information or (method.takes_information and is_given):
+        information = gather_information(inputs.networks, arguments.fishers, information_files)
+    if information is None and method.describes_information:
+        information = described_information([network.description for network in inputs.networks])
+    method = method.informed(information)
+    sites = _sites_of(inputs, request, method, information)
+    if method.keeps_models:
+        return _prepare_ensemble(inputs, request, method, sites)
+    proof_rng, fusion_rng, refit_rng, verdict_rng = request.rng.spawn(4)
+    template = make_template(arguments.module)
+    has_module = template is not None or any(network.module is not None for network in inputs.networks)
+    described, notes = with_common_bookkeeping(inputs.networks, inputs.own)
+    models = _with_symmetry(described, information, method, arguments, inputs.example, proof_rng)
+    case = _Case(method, models, sites, method.site_weights(sites), arguments, inputs.example, information,
+                 fusion_rng, refit_rng, verdict_rng, request.progress)  # fmt: skip
+    if request.only_check:
+        return Prepared.checked(_ROADS[method.road].refusals(case))
+    notes = [*inputs.notes, *notes, *extra_state_notes(described, has_module)]
+    return Prepared((), partial(_fuse, case, notes, inputs.parametrised, request.seed))
+
+
+def _fuse(case: _Case, notes: Sequence[str], parametrised: Parametrised | None, seed: int | None) -> NetworkFusion:
+    """Return the fusion of networks, with what was left out of them and how it was made."""
+    if case.method.compares_networks and case.models.template is not None:
+        named = "example" if case.arguments.example is not None else "descriptions"
+        _refuse_unfit_example(case.models.template, case.example, named)
+    fusion = replace(_ROADS[case.method.road].fuse(case), parametrised=parametrised)
+    if notes:
+        fusion = replace(fusion, details={**fusion.details, "notes": [*fusion.details.get("notes", ()), *notes]})
+    return replace(fusion, provenance=network_provenance(fusion, case.method, seed))
+
+
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """Networks that were described and checked, with all that fusing them takes.
+
+    Parameters
+    ----------
+    method, models, sites, weights, information
+        How, what, what its sites say, their weights in the average, and what is known of parameters.
+    arguments : NetworkArguments
+        Of the call.
+    example : Tensor or None
+        Inputs that the networks take: those given, or such as sites describe.
+    fusion_rng, refit_rng, verdict_rng
+        Sources of random choices.
+    progress : callable
+        Called with (steps done, steps in all).
+    """
+
+    method: NetworkMethod
+    models: NetworksWithSymmetry
+    sites: Sites
+    weights: Array
+    arguments: NetworkArguments
+    example: Any
+    information: tuple[FisherInformation, ...] | None
+    fusion_rng: np.random.Generator
+    refit_rng: np.random.Generator
+    verdict_rng: np.random.Generator
+    progress: Progress
+
+    @property
+    def stated(self) -> NetworkArguments:
+        """The arguments, with such an example."""
+        return replace(self.arguments, example=self.example)
+
+
+@dataclass(frozen=True)
+class _Road:
+    """How networks are fused once they are described."""
+
+    fuse: Callable[[_Case], NetworkFusion]
+    refusals: Callable[[_Case], list[Problem]]
+
+
+def _fuse_matched(case: _Case) -> NetworkFusion:
+    """Return the networks matched, averaged and refitted by one method, with a verdict."""
+    fusion, order = fuse_aligned(
+        case.models, case.method, case.weights, case.arguments, case.fusion_rng, case.progress, NetworkFusion,
+        information=case.information,
+    )  # fmt: skip
+    if case.method.refits and case.models.template is not None:
+        fusion = refit_fusion(fusion, order, case.example, case.arguments.inputs, case.refit_rng)
+    return with_verdict(fusion, case.models, case.sites, case.stated, case.method, case.verdict_rng)
+
+
+def _fuse_by_choice(case: _Case) -> NetworkFusion:
+    """Return the candidate that is chosen."""
+    method = cast("Auto", case.method)
+    return fuse_by_default(
+        case.models, case.sites, case.stated, case.information, method, case.fusion_rng, case.progress
+    )
+
+
+def _fuse_damped(case: _Case) -> NetworkFusion:
+    """Return the merge at the damping that is best on what the sites describe."""
+    method = cast("KFAC", case.method)
+    return fuse_with_chosen_damping(
+        case.models, case.sites, case.stated, case.information, method, case.fusion_rng, case.progress
+    )
+
+
+def _fuse_distilled(case: _Case) -> NetworkFusion:
+    """Return the network that was distilled from all."""
+    method = cast("Distill", case.method)
+    return fuse_distilled(case.models, case.sites, case.stated, method, case.fusion_rng, case.progress)
+
+
+def _refusals(case: _Case) -> list[Problem]:
+    """Return why the method refuses these networks, a line each."""
+    units = target_units(case.models, case.method, case.arguments)
+    activations = () if case.arguments.inputs is not None else None  # whether there are any is all that a check asks
+    ensemble = NetworkEnsemble(
+        case.models.networks, case.weights, units, case.arguments.reference_number or 0, activations
+    )
+    return case.method.reasons(replace(ensemble, information=case.information))
+
+
+def _distillation_refusals(case: _Case) -> list[Problem]:
+    """Return why the networks cannot be distilled, a line each; the target may be any network."""
+    networks = case.models.networks
+    robust = case.method.reasons(NetworkEnsemble(networks, case.weights, dict(networks[0].units)))
+    return [*robust, *distillation_problems(case.models, case.sites, case.stated)]
+
+
+_ROADS: Mapping[Road, _Road] = {
+    "matched": _Road(_fuse_matched, _refusals),
+    "chosen": _Road(_fuse_by_choice, _refusals),
+    "damped": _Road(_fuse_damped, _refusals),
+    "distilled": _Road(_fuse_distilled, _distillation_refusals),
+}
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Networks under names in common, with what their sites describe.
+
+    Parameters
+    ----------
+    networks : list of DescribedNetwork
+        The networks.
+    arguments : NetworkArguments
+        Of the call, with plain modules.
+    example : Tensor or None
+        Inputs that they take.
+    gathered
+        What was found of names and parametrised layers.
+    """
+
+    networks: list[DescribedNetwork]
+    arguments: NetworkArguments
+    example: Any
+    gathered: _Gathered
+
+    @property
+    def own(self) -> Mapping[str, AnyArray | None] | None:
+        """What says by which names a network knows its arrays."""
+        return self.gathered.own
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out of names."""
+        return self.gathered.notes
+
+    @property
+    def parametrised(self) -> Parametrised | None:
+        """The parametrised layers that the fused network has."""
+        return self.gathered.parametrised
+
+
+def _describe(
+    networks: Sequence[NamedInput],
+    arguments: NetworkArguments,
+    method: NetworkMethod,
+    description_files: Sequence[NamedInput],
+    *,
+    only_check: bool,
+) -> _Inputs:
+    """Return the networks with their descriptions, under names in common."""
+    described, arguments, gathered = _gather(networks, arguments, method, only_check=only_check)
     if arguments.classes not in (None, "union"):
         raise OptionError("classes", f"expected 'union', found {arguments.classes!r}")
     unites = arguments.classes == "union"
@@ -101,74 +282,35 @@ def _prepare(
     _refuse_other_scale(arguments.inputs, described)
     example = arguments.example
     if example is None:
-        example = _described_example(described, make_template(template))
+        example = _described_example(described, make_template(arguments.module))
     if example is None:
         example = _first_input(arguments.inputs)
     if unites:
         described = unite_classes([_as_module(network, arguments.module) for network in described], example)
         arguments = replace(arguments, module=None)  # which has not the head of all classes
-    names = [named.name for named in networks]
-    arguments = arguments.with_reference_number(names)
-    if isinstance(method, Auto) and method.is_robust:
-        method = method.matching  # which trusts no description
-    information = None
-    if method.wants_information or (isinstance(method, Auto) and (arguments.fishers is not None or information_files)):
-        information = gather_information(described, arguments.fishers, information_files)
-    if information is None and isinstance(method, KroneckerMethod):
-        information = described_information([network.description for network in described])
-    if isinstance(method, Auto) and information is not None and all(map(_is_exact, information)):
-        method = FisherMerging()  # the product of the posteriors, which pooled data would give
-    descriptions = tuple(network.description for network in described)
-    trusted = descriptions if not method.is_robust else (None,) * len(described)
+    return _Inputs(described, arguments.with_reference_number([named.name for named in networks]), example, gathered)
+
+
+def _sites_of(
+    inputs: _Inputs, request: Request, method: NetworkMethod, information: Sequence[FisherInformation] | None
+) -> Sites:
+    """Return what the sites say, and how much each counts."""
+    names = tuple(network.name for network in inputs.networks)
+    descriptions = tuple(network.description for network in inputs.networks)
+    trusted = descriptions if not method.is_robust else (None,) * len(descriptions)
     said = [None if description is None else description.n_observations for description in trusted]
     weights, are_stated, observations = weigh_sites(names, request.weights, request.n_observations, said)
-    if isinstance(method, KroneckerMethod) and not are_stated and information is not None:
-        weights = _observed_shares(information, weights)
-    if method.keeps_models:
-        method = with_described_counts(method, descriptions)
-        asked = request.weights is not None or request.n_observations is not None
-        counts = ensemble_class_counts(method, len(described), weights if asked else None)
-        return Prepared((), partial(_keep_all, described, method, weights, counts, request.seed))
-    has_module = template is not None or any(network.module is not None for network in described)
-    described, more_notes = with_common_bookkeeping(described, own)
-    notes += [*more_notes, *extra_state_notes(described, has_module)]
-    proof_rng, fusion_rng, refit_rng, verdict_rng = request.rng.spawn(4)
-    models = _with_symmetry(described, information, method, arguments, example, proof_rng)
-    sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
-    if method.wants_information and not isinstance(method, KroneckerMethod):
-        weights = sites.information_weights
-    stated = replace(arguments, example=example)
-    if request.only_check:
-        if isinstance(method, Distill):
-            robust = method.reasons(NetworkEnsemble(models.networks, weights, dict(models.networks[0].units)))
-            return Prepared.checked([*robust, *distillation_problems(models, sites, stated)])
-        return Prepared.checked(_refusals(models, method, arguments, weights, information))
+    if not are_stated:
+        weights = method.observed_shares(information, weights)
+    return Sites(names, weights, descriptions, are_stated, observations)
 
-    def fuse() -> NetworkFusion:
-        fusion = replace(fuse_prepared(), parametrised=gathered.parametrised)
-        if notes:
-            fusion = replace(fusion, details={**fusion.details, "notes": [*fusion.details.get("notes", ()), *notes]})
-        return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
-    def fuse_prepared() -> NetworkFusion:
-        if isinstance(method, Auto | Distill) and models.template is not None:
-            _refuse_unfit_example(
-                models.template, example, "example" if arguments.example is not None else "descriptions"
-            )
-        if isinstance(method, Auto):
-            return fuse_by_default(models, sites, stated, information, method, fusion_rng, request.progress)
-        if isinstance(method, KFAC) and method.damping is None:
-            return fuse_with_chosen_damping(models, sites, stated, information, method, fusion_rng, request.progress)
-        if isinstance(method, Distill):
-            return fuse_distilled(models, sites, stated, method, fusion_rng, request.progress)
-        fusion, order = fuse_aligned(
-            models, method, weights, arguments, fusion_rng, request.progress, NetworkFusion, information=information
-        )
-        if method.refits and models.template is not None:
-            fusion = refit_fusion(fusion, order, example, arguments.inputs, refit_rng)
-        return with_verdict(fusion, models, sites, stated, method, verdict_rng)
-
-    return Prepared((), fuse)
+def _prepare_ensemble(inputs: _Inputs, request: Request, method: NetworkMethod, sites: Sites) -> Prepared:
+    """Return networks that stay side by side, weighed by class where all sites say their counts."""
+    ensemble = as_ensemble_method(method).with_described_counts(sites.descriptions)
+    asked = request.weights is not None or request.n_observations is not None
+    counts = ensemble.site_class_counts(len(inputs.networks), sites.weights if asked else None)
+    return Prepared((), partial(_keep_all, inputs.networks, ensemble, sites.weights, counts, request.seed))
 
 
 @dataclass(frozen=True)
@@ -227,17 +369,6 @@ def _parametrised_result(
     given = target if is_module(target) else template if first.module is None else None
     result = first.parametrised if given is None else Parametrised.of_module(given)
     return None if result is None else result.beside([network.parametrised for network in described])
-
-
-def _is_exact(information: FisherInformation) -> bool:
-    """Return whether merging by information gives what pooled data would: linear networks with Gaussian noise."""
-    return information.linear and information.likelihood == "gaussian"
-
-
-def _observed_shares(information: Sequence[FisherInformation], weights: Array) -> Array:
-    """Return the sites' shares (J,) of the observations behind their information; `weights` where one says none."""
-    observations = np.array([of_site.observations or np.nan for of_site in information])
-    return weights if np.isnan(observations).any() else observations / observations.sum()
 
 
 def _without_network(files: Sequence[NamedInput], called: str) -> list[Problem]:
@@ -306,20 +437,6 @@ def _refuse_unfit_example(template: nn.Module, example: Any, name: str) -> None:
         refuse_unfit(template, arguments, name)
 
 
-def _refusals(
-    models: NetworksWithSymmetry,
-    method: NetworkMethod,
-    arguments: NetworkArguments,
-    weights: Array,
-    information: tuple[FisherInformation, ...] | None,
-) -> list[Problem]:
-    """Return why the method refuses these networks, a line each."""
-    units = target_units(models, method, arguments)
-    activations = () if arguments.inputs is not None else None  # whether there are any is all that a check asks
-    ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference_number or 0, activations)
-    return method.reasons(replace(ensemble, information=information))
-
-
 def _with_symmetry(
     described: Sequence[DescribedNetwork],
     information: Sequence[FisherInformation] | None,
@@ -337,35 +454,30 @@ def _with_symmetry(
     try:
         return with_symmetry(described, arguments.symmetry, example, arguments.module, rng)
     except UnsupportedError:
-        if not isinstance(method, Auto | Distill) or not all(network.description for network in described):
+        if not method.compares_networks or not all(network.description for network in described):
             raise
         return without_symmetry(described, arguments.module)  # what cannot be traced can still be chosen among
 
 
-def ensemble_class_counts(method: NetworkMethod, n_models: int, weights: Array | None) -> Array | None:
-    """Return the counts of classes (J, C) by which a method that keeps all networks weighs them; None without any.
+def as_ensemble_method(method: NetworkMethod) -> NetworkEnsembleMethod:
+    """Return a method that keeps all networks, which ensembles alone can.
 
     Raises
     ------
     InputError
-        For a method that is no ensemble, and for counts that do not fit the models.
+        For another one.
     """
     if not isinstance(method, NetworkEnsembleMethod):
         raise InputError(f"method {method.name!r} keeps all models, but is no ensemble")
-    return method.site_class_counts(n_models, weights)
-
-
-def with_described_counts(method: NetworkMethod, descriptions: Sequence[Description | None]) -> NetworkMethod:
-    """Return an ensemble by the counts of classes that all sites describe, where the caller asks for no other mean."""
-    if not isinstance(method, NetworkEnsembleMethod) or method.mean is not None or method.class_counts is not None:
-        return method
-    counts = [None if description is None else description.class_counts for description in descriptions]
-    said = [of_site.tolist() for of_site in counts if of_site is not None]
-    return replace(method, class_counts=said) if said and len(said) == len(counts) else method
+    return method
 
 
 def _keep_all(
-    described: Sequence[DescribedNetwork], method: Any, weights: Array, class_counts: Array | None, seed: int | None
+    described: Sequence[DescribedNetwork],
+    method: NetworkEnsembleMethod,
+    weights: Array,
+    class_counts: Array | None,
+    seed: int | None,
 ) -> NetworkFusion:
     """Return the ensemble of all modules, which need not be of one architecture, as a fusion."""
     if without_module := [network.label for network in described if network.module is None]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -48,6 +48,11 @@ from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
 from consilience.posteriors.robust.estimators import Robust, RobustEstimator
+
+if TYPE_CHECKING:
+    from consilience.networks.choice.sites import Sites
+
+Road = Literal["matched", "chosen", "distilled", "damped"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +170,12 @@ class NetworkMethod(Options, ABC):
     widths: ClassVar[bool] = False
     keeps_models: ClassVar[bool] = False
     optional_symmetry: ClassVar[bool] = False
+    takes_information: ClassVar[bool] = False
+    """Whether it can do with Fisher information what it does better than without."""
+    describes_information: ClassVar[bool] = False
+    """Whether descriptions serve as information where nobody gives any."""
+    compares_networks: ClassVar[bool] = False
+    """Whether whole networks are compared on inputs, so that what cannot be traced is fused where all describe it."""
 
     robust: Robust = field(default=None, kw_only=True)
     trim: float = field(default=0.2, kw_only=True)
@@ -195,6 +206,29 @@ class NetworkMethod(Options, ABC):
     def wants_information(self) -> bool:
         """Whether parameters are weighed by Fisher information."""
         return False
+
+    @property
+    def road(self) -> Road:
+        """How networks are fused once they are described: matched alone, chosen, distilled, or at a chosen damping."""
+        return "matched"
+
+    def resolved(self) -> NetworkMethod:
+        """Return the method that runs under these options."""
+        return self
+
+    def informed(self, information: Sequence[FisherInformation] | None) -> NetworkMethod:
+        """Return the method that runs with the information of the sites, or without any."""
+        del information
+        return self
+
+    def observed_shares(self, information: Sequence[FisherInformation] | None, weights: Array) -> Array:
+        """Return the weights (J,) of sites for which nobody states any, given those by numbers of observations."""
+        del information
+        return weights
+
+    def site_weights(self, sites: Sites) -> Array:
+        """Return the weights (J,) of the sites in the average."""
+        return sites.weights
 
     @property
     def refits(self) -> bool:

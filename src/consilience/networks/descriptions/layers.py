@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -165,7 +165,7 @@ class LayerFactors(Statistic):
         """Start without observations."""
         self._module = setting.module
         # Outputs without classes are means, of which only the scale of B depends on a deviation.
-        self._likelihood: Likelihood = "gaussian" if setting.classes is None else "categorical"
+        self._likelihood: Literal["categorical", "gaussian"] = "gaussian" if setting.classes is None else "categorical"
         self._sample: InputSample | None = None
         self.notes: tuple[str, ...] = ()
         n_bytes = 0 if are_asked is False else factor_bytes(setting.module)

@@ -118,8 +118,8 @@ class StoredTokens(StrictModel):
 
     def read(self, prefix: str, arrays: Mapping[str, Any]) -> TokenCounts:
         """Return the counts."""
-        counts = (arrays[f"{prefix}/{what}"] for what in ("unigrams", "bigrams", "lengths"))
-        return TokenCounts(*counts, padding=self.padding, n_rare=self.n_rare)
+        unigrams, bigrams, lengths = (arrays[f"{prefix}/{what}"] for what in ("unigrams", "bigrams", "lengths"))
+        return TokenCounts(unigrams, bigrams, lengths, self.padding, self.n_rare)
 
 
 WHOLE = ("int64",)
@@ -175,7 +175,7 @@ class StoredClassTokens(StrictModel):
             raise FileFormatError("", f"has counts by class outside {size[0]} classes and {size[1]} tokens")
         unigrams = np.zeros(size)
         unigrams[place, token] = occurrences
-        no_pairs = np.zeros((0, 3), dtype=np.int64)
+        no_pairs: Any = np.zeros((0, 3), dtype=np.int64)
         return {
             number: TokenCounts(of_class, no_pairs, lengths, whole.padding, n_rare)
             for number, of_class, lengths, n_rare in zip(

@@ -178,11 +178,11 @@ class TokenStatistic(Statistic):
     ----------
     setting : Setting
         The classes.
-    table : Embedding
+    table : Embedding or EmbeddingBag
         What reads the tokens.
     """
 
-    def __init__(self, setting: Setting, table: nn.Embedding) -> None:
+    def __init__(self, setting: Setting, table: nn.Embedding | nn.EmbeddingBag) -> None:
         """Start without tokens."""
         is_by_class = setting.n_groups * table.num_embeddings <= MAX_TOKEN_ENTRIES
         self._counts = TokenAccumulator(table.num_embeddings, table.padding_idx, setting.n_groups if is_by_class else 1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from consilience.checks import is_count, is_number
 from consilience.core.methods import Requirement
+from consilience.networks.fisher.information import FisherInformation
+from consilience.networks.method import NetworkMethod, Road
 from consilience.networks.methods.consensus import Consensus
+from consilience.networks.methods.fisher.merging import FisherMerging
 
 MIN_INPUTS = 20
 """Inputs that candidates are fitted on, at least: a quarter of them stops distillations. Chosen by hand."""
@@ -46,6 +49,8 @@ class Auto(Consensus):
     needs: ClassVar[str] = "networks of one architecture; with descriptions (consilience.describe) it can choose"
     gives: ClassVar[str] = "one network, with a verdict that lists the candidates and their scores"
     paper: ClassVar[str] = "none: a choice among the methods here"
+    takes_information: ClassVar[bool] = True
+    compares_networks: ClassVar[bool] = True
 
     steps: int | None = None
     n_inputs: int = 2000
@@ -68,6 +73,22 @@ class Auto(Consensus):
             ),
             ("max_seconds", is_bound, "a positive number or None"),
         )
+
+    @property
+    def road(self) -> Road:
+        """Chosen among candidates."""
+        return "chosen"
+
+    def resolved(self) -> NetworkMethod:
+        """Return `matching` for robust fusion, which trusts no description."""
+        return self.matching if self.is_robust else self
+
+    def informed(self, information: Sequence[FisherInformation] | None) -> NetworkMethod:
+        """Return the product of the posteriors where it is what pooled data would give: linear, Gaussian noise."""
+        are_exact = information is not None and all(
+            of_site.linear and of_site.likelihood == "gaussian" for of_site in information
+        )
+        return FisherMerging() if are_exact else self
 
     @property
     def matching(self) -> Consensus:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from consilience.errors import InputError
 from consilience.networks.classes.shares import as_class_counts
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.network import identity_transports
+
+if TYPE_CHECKING:
+    from consilience.networks.descriptions.description import Description
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,13 @@ class NetworkEnsembleMethod(NetworkMethod):
     def resolved_mean(self) -> Literal["probabilities", "logits", "stationary"]:
         """What is averaged, by the counts where the option does not say."""
         return self.mean or ("probabilities" if self.class_counts is None else "stationary")
+
+    def with_described_counts(self, descriptions: Sequence[Description | None]) -> NetworkEnsembleMethod:
+        """Return the ensemble by the counts that all sites describe, where the caller asks for no other mean."""
+        counts = [None if description is None else description.class_counts for description in descriptions]
+        said = [of_site.tolist() for of_site in counts if of_site is not None]
+        is_asked = self.mean is not None or self.class_counts is not None
+        return replace(self, class_counts=said) if said and len(said) == len(counts) and not is_asked else self
 
     def site_class_counts(self, n_models: int, weights: Array | None) -> Array | None:
         """Return the observations of every class at every site (J, C); with weights (J,), rows that sum to them.

@@ -12,7 +12,7 @@ from consilience.checks import is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.errors import Problem
-from consilience.networks.method import Alignment, NetworkEnsemble
+from consilience.networks.method import Alignment, NetworkEnsemble, Road
 from consilience.networks.methods.auto import MIN_INPUTS
 from consilience.networks.methods.consensus import Consensus
 from consilience.networks.methods.optimal_transport import OTFusion
@@ -71,12 +71,18 @@ class Distill(Consensus):
     needs: ClassVar[str] = "modules, and descriptions, inputs or batch normalisation; target= of any architecture"
     gives: ClassVar[str] = "one network of any width or architecture"
     paper: ClassVar[str] = "hinton2015"
+    compares_networks: ClassVar[bool] = True
 
     steps: int | None = None
     learning_rate: float | None = None
     batch_size: int = 64
     n_inputs: int = 2000
     max_seconds: float | None = None
+
+    @property
+    def road(self) -> Road:
+        """Distilled from the ensemble of all."""
+        return "distilled"
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""

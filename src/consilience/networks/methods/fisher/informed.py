@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -33,6 +33,9 @@ from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.network import identity_transports
 from consilience.networks.symmetry.scaling import balance_scales, shared_groups
 from consilience.networks.symmetry.transport import Transport
+
+if TYPE_CHECKING:
+    from consilience.networks.choice.sites import Sites
 
 MIN_COMMON_START_COSINE = 0.2
 """A lower mean cosine of weights adds a note that the networks seem to be of different starts. Networks of one start
@@ -106,6 +109,10 @@ class InformedMethod(NetworkMethod, ABC):
     def wants_information(self) -> bool:
         """Whether the method needs Fisher information of the networks."""
         return True
+
+    def site_weights(self, sites: Sites) -> Array:
+        """Return the weights (J,) of the sites: alike where nobody states any, as information counts observations."""
+        return sites.information_weights if self.wants_information else sites.weights
 
     @abstractmethod
     def merge(self, sites: AlignedSites, rng: np.random.Generator, progress: Progress) -> MergedParameters:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -23,10 +23,14 @@ from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fisher.kronecker import KroneckerFactors, arrays_of_layer, matrix_of_layer
+from consilience.networks.method import Road
 from consilience.networks.methods.fisher.informed import InformedMethod, MergedParameters
 from consilience.networks.methods.fisher.kronecker_quadratic import LayerQuadratic, adam_descent
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
 from consilience.networks.network import convert_like, to_numpy
+
+if TYPE_CHECKING:
+    from consilience.networks.choice.sites import Sites
 
 DAMPINGS = (0.01, 0.1, 1.0, 10.0)
 """Dampings that are compared where the sites describe their inputs. Over 26 federated settings none was best
@@ -190,8 +194,19 @@ class KroneckerMethod(InformedMethod, ABC):
     """Base class of merges by Kronecker-factored information; ``InformedMethod`` documents its options."""
 
     reads_layers: ClassVar[bool] = True
+    describes_information: ClassVar[bool] = True
     needs: ClassVar[str] = "networks of the same widths that describe their layers, or consilience.fisher of each"
     gives: ClassVar[str] = "one network"
+
+    def observed_shares(self, information: Sequence[FisherInformation] | None, weights: Array) -> Array:
+        """Return the sites' shares (J,) of the observations behind their information; `weights` where one says none."""
+        observations = np.array([of_site.observations or np.nan for of_site in information or ()])
+        is_unsaid = not len(observations) or np.isnan(observations).any()
+        return weights if is_unsaid else observations / observations.sum()
+
+    def site_weights(self, sites: Sites) -> Array:
+        """Return the weights (J,) of the sites, by their numbers of observations."""
+        return sites.weights
 
     @abstractmethod
     def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
@@ -272,6 +287,11 @@ class KFAC(KroneckerMethod):
     paper: ClassVar[str] = "martens2015, grosse2016, jhunjhunwala2024"
 
     damping: float | None = None
+
+    @property
+    def road(self) -> Road:
+        """By the damping that is best on what the sites describe, where none is given."""
+        return "damped" if self.damping is None else "matched"
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
