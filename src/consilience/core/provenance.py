@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from consilience.checks import Array
+from consilience.core.status import Status
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -61,6 +64,43 @@ def make_provenance(
         "result": _storable(dict(result)),
         "versions": dict(library_versions()),
     }
+
+
+def result_record(
+    n_components: int,
+    status: Status,
+    details: Mapping[str, Any],
+    objective: float | None = None,
+    history: Array | None = None,
+    site_digests: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return what came out of a fusion, as its provenance says it.
+
+    Parameters
+    ----------
+    n_components, status, details
+        Of the fusion.
+    objective : float, optional
+        The method's objective at the end; not a number is recorded as null. Default: not recorded.
+    history : Array of shape (iterations,), optional
+        The objective after each iteration, in twelve digits. Default: not recorded.
+    site_digests : mapping of str to str, optional
+        Names by digest of all that it rests on, by which a fusion knows what counts twice. Default: not recorded.
+    """
+    descent: dict[str, Any] = {}
+    if history is not None:
+        is_known = objective is not None and math.isfinite(objective)
+        descent = {"objective": objective if is_known else None, "history": history_values(history)}
+    counted = {} if site_digests is None else {"site_digests": dict(site_digests)}
+    return {"n_components": n_components, "status": status.name.lower(), **descent, **details, **counted}
+
+
+def history_values(history: Array) -> list[float | None]:
+    """Return a history as JSON values of twelve digits; None for values that are not finite.
+
+    Twelve of float64's sixteen, because the last ones may be rounding. Chosen by hand.
+    """
+    return [float(f"{value:.12g}") if math.isfinite(value) else None for value in history.tolist()]
 
 
 def read_inputs_of(

@@ -15,7 +15,7 @@ from consilience.core.inputs import NamedInput, in_order, too_few_models
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
-from consilience.core.provenance import make_provenance
+from consilience.core.provenance import make_provenance, result_record
 from consilience.core.status import Status
 from consilience.draws.checking import chain_problems, disagreements, shared_chains, value_problems
 from consilience.draws.diagnostics import bulk_ess, rank_rhat
@@ -92,12 +92,7 @@ def _fuse_described(
     verdict = judge(stack, method, details, combined.notes)
     matching = _matching(described)
     objective = float(sum(one.objective for one in relabellings)) if relabellings else float("nan")
-    result = {
-        "n_components": draws.n_components,
-        "status": Status.CONVERGED.name.lower(),
-        **details,
-        "site_digests": site_digests(described),
-    }
+    result = result_record(draws.n_components, Status.CONVERGED, details, site_digests=site_digests(described))
     options = {option.name: _option(getattr(method, option.name)) for option in fields(method)}
     records = [
         site.record(site.value.n_components, site.value.n_observations, matching.of_site(place).tolist())

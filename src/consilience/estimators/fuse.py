@@ -16,7 +16,7 @@ from consilience.core.fusion import FusedInput
 from consilience.core.gather import site_digests
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
-from consilience.core.provenance import make_provenance
+from consilience.core.provenance import make_provenance, result_record
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.estimators.adapters.table import adapter_of_kind
@@ -138,12 +138,7 @@ def _fuse_described(
     n_summed = len(described) if gated is None else len(gated.statistics)
     verdict = judge(fused, n_summed, details)
     matching = match_classes(fused, [(site.name, site.value) for site in described])
-    result = {
-        "n_components": fused.n_components,
-        "status": Status.CONVERGED.name.lower(),
-        **details,
-        "site_digests": site_digests(described),
-    }
+    result = result_record(fused.n_components, Status.CONVERGED, details, site_digests=site_digests(described))
     options = {**{name: encode(name, value) for name, value in parameters.items()}, "min_count": min_count}
     if gated is not None:
         options["robust"] = True

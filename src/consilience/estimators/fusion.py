@@ -143,11 +143,6 @@ class EstimatorFusion(Fusion):
     def _outcome(self) -> str:
         return f"{self.statistics.kind} on {self.statistics.n_observations:,.0f} rows"
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """The provenance with the verdict, as every saved file carries it."""
-        return {**self.provenance, "verdict": self.verdict.to_json()}
-
     def save(self, path: str | Path) -> None:
         """Write the sums of all sites with their provenance, whole or not at all.
 

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, Labels
+from consilience.checks import Labels
 from consilience.core.fusion import FusedInput
 from consilience.core.gather import Described, site_digests
 from consilience.core.inputs import EQUAL, in_order, stated_numbers
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
-from consilience.core.provenance import make_provenance
+from consilience.core.provenance import make_provenance, result_record
+from consilience.core.verdict import Verdict
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
@@ -28,7 +29,7 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import describe_inputs, unusable_in
 from consilience.posteriors.labels import group_by_label, with_labels
-from consilience.posteriors.method import Method
+from consilience.posteriors.method import Method, PosteriorOutcome
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.posterior import Posterior
@@ -191,58 +192,39 @@ def fuse_described(
     """
     if problems := [text for site in described for text in nothing_left_in(site.label, site.value, min_count)]:
         raise InputError(problems)
-    all_components = ensemble_of_inputs(described, weights)
-    ensemble, remaining = _remaining(all_components, min_count, method)
-    left_out = left_out_record(ensemble.names, all_components.posteriors, remaining, min_count)
-    unusable = {site.name: numbers for site in described if (numbers := unusable_in(site))}
-    adapter = _rebuilding_adapter(method, ensemble)
-    groups = None
-    if adapter is not None and adapter.components == "labelled":
-        groups = group_by_label(ensemble.posteriors, ensemble.site_weights)
-    thin = None
+    whole = ensemble_of_inputs(described, weights)
+    ensemble, remaining = _remaining(whole, min_count, method)
+    left_out = left_out_record(ensemble.names, whole.posteriors, remaining, min_count)
+    adapter, thin = _rebuilding_adapter(method, ensemble), None
     if left_out and method.needs_equal_sizes:
-        thin = np.setdiff1d(np.arange(len(ensemble.natural)), rows_of(all_components.posteriors, remaining))
-    outcome = method.fuse(ensemble, rng, progress, groups, thin)
-    if groups is not None:
-        fused = with_labels(outcome.posterior, ensemble.posteriors, outcome.matching.labels)
-        outcome = replace(outcome, posterior=fused)
-    # Where components are computed from all sites together, it means nothing that only a few hold one.
-    if adapter is not None and adapter.recombines:
-        details = {name: value for name, value in outcome.details.items() if name not in ("minority", "hierarchical")}
-        text = f"a fused {adapter.kind} follows from all sites' models together"
-        details["average"] = {"name": "product", "requested": method.combine, "reason": text}
-        outcome = replace(outcome, details=details)
-    if method.keeps_models and has_labels(ensemble.posteriors[0]):  # of all models together no component has one label
-        unlabelled = replace(outcome.posterior, features=replace(outcome.posterior.features, classes=None))
-        outcome = replace(outcome, posterior=unlabelled)
-    if alignment is not None:
-        outcome = replace(outcome, details={**outcome.details, "vocabulary": alignment.details()})
+        thin = np.setdiff1d(np.arange(len(ensemble.natural)), rows_of(whole.posteriors, remaining))
+    outcome = _matched(ensemble, method, adapter, thin, rng, progress)
     labels = outcome.matching.labels  # of the components that were not left out
-    outcome = replace(
-        outcome,
-        matching=matching_of_all(outcome.matching, all_components.posteriors, remaining),
-        details={
-            **outcome.details,
-            **(stated or {}),
-            **left_out,
-            **({"unusable": unusable} if unusable else {}),
-        },
-    )
+    unusable = {site.name: numbers for site in described if (numbers := unusable_in(site))}
+    details = {
+        **outcome.details,
+        **({} if alignment is None else {"vocabulary": alignment.details()}),
+        **(stated or {}),
+        **left_out,
+        **({"unusable": unusable} if unusable else {}),
+    }
+    outcome = replace(outcome, matching=matching_of_all(outcome.matching, whole.posteriors, remaining), details=details)
     if adapter is not None:
         outcome = replace(outcome, posterior=adapter.recombine(outcome.posterior, ensemble))
-    options = {**asdict(method), "min_count": float(min_count)}
+    is_mixture = adapter is None or adapter.mixture(outcome.posterior) is not None
     inputs = [
         _input_record(described_input, float(weight), outcome.matching, site)
         for site, (described_input, weight) in enumerate(zip(described, ensemble.site_weights, strict=True))
     ]
-    result = {
-        "n_components": outcome.posterior.n_components,
-        "status": outcome.status.name.lower(),
-        "objective": outcome.objective if math.isfinite(outcome.objective) else None,
-        "history": history_values(outcome.history),
-        **outcome.details,
-        "site_digests": site_digests(described),
-    }
+    result = result_record(
+        outcome.posterior.n_components,
+        outcome.status,
+        outcome.details,
+        outcome.objective,
+        outcome.history,
+        site_digests(described),
+    )
+    options = {**asdict(method), "min_count": float(min_count)}
     return PosteriorFusion(
         posterior=outcome.posterior,
         matching=outcome.matching,
@@ -256,16 +238,52 @@ def fuse_described(
             for site, weight in zip(described, ensemble.site_weights, strict=True)
         ),
         _rebuild=_rebuilder(method, ensemble),
-        _judge=partial(
-            judge_fusion,
-            ensemble,
-            labels,
-            is_mixture=adapter is None or adapter.mixture(outcome.posterior) is not None,
-            matches=method.matches,
-            trusts_sites=not method.is_robust,
-        ),
+        _judge=judge_of(method, ensemble, labels, is_mixture=is_mixture),
         keeps_models=method.keeps_models,
         atoms=outcome.atoms,
+    )
+
+
+def _matched(
+    ensemble: Ensemble,
+    method: Method,
+    adapter: Adapter | None,
+    thin: Labels | None,
+    rng: np.random.Generator,
+    progress: Progress,
+) -> PosteriorOutcome:
+    """Return the components matched, by label where they have one, and averaged."""
+    groups = None
+    if adapter is not None and adapter.components == "labelled":
+        groups = group_by_label(ensemble.posteriors, ensemble.site_weights)
+    outcome = method.fuse(ensemble, rng, progress, groups, thin)
+    if groups is not None:
+        fused = with_labels(outcome.posterior, ensemble.posteriors, outcome.matching.labels)
+        outcome = replace(outcome, posterior=fused)
+    # Where components are computed from all sites together, it means nothing that only a few hold one.
+    if adapter is not None and adapter.recombines:
+        details = {name: value for name, value in outcome.details.items() if name not in ("minority", "hierarchical")}
+        text = f"a fused {adapter.kind} follows from all sites' models together"
+        details["average"] = {"name": "product", "requested": method.combine, "reason": text}
+        outcome = replace(outcome, details=details)
+    if method.keeps_models and has_labels(ensemble.posteriors[0]):  # of all models together no component has one label
+        unlabelled = replace(outcome.posterior, features=replace(outcome.posterior.features, classes=None))
+        outcome = replace(outcome, posterior=unlabelled)
+    return outcome
+
+
+def judge_of(
+    method: Method, ensemble: Ensemble, labels: Labels, *, is_mixture: bool, n_sites: int | None = None
+) -> Callable[..., Verdict]:
+    """Return what judges the fusion of an ensemble when it is asked for; see ``judge_fusion``."""
+    return partial(
+        judge_fusion,
+        ensemble,
+        labels,
+        is_mixture=is_mixture,
+        matches=method.matches,
+        trusts_sites=not method.is_robust,
+        n_sites=n_sites,
     )
 
 
@@ -331,14 +349,6 @@ def _input_record(described: Described[Posterior], weight: float, matching: Matc
         values = matching.confidence[rows].tolist()
         record["confidence"] = [round(value, 4) if math.isfinite(value) else None for value in values]
     return record
-
-
-def history_values(history: Array) -> list[float | None]:
-    """Return a history as JSON values of twelve digits; None for values that are not finite.
-
-    Twelve of float64's sixteen, because the last ones may be rounding. Chosen by hand.
-    """
-    return [float(f"{value:.12g}") if math.isfinite(value) else None for value in history.tolist()]
 
 
 def _input_key(record: dict[str, Any]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,8 +24,7 @@ from consilience.core.gather import Described, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, too_few_models
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
-from consilience.core.progress import Progress
-from consilience.core.provenance import file_digest, make_provenance
+from consilience.core.provenance import file_digest, make_provenance, result_record
 from consilience.engines import Engine, Placed, running
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.remote import is_remote
@@ -37,7 +36,7 @@ from consilience.posteriors.average import AverageRecord, combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.files import read_summary
-from consilience.posteriors.fuse import fuse_described, history_values, recommended_method
+from consilience.posteriors.fuse import fuse_described, judge_of, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import PosteriorReading
 from consilience.posteriors.method import Method, fused_order
@@ -63,7 +62,6 @@ from consilience.posteriors.sharded.totals import (
     shard_totals,
 )
 from consilience.posteriors.thin_components import nothing_left, remaining_components, without_components
-from consilience.posteriors.verdict import judge_fusion
 
 PILOT_SITES = 256
 """Sites in the pilot sample; as many or fewer are fused in memory. Chosen by hand; nobody has measured other values."""
@@ -95,6 +93,99 @@ def prepare_shards(request: Request) -> Prepared:
     return Prepared((), partial(fuse_shards, request.source, request))
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What is fused, and how.
+
+    Parameters
+    ----------
+    shards : Shards
+        The posteriors of J sites.
+    method : Method
+        The method.
+    adapter : Adapter or None
+        That of the sites' models.
+    pilot_sites : int
+        Sites in the pilot sample; as many or fewer are fused in memory.
+    min_count : float
+        Components of fewer observations are left out.
+    request : Request
+        The call.
+    """
+
+    shards: Shards
+    method: Method
+    adapter: Adapter | None
+    pilot_sites: int
+    min_count: float
+    request: Request
+
+    @classmethod
+    def open(cls, models: Any, request: Request) -> Self:
+        """Return the plan of a call.
+
+        Raises
+        ------
+        OptionError, InputError
+            For options that are none, and what cannot be opened.
+        """
+        options = dict(request.options)
+        pilot_sites, shard_bytes = options.pop("pilot_sites", PILOT_SITES), options.pop("shard_bytes", SHARD_BYTES)
+        if not is_count(pilot_sites) or pilot_sites < 2:
+            raise OptionError("pilot_sites", f"expected an integer of at least 2, found {pilot_sites!r}")
+        shards = models if isinstance(models, Shards) else open_shards(models, shard_bytes)
+        if shards.n_sites < 2:
+            raise InputError(too_few_models(shards.n_sites))
+        min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
+        method = recommended_method(request.method, options, shards.kind.source)
+        return cls(shards, method, adapter_of_source(shards.kind.source), int(pilot_sites), min_count, request)
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What the call says of the sites."""
+        number = self.request.n_observations
+        return {} if number is None else {"n_observations": number}
+
+    def number_problems(self) -> list[Problem]:
+        """Return why numbers of observations forbid a fusion: all files share one source, which says of them."""
+        number, source, adapter = self.request.n_observations, self.shards.kind.source, self.adapter
+        if adapter is None or (adapter.records_n_observations and number is None):
+            return []
+        is_assumed = source.get("samples") == "assumed"
+        if is_assumed == (number is not None):
+            return []
+        if is_assumed:
+            return [unknown_number(self.shards.files[0], adapter.kind)]
+        text = f"is {EQUAL!r}, but the files say how many observations they had"
+        return [Problem("n_observations", text, "leave it out, and give weights if sites are to count otherwise")]
+
+    def refusals(self) -> list[str]:
+        """Return why neither the method nor the models' kind run over shards."""
+        return refusals(self.method) + _adapter_refusals(self.adapter)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Components of all sites where they lie, the sites' weights, and a sample of them.
+
+    Parameters
+    ----------
+    columns : Placed
+        Components of every shard.
+    site_weights : Array of shape (J,), or None
+        Weights of all sites.
+    shard_weights : list
+        Those of each shard's sites, or None.
+    sample : PilotSample
+        The sample.
+    """
+
+    columns: Placed[ComponentColumns]
+    site_weights: Array | None
+    shard_weights: list[Array | None]
+    sample: PilotSample
+
+
 def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
     """Fuse shards: a pilot sample of sites in memory, then passes over all shards.
 
@@ -110,114 +201,171 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
     InputError
         For sites with the same contents, and what the method cannot do over shards.
     """
-    rng, seed, progress = request.rng, request.seed, request.progress
-    shards, pilot_sites, method_options = _open_shards(models, request.options)
-    min_count = checked_min_count(method_options.pop("min_count", MIN_COUNT))
-    if number_problems := _number_problems(shards, request.n_observations):
-        raise InputError(number_problems)
-    stated = {} if request.n_observations is None else {"n_observations": request.n_observations}
-    method = recommended_method(request.method, method_options, shards.kind.source)
-    adapter = adapter_of_source(shards.kind.source)
+    plan = _Plan.open(models, request)
+    if problems := plan.number_problems():
+        raise InputError(problems)
     with running(request.engine) as engine:
-        # Twice the file: columns, and what is prepared of them. Chosen by hand, for engines with a limit on memory.
-        memory = [2 * source.size for source in shards.sources]
-        columns = engine.place(_LoadComponents(), shards.sources, memory)
-        site_weights, shard_weights = _weights_by_shard(request.weights, shards, engine, columns)
-        sample_seed = int(rng.integers(2**63))
-        merge = partial(merge_pilot_samples, size=pilot_sites)
-        sample: PilotSample = engine.reduce(
-            draw_pilot_sample, merge, columns, sample_seed, pilot_sites, each=shard_weights
-        )
-        if duplicates := _duplicate_problems(sample, shards):
-            raise InputError(duplicates)
-        if sample.n_sites <= pilot_sites:
-            return _fuse_in_memory(shards, method, site_weights, rng, seed, progress, stated, min_count)
-        withheld = reduce(_add_thin, engine.map(_thin_sites, columns, min_count))
-        if withheld.empty:
-            raise InputError(withheld.empty)
-        reasons = refusals(method) + _adapter_refusals(adapter)
-        if reasons:
+        opened = _place(plan, engine)
+        if opened.sample.n_sites <= plan.pilot_sites:
+            return _fuse_in_memory(plan, opened.site_weights)
+        withheld = reduce(_add_thin, engine.map(_thin_sites, opened.columns, plan.min_count))
+        if reasons := withheld.empty or plan.refusals():
             raise InputError(reasons)
-        sample_weights = None if site_weights is None else site_weights[sample.sample_sites]
-        pilot = Ensemble.of(
-            [without_components(site, remaining_components(site, min_count)) for site in sample.posteriors],
-            sample_weights,
-        )
-        of_sample = method
-        if isinstance(method, KLFusion) and (method.n_components or 0) > len(pilot.natural):
-            of_sample = replace(
-                method, n_components=None
-            )  # all sites may have as many components as the sample has not
-        if problems := of_sample.refuse(pilot):
-            raise InputError(problems)
-        direction = method.average_direction
-        min_active_count = max(min_count, float(getattr(method, "min_matching_count", 0.0)))
-        centre = pilot.natural.mean(axis=0)  # (P,)
-        placed: Placed[PreparedShard] = engine.derive(
-            prepare, columns, centre, direction, min_active_count, each=shard_weights
-        )
-        tangent = engine.map(_tangent, placed)[0]  # the same in every shard: all have the same centre
-        n_components = int(sample.rows_by_shard.sum())
-        prepared = PreparedShards(engine, placed, tangent, direction, sample.n_sites, n_components)
-        sharded_input = ShardedInput(prepared, pilot, sample.largest_site, sample.smallest_site)
-        fit = SHARDED[type(method)](method, sharded_input, rng, progress)
-        if method.drops_minority:
+        pilot = _pilot_of(plan, opened)
+        prepared = _prepare_passes(plan, opened, pilot, engine)
+        sharded_input = ShardedInput(prepared, pilot, opened.sample.largest_site, opened.sample.smallest_site)
+        fit = SHARDED[type(plan.method)](plan.method, sharded_input, request.rng, request.progress)
+        if plan.method.drops_minority:
             fit = _without_minority(prepared, fit)
-        holders: GroupHolders = prepared.sum(shard_holders, fit.n_groups, each=fit.labels)
-        holders_by_name = prepared.reduce(shard_holder_names, merge_names, holders.minority, each=fit.labels)
-        totals = prepared.reduce(shard_totals, add_totals, fit.n_groups, each=fit.labels)
-        averages, record = _averages(prepared, shards.kind, totals, method, fit)
-        posterior = fused_posterior(prepared, shards.kind, totals, record.name, averages)
-        # Labels of all L components: sites without weight are matched to the fused components too.
-        labels = np.concatenate(
-            prepared.map(label_all_rows, posterior.natural, direction, method.relabels, each=fit.labels)
-        )
-        confidence = None if fit.confidence is None else np.concatenate(prepared.map(_scatter, each=fit.confidence))
-        components_of_site: Labels = np.concatenate(prepared.map(_site_sizes))  # (J,)
-        digests = _file_digests(shards, engine)
-    order = fused_order(posterior, labels)  # (G,)
-    posterior, record = posterior.take(order), record.take(order)
+        result = _total(plan, prepared, fit)
+        digests = _file_digests(plan.shards, engine)
+    return _finish(plan, opened, pilot, withheld, fit, result, digests)
+
+
+def _place(plan: _Plan, engine: Engine) -> _Opened:
+    """Load the components of all sites where they lie, and draw the pilot sample.
+
+    Raises
+    ------
+    InputError
+        For sites with the same contents.
+    """
+    # Twice the file: columns, and what is prepared of them. Chosen by hand, for engines with a limit on memory.
+    memory = [2 * source.size for source in plan.shards.sources]
+    columns = engine.place(_LoadComponents(), plan.shards.sources, memory)
+    site_weights, shard_weights = _weights_by_shard(plan.request.weights, plan.shards, engine, columns)
+    merge = partial(merge_pilot_samples, size=plan.pilot_sites)
+    sample: PilotSample = engine.reduce(
+        draw_pilot_sample, merge, columns, int(plan.request.rng.integers(2**63)), plan.pilot_sites, each=shard_weights
+    )
+    if duplicates := _duplicate_problems(sample, plan.shards):
+        raise InputError(duplicates)
+    return _Opened(columns, site_weights, shard_weights, sample)
+
+
+def _pilot_of(plan: _Plan, opened: _Opened) -> Ensemble:
+    """Return the sites of the pilot sample as an ensemble.
+
+    Raises
+    ------
+    InputError
+        Where the method refuses it.
+    """
+    sample, method = opened.sample, plan.method
+    weights = None if opened.site_weights is None else opened.site_weights[sample.sample_sites]
+    sites = [without_components(site, remaining_components(site, plan.min_count)) for site in sample.posteriors]
+    pilot = Ensemble.of(sites, weights)
+    if isinstance(method, KLFusion) and (method.n_components or 0) > len(pilot.natural):
+        method = replace(method, n_components=None)  # all sites may have as many components as the sample has not
+    if problems := method.refuse(pilot):
+        raise InputError(problems)
+    return pilot
+
+
+def _prepare_passes(plan: _Plan, opened: _Opened, pilot: Ensemble, engine: Engine) -> PreparedShards:
+    """Return all shards, prepared for passes with costs about the centre of the pilot sample."""
+    method, direction = plan.method, plan.method.average_direction
+    min_active_count = max(plan.min_count, float(getattr(method, "min_matching_count", 0.0)))
+    centre = pilot.natural.mean(axis=0)  # (P,)
+    placed: Placed[PreparedShard] = engine.derive(
+        prepare, opened.columns, centre, direction, min_active_count, each=opened.shard_weights
+    )
+    tangent = engine.map(_tangent, placed)[0]  # the same in every shard: all have the same centre
+    n_components = int(opened.sample.rows_by_shard.sum())
+    return PreparedShards(engine, placed, tangent, direction, opened.sample.n_sites, n_components)
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """What passes over all shards found of the fitted groups.
+
+    Parameters
+    ----------
+    posterior, record
+        The fused posterior, and which average it is.
+    labels : Labels of shape (L,)
+        Of all components: sites without weight are matched to the fused components too.
+    confidence : Array of shape (L,), or None
+        Of the matching.
+    components_of_site : Labels of shape (J,)
+        How many each site has.
+    minority : list
+        Records of components that few sites hold.
+    """
+
+    posterior: Posterior
+    record: AverageRecord
+    labels: Labels
+    confidence: Array | None
+    components_of_site: Labels
+    minority: list[dict[str, Any]]
+
+
+def _total(plan: _Plan, shards: PreparedShards, fit: ShardedFit) -> _Totals:
+    """Return the fused posterior of a fit, from sums over all shards, and what else is known of its groups."""
+    holders: GroupHolders = shards.sum(shard_holders, fit.n_groups, each=fit.labels)
+    holders_by_name = shards.reduce(shard_holder_names, merge_names, holders.minority, each=fit.labels)
+    totals = shards.reduce(shard_totals, add_totals, fit.n_groups, each=fit.labels)
+    averages, record = _averages(shards, plan.shards.kind, totals, plan.method, fit)
+    posterior = fused_posterior(shards, plan.shards.kind, totals, record.name, averages)
+    labels = shards.map(
+        label_all_rows, posterior.natural, plan.method.average_direction, plan.method.relabels, each=fit.labels
+    )
+    return _Totals(
+        posterior,
+        record,
+        np.concatenate(labels),
+        None if fit.confidence is None else np.concatenate(shards.map(_scatter, each=fit.confidence)),
+        np.concatenate(shards.map(_site_sizes)),
+        holders.records(holders_by_name),
+    )
+
+
+def _finish(
+    plan: _Plan,
+    opened: _Opened,
+    pilot: Ensemble,
+    withheld: _ThinSites,
+    fit: ShardedFit,
+    totals: _Totals,
+    digests: Mapping[str, str | None],
+) -> PosteriorFusion:
+    """Return the fusion, its components in the order of their contents."""
+    method, sample = plan.method, opened.sample
+    order = fused_order(totals.posterior, totals.labels)  # (G,)
+    posterior, record = totals.posterior.take(order), totals.record.take(order)
     # Index -1, of dropped components, reads the last entry, which is -1 again.
     new_labels = np.append(np.argsort(order), -1)  # (G + 1,)
-    labels = new_labels[labels]  # (L,)
-    owner = np.repeat(np.arange(len(components_of_site), dtype=np.int64), components_of_site)  # (L,)
-    details = {"sites": sample.n_sites, "shards": len(shards.sources), **fit.details, **record.details(), **stated}
+    labels = new_labels[totals.labels]  # (L,)
+    sizes = totals.components_of_site
+    owner = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)  # (L,)
+    details = {
+        "sites": sample.n_sites, "shards": len(plan.shards.sources), **fit.details, **record.details(), **plan.stated
+    }  # fmt: skip
     if withheld.count:
         details["withheld"] = {
-            "min_count": min_count, "count": withheld.count, "components": list(withheld.records[:MAX_NAMED])
+            "min_count": plan.min_count, "count": withheld.count, "components": list(withheld.records[:MAX_NAMED])
         }  # fmt: skip
-    if minority := holders.records(holders_by_name):
-        renumbered = [{**record, "component": int(new_labels[record["component"]])} for record in minority]
+    if totals.minority:
+        renumbered = [{**one, "component": int(new_labels[one["component"]])} for one in totals.minority]
         details["minority"] = sorted(renumbered, key=itemgetter("component"))
     objective = float(fit.history[-1]) if fit.history.size else float("nan")
-    result = {
-        "n_components": posterior.n_components,
-        "status": fit.status.name.lower(),
-        "objective": objective if np.isfinite(objective) else None,
-        "history": history_values(fit.history),
-        **details,
-    }
-    recorded_options = {**asdict(method), "pilot_sites": pilot_sites, "min_count": float(min_count)}
-    inputs = _input_records(shards, sample, site_weights, digests)
+    result = result_record(posterior.n_components, fit.status, details, objective, fit.history)
+    options = {**asdict(method), "pilot_sites": plan.pilot_sites, "min_count": float(plan.min_count)}
+    inputs = _input_records(plan.shards, sample, opened.site_weights, digests)
+    is_mixture = plan.adapter is None or plan.adapter.mixture(posterior) is not None
+    of_sample = _labels_of_sites(labels, sizes, sample.sample_sites)
     return PosteriorFusion(
         posterior=posterior,
-        matching=Matching(labels, owner, posterior.n_components, confidence=confidence),
+        matching=Matching(labels, owner, posterior.n_components, confidence=totals.confidence),
         objective=objective,
         history=fit.history,
         status=fit.status,
         details=details,
-        provenance=make_provenance(method.name, recorded_options, seed, inputs, result),
+        provenance=make_provenance(method.name, options, plan.request.seed, inputs, result),
         inputs=(),
         _rebuild=rebuild,
-        _judge=partial(
-            judge_fusion,
-            pilot,
-            _labels_of_sites(labels, components_of_site, sample.sample_sites),
-            is_mixture=adapter is None or adapter.mixture(posterior) is not None,
-            matches=method.matches,
-            trusts_sites=not method.is_robust,
-            n_sites=sample.n_sites,
-        ),
+        _judge=judge_of(method, pilot, of_sample, is_mixture=is_mixture, n_sites=sample.n_sites),
         atoms=None if fit.atoms is None else fit.atoms.take(order),
     )
 
@@ -310,36 +458,15 @@ def _add_thin(first: _ThinSites, second: _ThinSites) -> _ThinSites:
     )
 
 
-def _number_problems(shards: Shards, n_observations: Any) -> list[Problem]:
-    """Return why the sites' numbers of observations forbid a fusion: all files share one source, which says of them."""
-    adapter = adapter_of_source(shards.kind.source)
-    if adapter is None or (adapter.records_n_observations and n_observations is None):
-        return []
-    is_assumed = shards.kind.source.get("samples") == "assumed"
-    if is_assumed == (n_observations is not None):
-        return []
-    if is_assumed:
-        return [unknown_number(shards.files[0], adapter.kind)]
-    return [
-        Problem(
-            "n_observations",
-            f"is {EQUAL!r}, but the files say how many observations they had",
-            "leave it out, and give weights if sites are to count otherwise",
-        )
-    ]
-
-
 def _check_shards(models: Any, request: Request) -> list[str]:
     """Return everything that would go wrong in fusing shards, a line each."""
     try:
-        shards, pilot_sites, method_options = _open_shards(models, request.options)
+        plan = _Plan.open(models, request)
     except InputError as error:
         return list(error.problems)
-    min_count = checked_min_count(method_options.pop("min_count", MIN_COUNT))
-    method = recommended_method(request.method, method_options, shards.kind.source)
-    adapter = adapter_of_source(shards.kind.source)
-    problems: list[str] = [*_number_problems(shards, request.n_observations)]
-    problems += refusals(method) + _adapter_refusals(adapter) if shards.n_sites > pilot_sites else []
+    shards, method = plan.shards, plan.method
+    problems: list[str] = [*plan.number_problems()]
+    problems += plan.refusals() if shards.n_sites > plan.pilot_sites else []
     problems += [
         f"{need.subject} needs every model's {need.field}, which the shards do not state"
         for need in method.site_needs()
@@ -349,30 +476,17 @@ def _check_shards(models: Any, request: Request) -> list[str]:
         sources = engine.place(_identity, shards.sources)
         for shard_problems in engine.map(_load_problems, sources):
             problems += shard_problems
-        if not problems and shards.n_sites <= pilot_sites:
+        if not problems and shards.n_sites <= plan.pilot_sites:
             problems += counted_twice(_described_sites(shards))
         if not problems:
             columns = engine.place(_LoadComponents(), shards.sources)
-            problems += reduce(_add_thin, engine.map(_thin_sites, columns, min_count)).empty
+            problems += reduce(_add_thin, engine.map(_thin_sites, columns, plan.min_count)).empty
     if not problems and request.weights is not None:
         try:
             as_weights(request.weights, shards.n_sites, "weights of the models")
         except OptionError as error:
             problems.append(str(error))
     return problems
-
-
-def _open_shards(models: Any, options: Mapping[str, Any]) -> tuple[Shards, int, dict[str, Any]]:
-    """Return the shards, the number of sites in the pilot sample, and the method's options."""
-    method_options = dict(options)
-    pilot_sites = method_options.pop("pilot_sites", PILOT_SITES)
-    shard_bytes = method_options.pop("shard_bytes", SHARD_BYTES)
-    if not is_count(pilot_sites) or pilot_sites < 2:
-        raise OptionError("pilot_sites", f"expected an integer of at least 2, found {pilot_sites!r}")
-    shards = models if isinstance(models, Shards) else open_shards(models, shard_bytes)
-    if shards.n_sites < 2:
-        raise InputError(too_few_models(shards.n_sites))
-    return shards, int(pilot_sites), method_options
 
 
 def _adapter_refusals(adapter: Adapter | None) -> list[str]:
@@ -458,21 +572,15 @@ def _load_problems(source: ShardSource) -> list[Problem]:
     return []
 
 
-def _fuse_in_memory(
-    shards: Shards,
-    method: Method,
-    site_weights: Array | None,
-    rng: np.random.Generator,
-    seed: int | None,
-    progress: Progress,
-    stated: Mapping[str, Any],
-    min_count: float,
-) -> PosteriorFusion:
+def _fuse_in_memory(plan: _Plan, site_weights: Array | None) -> PosteriorFusion:
     """Fuse sites as if they had been handed in one by one."""
-    described = _described_sites(shards)
+    described, request = _described_sites(plan.shards), plan.request
     if problems := counted_twice(described):
         raise InputError(problems)
-    return fuse_described(described, method, None, site_weights, rng, seed, progress, stated, min_count)
+    return fuse_described(
+        described, plan.method, None, site_weights, request.rng, request.seed, request.progress, plan.stated,
+        plan.min_count,
+    )  # fmt: skip
 
 
 def _described_sites(shards: Shards) -> list[Described[Posterior]]:
