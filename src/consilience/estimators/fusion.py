@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.features import Features
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.paired import LEVEL
@@ -144,7 +144,7 @@ class EstimatorFusion(Fusion):
         return f"{self.statistics.kind} on {self.statistics.n_observations:,.0f} rows"
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Json]:
         """The provenance with the verdict, as every saved file carries it."""
         return {**self.provenance, "verdict": self.verdict.to_json()}
 
