@@ -5,6 +5,7 @@ Each raises with the name of the argument, what was expected and what was found.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -19,6 +20,8 @@ Labels = NDArray[np.int64]
 """A NumPy array of integers: group numbers, row numbers, counts."""
 AnyArray = Any
 """An array of any library that follows the array API: NumPy, torch on a CPU, torch on a GPU."""
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+"""A value of a JSON document."""
 
 
 def as_rows(name: str, values: ArrayLike, columns: int | None = None) -> Array:

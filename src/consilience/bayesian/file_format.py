@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from consilience.bayesian.network import MEAN, VARIANCE
-from consilience.checks import AnyArray
+from consilience.checks import AnyArray, Json
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays, write_arrays
 from consilience.files.document import check_version, parse_document, validate_document
@@ -79,7 +79,7 @@ class BayesianFile:
     prior_variances: Mapping[str, float] | None = None
     classes: Sequence[str] | None = None
     symmetry: Symmetry | None = None
-    provenance: Mapping[str, Any] | None = None
+    provenance: Mapping[str, Json] | None = None
     sha256: str | None = None
     n_observations: float | None = None
 

@@ -11,6 +11,7 @@ import numpy as np
 from consilience.bayesian.file_format import BayesianFile, read_bayesian, write_bayesian
 from consilience.bayesian.gaussian_arrays import inherit_proof, without_deviations
 from consilience.bayesian.network import BayesianNetwork
+from consilience.checks import Json
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.descriptions.files import description_path, remove_description_of_another
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def write_bayesian_network(
-    path: Path, bnn: BayesianNetwork, symmetry: Symmetry | None = None, provenance: Mapping[str, Any] | None = None
+    path: Path, bnn: BayesianNetwork, symmetry: Symmetry | None = None, provenance: Mapping[str, Json] | None = None
 ) -> None:
     """Write a Bayesian network to a file, whole or not at all.
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from consilience.bayesian.file_format import BayesianSummary, read_bayesian_summary
+from consilience.checks import Json
 from consilience.core.inspection import Row, listed, plain_words, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
@@ -26,7 +25,7 @@ def inspect_bayesian(file: SafetensorsFile) -> Inspection:
     return Inspection(_document(summary), [*_rows(file, summary), *network_people_rows()], plain)
 
 
-def _document(summary: BayesianSummary) -> dict[str, Any]:
+def _document(summary: BayesianSummary) -> dict[str, Json]:
     header = summary.header
     document = {"symmetry": None, "proved": False} if summary.symmetry is None else symmetry_document(summary.symmetry)
     return {

@@ -26,6 +26,7 @@ from consilience.bayesian.gaussian_arrays import (
 )
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
+from consilience.checks import AnyArray
 from consilience.core.gather import Reading, gather, twice
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, OptionError, Problem
@@ -87,7 +88,7 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
         return {key: plain[name] for key, name in names.items() if name in plain}
 
 
-def _buffers(module: nn.Module, means: Mapping[str, Any]) -> dict[str, Any]:
+def _buffers(module: nn.Module, means: Mapping[str, AnyArray]) -> dict[str, Any]:
     """Return the entries of a module's state that are no parameters."""
     return {key: values for key, values in module.state_dict().items() if key not in means}
 

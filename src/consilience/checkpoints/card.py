@@ -15,6 +15,7 @@ import yaml
 
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import MergeInputs
+from consilience.checks import Json
 from consilience.core.provenance import library_versions
 from consilience.drawing.words import format_count
 
@@ -45,7 +46,7 @@ def merge_provenance(
     files: Mapping[str, str],
     details: Mapping[str, Any],
     notes: Sequence[str],
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     """Return how a checkpoint came to be, as JSON values.
 
     Parameters
@@ -142,7 +143,7 @@ def model_card(record: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def config_text(config: Mapping[str, Any], dtype: str | None) -> bytes:
+def config_text(config: Mapping[str, Json], dtype: str | None) -> bytes:
     """Return the text of a configuration, with another type of numbers where one was chosen."""
     document = dict(config)
     if dtype is not None:

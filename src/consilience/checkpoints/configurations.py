@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.folder import Checkpoint, companion_files
+from consilience.checks import Json
 from consilience.errors import FileFormatError, Problem
 from consilience.files.document import parse_document
 from consilience.files.quantisation import without_quantisation
@@ -117,7 +118,7 @@ class _Absent:
 _ABSENT = _Absent()
 
 
-def _canonical(config: Mapping[str, Any]) -> dict[str, Any]:
+def _canonical(config: Mapping[str, Json]) -> dict[str, Any]:
     """Return a configuration with one spelling for each field, derived fields stated, and nothing that is not set."""
     fields = {_SYNONYMS.get(name, name): value for name, value in config.items()}
     # transformers 5 keeps all of the rotary positions in one mapping, earlier versions in two fields.

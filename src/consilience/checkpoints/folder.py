@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.catalogue import unreadable
 from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read_header
+from consilience.checks import Json
 from consilience.errors import FileFormatError, Problem
 from consilience.files.document import METADATA_KEY, parse_document, validate_document
 from consilience.files.foreign_formats import named_foreign, part_of_checkpoint
@@ -92,7 +93,7 @@ class Checkpoint:
     files: tuple[WeightFile, ...]
     tensors: Mapping[str, tuple[int, StoredTensor]]
     folder: Path | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -293,7 +294,7 @@ def _refuse_other_formats(checkpoint: Checkpoint) -> None:
         raise FileFormatError(problems)
 
 
-def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
+def read_config(folder: Path, name: str = "config.json") -> dict[str, Json]:
     """Return the configuration in a folder, empty where there is none.
 
     Parameters

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from consilience.catalogue import unreadable
 from consilience.checkpoints.numbers import COMPLEX_TYPES
+from consilience.checks import Json
 from consilience.errors import FileFormatError
 from consilience.files.document import MAX_HEADER_BYTES, open_safetensors, parse_document
 
@@ -131,7 +132,7 @@ def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]], metad
     >>> header_bytes([("a", "F32", (2,), 8)], {"format": "pt"})[8:60]
     b'{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","'
     """
-    document: dict[str, object] = {"__metadata__": dict(metadata)}
+    document: dict[str, Json] = {"__metadata__": dict(metadata)}
     start = 0
     for name, dtype, shape, nbytes in tensors:
         document[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, start + nbytes]}

@@ -26,6 +26,7 @@ from typing import Any
 
 from consilience.catalogue import suggestion
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
+from consilience.checks import Json
 from consilience.errors import FileFormatError
 
 METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -134,7 +135,7 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     _refuse_stacking(path, slices, n_layers)
     levels = _Levels(path, method, slices, document.get("parameters") or {}, n_layers)
     default, tensors = _settings(levels, first, models, method, name, defaults)
-    fields: dict[str, Any] = {"models": [places[model] for model in models], "method": name, "tensors": tensors}
+    fields: dict[str, Json] = {"models": [places[model] for model in models], "method": name, "tensors": tensors}
     fields |= default
     if name in ("ties", "dare", "task_arithmetic"):
         assert base is not None  # noqa: S101  (refused above)
@@ -191,7 +192,7 @@ def _all_parameters(document: Mapping[str, Any]) -> list[Any]:
     return [parameters for parameters in found if parameters is not None]
 
 
-def _slices(path: Path, document: Mapping[str, Any]) -> tuple[_Slice, ...]:
+def _slices(path: Path, document: Mapping[str, Json]) -> tuple[_Slice, ...]:
     """Return the slices of a recipe; models without slices are one slice of all layers."""
     if "models" in document:
         sources = tuple(_source(path, entry) for entry in _entries(path, document["models"], "models"))
@@ -382,7 +383,7 @@ _Setting = tuple[tuple[float, ...] | None, tuple[tuple[str, Any], ...]]
 
 def _settings(
     levels: _Levels, first: Checkpoint, models: Sequence[str], method: str, name: str, defaults: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[dict[str, Json], list[dict[str, Json]]]:
     """Return weights and options of most tensors, and rules for the others, by layer where a layer has one setting."""
     by_tensor = {tensor: _setting(levels, tensor, models, method, defaults) for tensor in first.tensors}
     common, _ = Counter(by_tensor.values()).most_common(1)[0]
@@ -405,7 +406,7 @@ def _settings(
     return _fields(common), [{"pattern": pattern, "method": name, **_fields(setting)} for pattern, setting in rules]
 
 
-def _fields(setting: _Setting) -> dict[str, Any]:
+def _fields(setting: _Setting) -> dict[str, Json]:
     weights, options = setting
     chosen = {key: list(value) if isinstance(value, tuple) else value for key, value in options}
     return {"options": chosen} | ({} if weights is None else {"weights": list(weights)})
@@ -431,7 +432,7 @@ def _setting(levels: _Levels, tensor: str, models: Sequence[str], method: str, d
     return tuple(weights), tuple(sorted(options.items()))
 
 
-def _notes(document: Mapping[str, Any], method: str) -> list[str]:
+def _notes(document: Mapping[str, Json], method: str) -> list[str]:
     """Return what of a recipe has no counterpart, a line each."""
     notes = []
     given = {str(key) for parameters in _all_parameters(document) for key in parameters}

@@ -23,7 +23,7 @@ from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.parametrised_weights import merged_parts
 from consilience.checkpoints.plan import MergePlan, Treatment, assign_shards, plan_tasks
 from consilience.checkpoints.recipe import TensorRule
-from consilience.checks import as_weights
+from consilience.checks import Json, as_weights
 from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
@@ -89,7 +89,7 @@ class MergeRequest:
     seed: int = 0
     allow_differences: bool = False
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Json]:
         """Return the request as plain values without paths, for recipe and provenance; defaults are left out."""
         rules = [
             {key: value for key, value in rule.model_dump(by_alias=True).items() if value not in (None, {})}

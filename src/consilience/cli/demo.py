@@ -24,7 +24,7 @@ import numpy as np
 
 import consilience as cs
 from consilience.api.scores import log_density
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.cli.json_output import echo_json, json_option
 from consilience.core.features import Features
 from consilience.core.fusion import Fusion
@@ -361,7 +361,7 @@ def _standard_deviation(values: Array) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _settings(seeds: int) -> dict[str, Any]:
+def _settings(seeds: int) -> dict[str, Json]:
     """Return everything that was set, for ``demo.json``."""
     return {
         "data": "scikit-learn load_digits, 10 low-frequency cosine coefficients",

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from consilience.checks import Json
 from consilience.errors import Problem
 
 Command = Callable[..., None]
@@ -85,7 +86,7 @@ def echo_json(document: Mapping[str, Any]) -> None:
     click.echo(json.dumps(_plain(document), indent=2, sort_keys=True, allow_nan=False))
 
 
-def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
+def problems_json(problems: Sequence[Problem]) -> dict[str, Json]:
     """Return problems as the object that a command prints where its input or an option is at fault."""
     parts = ("subject", "text", "remedy", "code")
     return {"problems": [{part: getattr(problem, part) for part in parts} for problem in problems]}

@@ -15,6 +15,7 @@ from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.catalogue import suggestion
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.checks import Json
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import INDENT, echo_prose, terminal_width
 from consilience.draws.methods import DRAWS_METHODS
@@ -126,7 +127,7 @@ def _print_estimator(adapter: EstimatorAdapter) -> None:
     echo_prose(f"{_estimator_name(adapter):30} {adapter.mark:10} needs: {_estimator_needs(adapter)}", INDENT)
 
 
-def _estimator_json(adapter: EstimatorAdapter) -> dict[str, Any]:
+def _estimator_json(adapter: EstimatorAdapter) -> dict[str, Json]:
     return {"name": _estimator_name(adapter), "fusion": adapter.mark, "needs": _estimator_needs(adapter)}
 
 
@@ -137,7 +138,7 @@ def _format_default(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _method_json(title: str, method: AnyMethod) -> dict[str, Any]:
+def _method_json(title: str, method: AnyMethod) -> dict[str, Json]:
     """Return a method with its options as JSON values."""
     meanings = option_meanings(method)
     return {

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Labels
+from consilience.checks import Json, Labels
 from consilience.core.paired import LEVEL, PairedDifference
 from consilience.core.scores import ScoreKind
 from consilience.drawing.display import MAX_NAMES, Displayed
@@ -92,9 +92,9 @@ class Comparison(Displayed, Plotted, Tabular):
         """One sentence: which model is better here, and by how much."""
         return verdict_sentence(self.difference, self.scores[0].unit, self._pairs, self.better)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return everything as JSON values; what is infinite or not a number is None."""
-        document: dict[str, Any] = finite_json(
+        document: dict[str, Json] = finite_json(
             {
                 "verdict": self.verdict,
                 "better": self.better,
@@ -106,7 +106,7 @@ class Comparison(Displayed, Plotted, Tabular):
         )
         return document
 
-    def _more_json(self) -> dict[str, Any]:
+    def _more_json(self) -> dict[str, Json]:
         """Return what a comparison of this kind of model says beside these."""
         return {}
 
@@ -167,7 +167,7 @@ class Evaluation(Comparison):
         """Fused components that none of these data belong to (at most G,): what the site learns of others."""
         return np.flatnonzero(self.fused_usage == 0)
 
-    def _more_json(self) -> dict[str, Any]:
+    def _more_json(self) -> dict[str, Json]:
         return {
             "observations": self.observations,
             "skipped": self.skipped,
@@ -243,7 +243,7 @@ def score_lines(scores: Sequence[Score], *more: tuple[str, str, str, str]) -> li
     ]
 
 
-def difference_to_json(difference: PairedDifference) -> dict[str, Any]:
+def difference_to_json(difference: PairedDifference) -> dict[str, Json]:
     """Return a difference with its uncertainty as JSON values."""
     return {
         "mean": difference.mean,

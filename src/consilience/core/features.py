@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.checks import Json
 from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
@@ -63,9 +64,9 @@ class Features(Displayed):
             "categories": names_in_line(self.categories_in_words(), 80),
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return the given fields as JSON values."""
-        fields: dict[str, Any] = {
+        fields: dict[str, Json] = {
             name: None if getattr(self, name) is None else list(getattr(self, name))
             for name in ("names", "units", "classes")
         }

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 from consilience.catalogue import said_once
+from consilience.checks import Json
 from consilience.core.frozen import FrozenDict
 from consilience.core.inputs import NamedInput, refuse_other_kind
 from consilience.errors import InputError, Problem, UnsupportedError
@@ -66,7 +67,7 @@ class Described(Generic[Value]):
         """Digest of the value as it was handed in; computed when asked for, since there may be very many."""
         return self.reading.digest_of(self.original)
 
-    def record(self, components: int, weight: float | None, labels: Sequence[int]) -> dict[str, Any]:
+    def record(self, components: int, weight: float | None, labels: Sequence[int]) -> dict[str, Json]:
         """Return what the provenance of a fused file says of the input.
 
         Parameters
@@ -222,7 +223,7 @@ def contents_given_twice(described: Sequence[Described[Any]], what: str) -> list
     return problems
 
 
-def ancestors_of(provenance: Mapping[str, Any] | None) -> Mapping[str, str]:
+def ancestors_of(provenance: Mapping[str, Json] | None) -> Mapping[str, str]:
     """Return the names of what a file was fused from, by their digests; empty for a file that was not fused."""
     if provenance is None:
         return NO_ANCESTORS

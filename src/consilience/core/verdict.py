@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from consilience.checks import Json
 from consilience.drawing.blocks import Block, Facts, Paragraph, markup, sentences
 from consilience.drawing.display import MAX_NAMES, Displayed
 from consilience.drawing.frames import Tabular
@@ -152,7 +153,7 @@ class Verdict(Displayed, Plotted, Tabular):
             remedy = f" To do: {self.remedy}." if self.remedy else ""
             warnings.warn(f"{self.text}{remedy} [{HarmWarning.code}]", HarmWarning, stacklevel=stacklevel)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return the verdict as JSON values."""
         return {
             "code": self.code,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from consilience.checks import Json
 from consilience.core.evaluation import Comparison, Score
 from consilience.core.paired import PairedDifference
 
@@ -37,5 +37,5 @@ class DrawsEvaluation(Comparison):
     def _headline(self) -> str:
         return f"fused draws and a site's own, by {self.difference.n_observations:,} {self.paired_by}"
 
-    def _more_json(self) -> dict[str, Any]:
+    def _more_json(self) -> dict[str, Json]:
         return {"paired_by": self.paired_by}

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from consilience.checks import AnyArray
 from consilience.draws.containers import CONTAINERS
 from consilience.draws.draws import Draws
 from consilience.errors import ConsilienceError, FileFormatError, InputError
@@ -104,7 +105,9 @@ def _checked(file: SafetensorsFile, header: DrawsHeader, tensors: TensorHeader) 
     return header
 
 
-def _make(file: SafetensorsFile, header: DrawsHeader, arrays: dict[str, Any]) -> tuple[Draws, dict[str, Any] | None]:
+def _make(
+    file: SafetensorsFile, header: DrawsHeader, arrays: dict[str, AnyArray]
+) -> tuple[Draws, dict[str, Any] | None]:
     """Return the draws of a file with its provenance.
 
     Raises

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
@@ -41,7 +41,7 @@ class DrawsFusion(Fusion):
 
     draws: Draws
     matching: Matching
-    details: Mapping[str, Any]
+    details: Mapping[str, Json]
     provenance: Mapping[str, Any]
     _verdict: Verdict = field(repr=False)
     inputs: tuple[FusedInput[Draws], ...] = field(default=(), repr=False)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, is_number, symmetric_part
+from consilience.checks import Array, Json, is_number, symmetric_part
 from consilience.draws.constraints import Constraint, Elementwise, Real, Simplex
 from consilience.errors import InputError, OptionError, Problem
 
@@ -130,7 +130,7 @@ def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple
     return None
 
 
-def as_prior(stated: Any) -> float | str | dict[str, Any] | None:
+def as_prior(stated: Any) -> float | str | dict[str, Json] | None:
     """Return the statement of a prior: a power, "flat", a law by variable, or None where nothing is said.
 
     Raises

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from scipy.fft import irfft, rfft
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.provenance import read_fused
 from consilience.core.verdict import Verdict
 from consilience.drawing.axes import Axes
@@ -63,7 +63,7 @@ class DrawsContent:
     sites: Sequence[tuple[str, Draws]]
 
 
-def content_of(draws: Draws, record: Mapping[str, Any], sites: Sequence[tuple[str, Draws]]) -> DrawsContent:
+def content_of(draws: Draws, record: Mapping[str, Json], sites: Sequence[tuple[str, Draws]]) -> DrawsContent:
     """Return what the report shows of a fusion."""
     return DrawsContent(
         draws, record, [(name, site) for name, site in sites if set(draws.variables) <= set(site.variables)]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from consilience.checks import Array
+from consilience.checks import AnyArray, Array
 from consilience.core.features import Features
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
@@ -148,7 +148,7 @@ def _checked(file: SafetensorsFile, header: StatisticsHeader, tensors: TensorHea
 
 
 def _make(
-    file: SafetensorsFile, header: StatisticsHeader, arrays: dict[str, Any]
+    file: SafetensorsFile, header: StatisticsHeader, arrays: dict[str, AnyArray]
 ) -> tuple[Statistics, dict[str, Any] | None]:
     """Return the statistics of a file with its provenance.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, symmetric_part
+from consilience.checks import AnyArray, Array, symmetric_part
 from consilience.core.progress import seeded
 
 
@@ -112,7 +112,7 @@ class FusedLaplace:
         _renew_hook(written.model)
         return written
 
-    def write_weights(self, values_of: Mapping[str, Any]) -> None:
+    def write_weights(self, values_of: Mapping[str, AnyArray]) -> None:
         """Set tensors of a network, by name, to the means of the weights."""
         for name, array in self.arrays().items():
             target = values_of[name].detach()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from consilience.checks import Json
 from consilience.core.features import Features
 from consilience.core.inspection import PEOPLE, Row, listed, plain_words, provenance_rows
 from consilience.core.kind import Inspection
@@ -20,7 +20,7 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
     """Return what the header of a statistics file says, and what the file tells about people."""
     header, tensors = read_header(file)
     shapes = {name: list(shape) for name, shape in tensors.shapes.items()}
-    document: dict[str, Any] = {"header": header.model_dump(), "shapes": shapes}
+    document: dict[str, Json] = {"header": header.model_dump(), "shapes": shapes}
     n_bytes = 8 * sum(math.prod(shape) for shape in shapes.values())
     rows: list[Row] = [
         ("file", str(file)),

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.special import chdtrc
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.errors import InputError
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
 from consilience.estimators.adapters.statsmodels import LeastSquaresAdapter
@@ -44,7 +44,7 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> dict[str, 
         return {}
     information, _, summed, prior = adapter.natural(fused)
     hessian = adapter.determined(information + np.diag(summed), fused)
-    details: dict[str, Any] = {"prior_share": _share(summed - prior, hessian)} if adapter.has_prior_share else {}
+    details: dict[str, Json] = {"prior_share": _share(summed - prior, hessian)} if adapter.has_prior_share else {}
     squares, total, shift, n_sites = 0.0, np.zeros_like(information), np.zeros(len(information)), 0
     for site in sites:
         if site.classes is not None and fused.classes is not None and site.classes.values != fused.classes.values:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.caller import warn_caller
 from consilience.core.min_count import MIN_COUNT
 from consilience.core.provenance import make_provenance
@@ -244,7 +244,7 @@ def _n_sites(provenance: dict[str, Any] | None) -> int:
     return 1 if provenance is None else len(_records(provenance))
 
 
-def _records(provenance: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _records(provenance: dict[str, Any] | None) -> list[dict[str, Json]]:
     """Return the records of what was fused."""
     return [] if provenance is None else list(provenance.get("inputs", []))
 
@@ -252,9 +252,9 @@ def _records(provenance: dict[str, Any] | None) -> list[dict[str, Any]]:
 def _result(
     method: str,
     statistics: Statistics,
-    provenance: dict[str, Any] | None,
+    provenance: dict[str, Json] | None,
     digests: dict[str, str],
-    records: list[dict[str, Any]],
+    records: list[dict[str, Json]],
     n_sites: int,
 ) -> EstimatorFusion:
     """Return sums as a fusion whose record says what was done, and what of the sites is in it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.core.paired import LEVEL
 from consilience.core.provenance import read_fused
 from consilience.core.verdict import Verdict
@@ -55,7 +56,7 @@ class EstimatorContent:
 
 
 def content_of(
-    statistics: Statistics, record: Mapping[str, Any], sites: Sequence[tuple[str, Statistics]], level: float = LEVEL
+    statistics: Statistics, record: Mapping[str, Json], sites: Sequence[tuple[str, Statistics]], level: float = LEVEL
 ) -> EstimatorContent:
     """Return what the report shows of a fusion.
 

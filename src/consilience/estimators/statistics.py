@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.core.features import Features
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
@@ -203,7 +203,7 @@ class Statistics(Displayed):
             digest.update(np.ascontiguousarray(values + 0.0).tobytes())  # + 0.0 makes -0.0 and 0.0 the same bits
         return digest.hexdigest()
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Json]:
         """Return everything but the arrays, as JSON values."""
         classes, design = self.classes, self.design.to_json()
         return {

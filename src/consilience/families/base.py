@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 import numpy as np
 
-from consilience.checks import Array, Labels, as_rows, as_weights
+from consilience.checks import Array, Json, Labels, as_rows, as_weights
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.families.chunks import CHUNK_BYTES, row_chunks
 from consilience.families.linalg import far_components
@@ -69,7 +69,7 @@ class Family(ABC):
         """Length P of a row of natural parameters."""
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs, as JSON values."""
 
     @abstractmethod

@@ -9,13 +9,13 @@ With probabilities p of V categories and the last one as reference,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, softmax
 
-from consilience.checks import Array, as_rows
+from consilience.checks import Array, Json, as_rows
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family, Parameters
 from consilience.families.dirichlet import Dirichlet
@@ -47,7 +47,7 @@ class Categorical(Family):
         """Length P = V - 1 of a row of natural parameters."""
         return self.dim - 1
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs."""
         return {"dim": self.dim}
 

@@ -10,12 +10,12 @@ moments.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, as_rows, as_weights
+from consilience.checks import Array, Json, as_rows, as_weights
 from consilience.families.base import Draws, Parameters
 from consilience.families.linalg import diagonal_of
 from consilience.families.random_effects import RandomEffectsPrecisionFamily
@@ -41,7 +41,7 @@ class DiagonalGaussian(RandomEffectsPrecisionFamily):
         """Length P = 2 D of a row of natural parameters."""
         return 2 * self.dim
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs."""
         return {"dim": self.dim}
 

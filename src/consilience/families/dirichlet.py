@@ -12,13 +12,13 @@ the prior.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, digamma, gammaln
 
-from consilience.checks import Array, as_rows, as_vector
+from consilience.checks import Array, Json, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import LAW_VARIANCE_RATIO
 from consilience.families.random_effects import (
@@ -259,7 +259,7 @@ class Dirichlet(_SimplexFamily):
         """Length P = V of a row of natural parameters."""
         return self.dim
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs."""
         return {"dim": self.dim}
 
@@ -283,7 +283,7 @@ class Beta(_SimplexFamily):
         """Length P = 2 of a row of natural parameters."""
         return 2
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return nothing: there is nothing to configure."""
         return {}
 

@@ -11,13 +11,13 @@ with rho the ratio of the means, h(u) = u - log(1 + u), and B the Bregman diverg
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
-from consilience.checks import Array, as_vector
+from consilience.checks import Array, Json, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import EvidenceFamily
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito
@@ -35,7 +35,7 @@ class Gamma(EvidenceFamily):
         """Length P = 2 of a row of natural parameters."""
         return 2
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return nothing: there is nothing to configure."""
         return {}
 

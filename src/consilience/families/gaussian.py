@@ -13,12 +13,12 @@ moments, so that the covariance gains the scatter of the means.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric_part
+from consilience.checks import Array, Json, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.families.base import Draws, Parameters
 from consilience.families.linalg import (
     cholesky,
@@ -63,7 +63,7 @@ class Gaussian(RandomEffectsPrecisionFamily):
         """Length P = D + D^2 of a row of natural parameters."""
         return self.dim + self.dim**2
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs."""
         return {"dim": self.dim}
 
@@ -191,7 +191,7 @@ class SphericalGaussian(RandomEffectsPrecisionFamily):
         """Length P = D + 1 of a row of natural parameters."""
         return self.dim + 1
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs."""
         return {"dim": self.dim}
 

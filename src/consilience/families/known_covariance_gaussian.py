@@ -8,12 +8,12 @@ Both barycenters are the mean of the means: k-means geometry.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, as_rows, symmetric_part
+from consilience.checks import Array, Json, as_rows, symmetric_part
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family, Parameters
 from consilience.families.evidence import EvidenceFamily
@@ -69,7 +69,7 @@ class KnownCovarianceGaussian(Family):
         """Length P = D of a row of natural parameters."""
         return self.dim
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs."""
         return {"covariance": cast("list[list[float]]", self.covariance.tolist())}
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma, gammaln, stdtrit
 
-from consilience.checks import Array, as_rows, as_vector, as_weights
+from consilience.checks import Array, Json, as_rows, as_vector, as_weights
 from consilience.families.base import Draws, Parameters
 from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.linalg import diagonal_of, is_cancelled, isotropic_square
@@ -64,7 +64,7 @@ class _NormalGammaFamily(RandomEffectsFamily):
         """Length P = D + 1 + R + 1 of a row of natural parameters."""
         return self.dim + 2 + self.n_rates
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs."""
         return {"dim": self.dim}
 

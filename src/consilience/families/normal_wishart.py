@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma, gammaln, stdtrit
 
-from consilience.checks import Array, Labels, as_matrices, as_rows, as_vector, as_weights, symmetric_part
+from consilience.checks import Array, Json, Labels, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.errors import InputError
 from consilience.families.base import Draws, Parameters
 from consilience.families.chunks import map_rows, row_chunks
@@ -101,7 +101,7 @@ class NormalWishart(RandomEffectsFamily):
         """Length P = D + 1 + D^2 + 1 of a row of natural parameters."""
         return self.dim + 2 + self.dim**2
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs."""
         return {"dim": self.dim}
 

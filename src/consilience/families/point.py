@@ -8,12 +8,12 @@ so both barycenters are the mean, and fusion by groups is k-means.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, as_rows
+from consilience.checks import Array, Json, as_rows
 from consilience.errors import UnsupportedError
 from consilience.families.base import Draws, Family, Parameters
 from consilience.families.evidence import POINT_VARIANCE_SHARE, EvidenceFamily
@@ -48,7 +48,7 @@ class Point(Family):
         """Length P = D of a row."""
         return self.dim
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return what the constructor needs."""
         return {"dim": self.dim}
 

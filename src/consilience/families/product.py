@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family, Parameters
 from consilience.families.evidence import DiscountedRows, Discounts, EvidenceFamily
@@ -54,7 +54,7 @@ class Product(EvidenceFamily):
         """Length P of a row: the sum over blocks."""
         return sum(family.size for _, family in self.blocks)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Json]:
         """Return the blocks' names and configurations."""
         return {"blocks": {name: {"name": family.name, **family.config()} for name, family in self.blocks}}
 

@@ -18,7 +18,7 @@ from scipy.optimize import linear_sum_assignment
 
 from consilience.api.kinds import BAYESIAN, DRAWS, ESTIMATORS, POSTERIORS, kind_of_file
 from consilience.bayesian.file_format import read_bayesian
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.draws.files import read_draws
 from consilience.estimators.files import read_statistics
 from consilience.networks.files import read_weights
@@ -43,7 +43,7 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
         parameters before, None where they are not of one shape; for posteriors ``divergence``, the mean over
         components of the divergence from the matched one before, in nats, and ``components``.
     """
-    convergence: dict[str, Any] = {"objective": objective if math.isfinite(objective) else None, "change": None}
+    convergence: dict[str, Json] = {"objective": objective if math.isfinite(objective) else None, "change": None}
     kind = kind_of_file(after)
     pairs: list[tuple[Any, Any]]
     if kind is POSTERIORS:
@@ -90,7 +90,7 @@ def _compare_posteriors(old: Posterior, new: Posterior) -> dict[str, Any]:
         return {}
     divergences = new.family.kl(new.natural, old.natural)  # (G_new, G_old)
     rows, columns = linear_sum_assignment(divergences)
-    comparison: dict[str, Any] = {"divergence": float(divergences[rows, columns].mean())}
+    comparison: dict[str, Json] = {"divergence": float(divergences[rows, columns].mean())}
     if old.n_components == new.n_components:
         # Rows of natural parameters (G, P), the old ones in the order of the new ones that they match.
         comparison["change"] = _relative_change([(old.natural[columns], new.natural[rows])])
@@ -113,7 +113,7 @@ def _floats(values: Any) -> Array:
     return values.astype(np.float64) if values.dtype.kind == "f" else np.zeros(0)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Json]]) -> str:
     """Return a table of rounds, a line each.
 
     Parameters

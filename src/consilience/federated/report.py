@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from consilience.checks import Json
 from consilience.core.min_count import MIN_SITES, TWO_SITES
 from consilience.core.provenance import library_versions
 from consilience.drawing.words import printable
@@ -126,7 +127,7 @@ class RoundReport:
     seed: int = 0
     problems: tuple[str, ...] = ()
     fused: Mapping[str, Any] | None = None
-    convergence: Mapping[str, Any] | None = field(default=None)
+    convergence: Mapping[str, Json] | None = field(default=None)
     continues: bool = False
     then: str | None = None
     request: Mapping[str, Any] | None = None
@@ -144,9 +145,9 @@ class RoundReport:
         """Names of the sites that the fused model was made of."""
         return tuple(record.site for record in self.took_part)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return the report as JSON values."""
-        document: dict[str, Any] = {
+        document: dict[str, Json] = {
             "format": FORMAT,
             "format_version": VERSION,
             "library_version": library_versions()["consilience"],
@@ -238,6 +239,6 @@ class RoundError(InputError):
         super().__init__([*(Problem("", line, "", self.code, ends_with_code=False) for line in lines), last])
 
 
-def _without_empty(record: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(record: Mapping[str, Json]) -> dict[str, Any]:
     """Return a record without its empty fields."""
     return {key: value for key, value in record.items() if value is not None and value != ()}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from consilience.checks import Json
 from consilience.errors import FileFormatError
 from consilience.files.document import parse_document
 
@@ -28,7 +29,7 @@ _MAX_BYTES = 2**24
 _METHOD = re.compile(r"[\w.+-]{1,40}")
 
 
-def quantisation_in(config: Mapping[str, Any]) -> str | None:
+def quantisation_in(config: Mapping[str, Json]) -> str | None:
     """Return the method of quantisation that a configuration states, of a part of the model too; None for none.
 
     Examples
@@ -47,7 +48,7 @@ def quantisation_in(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def without_quantisation(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_quantisation(config: Mapping[str, Json]) -> dict[str, Any]:
     """Return a configuration that states no quantisation, for weights that are plain floats.
 
     Examples
@@ -73,7 +74,7 @@ def quantisation_beside(folder: Path) -> str | None:
     return None
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def _json(path: Path) -> Mapping[str, Json]:
     """Return the JSON object in a file; an empty one for what is none."""
     try:
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:

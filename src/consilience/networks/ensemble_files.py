@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from consilience.catalogue import unreadable
+from consilience.checks import AnyArray
 from consilience.core.provenance import file_digest, library_versions
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.atomic import write_bytes, write_folder_atomically
@@ -256,7 +257,7 @@ def _read_member(path: Path, sha256: str, template: nn.Module) -> nn.Module:
         raise InputError([problem.about(path) for problem in error.problems]) from error
 
 
-def _in_precision_of(template: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
+def _in_precision_of(template: nn.Module, arrays: Mapping[str, AnyArray]) -> nn.Module:
     """Return a copy of a module whose parameters and buffers have the types of arrays of the same names."""
     import torch
 

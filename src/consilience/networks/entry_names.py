@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.checks import AnyArray
 from consilience.drawing.words import first_names
 from consilience.errors import Problem
 from consilience.networks.state_entries import EXTRA_STATE
@@ -130,7 +131,7 @@ def common_names(
     return NamesInCommon(own_names, left_out, notes, problems)
 
 
-def renamed_like(entries: Mapping[str, Any], expected: Collection[str], label: str) -> dict[str, Any]:
+def renamed_like(entries: Mapping[str, AnyArray], expected: Collection[str], label: str) -> dict[str, Any]:
     """Return the entries of a checkpoint under expected names, where a prefix keeps them from having these."""
     shapes = {key: tuple(values.shape) for key, values in entries.items()}
     (own_names,) = common_names([shapes], [label], expected).own_names

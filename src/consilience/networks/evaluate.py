@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import AnyArray, Array, Labels
 from consilience.core.inputs import NamedInput
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.class_labels import read_class_labels
@@ -113,7 +113,7 @@ def module_of_file(where: Path | SafetensorsFile, template: nn.Module) -> nn.Mod
 
 
 def module_of(
-    arrays: Mapping[str, Any], template: nn.Module, name: str, aliases: Mapping[str, str] | None = None
+    arrays: Mapping[str, AnyArray], template: nn.Module, name: str, aliases: Mapping[str, str] | None = None
 ) -> nn.Module:
     """Return a copy of a module, in evaluation mode, with other arrays; tied ones need one of their names only.
 

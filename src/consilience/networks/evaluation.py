@@ -7,11 +7,10 @@ fused minus own.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.core.evaluation import Comparison, Score, difference_to_json, score_lines, verdict_sentence
 from consilience.core.paired import PairedDifference, paired_difference
 from consilience.core.scores import ScoreKind
@@ -80,7 +79,7 @@ class NetworkEvaluation(Comparison):
         """One sentence: which network is more often right here, and by how much."""
         return verdict_sentence(self.difference, "percentage points of accuracy", self._pairs, self.better)
 
-    def _more_json(self) -> dict[str, Any]:
+    def _more_json(self) -> dict[str, Json]:
         return {
             "loss_difference": difference_to_json(self.loss_difference),
             "classes": [asdict(score) for score in self.classes],

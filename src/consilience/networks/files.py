@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from consilience.catalogue import unreadable
-from consilience.checks import AnyArray
+from consilience.checks import AnyArray, Json
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import same_bits, storable_arrays, write_arrays
@@ -65,14 +65,14 @@ class NetworkFile:
 
     arrays: dict[str, AnyArray]
     symmetry: Symmetry | None = None
-    provenance: dict[str, Any] | None = None
+    provenance: dict[str, Json] | None = None
 
 
 def write_network(
     path: Path,
     arrays: Mapping[str, AnyArray],
     symmetry: Symmetry | None = None,
-    provenance: dict[str, Any] | None = None,
+    provenance: dict[str, Json] | None = None,
     *,
     sent: Mapping[str, AnyArray] | None = None,
 ) -> None:
@@ -286,7 +286,7 @@ class NetworkSummary:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
     symmetry: Symmetry | None = None
-    provenance: dict[str, Any] | None = None
+    provenance: dict[str, Json] | None = None
     library_version: str | None = None
 
 
@@ -308,7 +308,7 @@ def read_network_summary(where: Path | SafetensorsFile) -> NetworkSummary:
 
 
 def header_text(
-    path: Path, symmetry: Symmetry | None, provenance: dict[str, Any] | None, arrays: Mapping[str, AnyArray]
+    path: Path, symmetry: Symmetry | None, provenance: dict[str, Json] | None, arrays: Mapping[str, AnyArray]
 ) -> str:
     """Return the JSON document of the header.
 

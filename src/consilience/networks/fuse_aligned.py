@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from consilience.catalogue import suggestion
-from consilience.checks import Array, is_count
+from consilience.checks import Array, Json, is_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
 from consilience.errors import InputError, OptionError, Problem
@@ -259,11 +259,11 @@ def _matching(group: str, transports: Sequence[Mapping[str, Transport]], names: 
     return Matching(labels, owner, width, coupling, signs=signs, names=names)
 
 
-def network_provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int | None) -> dict[str, Any]:
+def network_provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int | None) -> dict[str, Json]:
     """Return the provenance that the fused file carries: method, options, seed, inputs and the outcome."""
     inputs = []
     for fused in fusion.inputs:
-        record: dict[str, Any] = {"name": fused.name, "units": dict(fused.network.units), "weight": fused.weight}
+        record: dict[str, Json] = {"name": fused.name, "units": dict(fused.network.units), "weight": fused.weight}
         if fused.sha256 is not None:
             record["sha256"] = fused.sha256
         if fused.information is not None:

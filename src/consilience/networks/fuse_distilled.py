@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
@@ -215,7 +216,7 @@ def _too_short(method: Distill) -> OptionError:
     )
 
 
-def _record(distilled: Distilled[nn.Module]) -> dict[str, object]:
+def _record(distilled: Distilled[nn.Module]) -> dict[str, Json]:
     """Return how training went, as JSON values."""
     return {
         "steps": distilled.steps,

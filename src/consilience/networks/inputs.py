@@ -258,7 +258,9 @@ def _described(network: Network, name: str, label: str) -> DescribedNetwork:
     )
 
 
-def _of_state_dict(state: Mapping[str, Any], name: str, label: str, template: nn.Module | None) -> DescribedNetwork:
+def _of_state_dict(
+    state: Mapping[str, AnyArray], name: str, label: str, template: nn.Module | None
+) -> DescribedNetwork:
     """Return the arrays of a network without code as an input."""
     names = {} if template is None else arrays_of_module(template)
     known = [] if template is None else parts_of_module(template)

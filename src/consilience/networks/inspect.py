@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Any
 
+from consilience.checks import Json
 from consilience.core.inspection import MAX_LISTED, PEOPLE, Row, listed, people_rows, plain_words, provenance_rows
 from consilience.core.kind import Inspection
 from consilience.core.min_count import shown_text
@@ -68,12 +68,12 @@ def inspect_symmetry(symmetry: Symmetry, name: str) -> Inspection:
     return Inspection({"kind": "symmetry", **symmetry_document(symmetry)}, rows, plain)
 
 
-def symmetry_document(symmetry: Symmetry) -> dict[str, Any]:
+def symmetry_document(symmetry: Symmetry) -> dict[str, Json]:
     """Return a symmetry as JSON values."""
     return {"proved": symmetry.proved, "symmetry": symmetry_to_json(symmetry)}
 
 
-def _network_document(summary: NetworkSummary) -> dict[str, Any]:
+def _network_document(summary: NetworkSummary) -> dict[str, Json]:
     document = {"symmetry": None, "proved": False} if summary.symmetry is None else symmetry_document(summary.symmetry)
     units = None if summary.symmetry is None else summary.symmetry.units(plain_shapes(summary.shapes))
     return {

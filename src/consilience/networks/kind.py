@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from consilience.checks import AnyArray
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import (
     WIDTHS,
@@ -296,7 +297,9 @@ def load_curves(
     }
 
 
-def network_facets(kind: str, arrays: Mapping[str, Any], symmetry: Symmetry | None, has_information: bool) -> Facets:
+def network_facets(
+    kind: str, arrays: Mapping[str, AnyArray], symmetry: Symmetry | None, has_information: bool
+) -> Facets:
     """Return what must agree between the networks of a round: shapes, or with a symmetry only its layouts."""
     # A symmetry leaves the widths open; only some methods need equal ones, so they are a facet of their own.
     layouts = None if symmetry is None else symmetry.digest
@@ -311,7 +314,7 @@ def network_facets(kind: str, arrays: Mapping[str, Any], symmetry: Symmetry | No
     }
 
 
-def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any], constants: Container[str] = ()) -> None:
+def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, AnyArray], constants: Container[str] = ()) -> None:
     """Raise for arrays with values that are not finite, but for those that are constants.
 
     Raises
@@ -331,7 +334,7 @@ def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, Any], constant
         )
 
 
-def array_scales(arrays: Mapping[str, Any]) -> dict[str, float]:
+def array_scales(arrays: Mapping[str, AnyArray]) -> dict[str, float]:
     """Return the root mean square of every array of real or complex numbers that are finite, by name."""
     from consilience.networks.network import is_averaged, is_finite, real_pairs, to_numpy
 

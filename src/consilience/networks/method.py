@@ -26,7 +26,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
-from consilience.checks import AnyArray, Array, Labels, is_count, is_number
+from consilience.checks import AnyArray, Array, Json, Labels, is_count, is_number
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
 from consilience.core.robust_judgement import geometric_median_weights, judge_twice, tolerated
@@ -439,7 +439,7 @@ def average(
 
 def robust_average(
     ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]
-) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+) -> tuple[dict[str, AnyArray], dict[str, Json]]:
     """Return the geometric median of the whole networks that are kept, and which were left out (``robust=True``).
 
     Models that are copies of each other, a cluster apart, or farther from the geometric median than one and a half of

@@ -12,7 +12,7 @@ from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -416,7 +416,7 @@ def convert_like(values: AnyArray, other: AnyArray) -> AnyArray:
     return xp.asarray(values, device=other.device)
 
 
-def total_size(arrays: Mapping[str, Any]) -> int:
+def total_size(arrays: Mapping[str, AnyArray]) -> int:
     """Return the number of entries of all arrays together."""
     return sum(prod(values.shape) for values in arrays.values())
 

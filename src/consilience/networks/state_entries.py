@@ -21,7 +21,7 @@ def is_extra_state(name: str) -> bool:
     return name.rpartition(".")[2] == EXTRA_STATE
 
 
-def extra_state(state: Mapping[str, Any]) -> tuple[str, ...]:
+def extra_state(state: Mapping[str, AnyArray]) -> tuple[str, ...]:
     """Return the names of the entries of a state dict that are extra state."""
     return tuple(filter(is_extra_state, state))
 
@@ -35,7 +35,7 @@ def is_state_dict(model: object) -> bool:
     )
 
 
-def dense_arrays(state: Mapping[str, Any], label: str) -> dict[str, AnyArray]:
+def dense_arrays(state: Mapping[str, AnyArray], label: str) -> dict[str, AnyArray]:
     """Return the arrays of a state dict, not copied and without gradients; extra state is left out.
 
     Parameters

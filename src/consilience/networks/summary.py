@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
+from consilience.checks import Json
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import format_count, printable
 from consilience.networks.fusion import NetworkFusion
@@ -89,7 +89,7 @@ def _chosen(verdict: Verdict) -> Iterator[str]:
 _MERGE_SETTINGS = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}
 
 
-def _merging(details: Mapping[str, Any]) -> str:
+def _merging(details: Mapping[str, Json]) -> str:
     """Return how networks were merged by the information about their parameters."""
     settings = [f"{word}{details[key]}" for key, word in _MERGE_SETTINGS.items() if key in details]
     return ", ".join(["merged with units aligned" if details["aligned"] else "merged as they are", *settings])
@@ -118,7 +118,7 @@ def _quality_table(fusion: NetworkFusion, is_comparable: Callable[[str], bool]) 
 
 def _repairs(fusion: NetworkFusion) -> list[str]:
     """Return whether layers were fitted, and what should still be done."""
-    details: Mapping[str, Any] = fusion.details
+    details: Mapping[str, Json] = fusion.details
     lines = [f"refit: {printable(str(details['refit']))}"] if "refit" in details else []
     if fusion.repaired is not None and fusion.repaired != details.get("refit"):
         lines.append(f"repaired: {printable(fusion.repaired)}")

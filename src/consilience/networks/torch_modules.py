@@ -267,7 +267,7 @@ def refuse_scripted_parts(module: nn.Module | None, label: str) -> None:
         raise UnsupportedError(label, text, "give the module that it was scripted from")
 
 
-def _scripted_with(template: nn.Module, state: Mapping[str, Any]) -> nn.Module:
+def _scripted_with(template: nn.Module, state: Mapping[str, AnyArray]) -> nn.Module:
     """Return a copy of a TorchScript module with other arrays of the same shapes.
 
     Raises

@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.errors import InputError
 from consilience.families import Direction, Family
 from consilience.families.random_effects import RandomEffectsFamily
@@ -151,10 +151,10 @@ class AverageRecord:
         """Return the record with components in another order."""
         return replace(self, random_effects=None if self.random_effects is None else self.random_effects.take(order))
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Json]:
         """Return ``average`` and ``hierarchical`` of a fusion's details, as JSON values."""
         said = {"name": self.name, "requested": self.requested, "reason": self.reason, "priors": self.priors}
-        details: dict[str, Any] = {"average": {name: value for name, value in said.items() if value}}
+        details: dict[str, Json] = {"average": {name: value for name, value in said.items() if value}}
         if self.random_effects is not None:
             details["hierarchical"] = dict(self.random_effects.details())
         return details

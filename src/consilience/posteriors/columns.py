@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.core.features import Features
 from consilience.families.base import Family
 from consilience.posteriors.posterior import Attached, AxisTag, Posterior, Rule
@@ -50,7 +50,7 @@ class ShardSchema:
     """
 
     family: Family
-    source: Mapping[str, Any] = field(default_factory=dict)
+    source: Mapping[str, Json] = field(default_factory=dict)
     features: Features = field(default_factory=Features)
     attached: Mapping[str, tuple[tuple[AxisTag, ...], Rule, tuple[int, ...]]] = field(default_factory=dict)
     stated: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
+from consilience.checks import AnyArray
 from consilience.core.features import Features
 from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
@@ -187,7 +188,7 @@ def _prepare(file: SafetensorsFile, header: PosteriorHeader, tensors: TensorHead
 
 
 def _make(
-    file: SafetensorsFile, prepared: tuple[PosteriorHeader, Family], arrays: dict[str, Any]
+    file: SafetensorsFile, prepared: tuple[PosteriorHeader, Family], arrays: dict[str, AnyArray]
 ) -> tuple[Posterior, dict[str, Any] | None]:
     """Return the posterior of a file with its provenance.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
@@ -60,7 +60,7 @@ class PosteriorFusion(Fusion):
     objective: float
     history: Array
     status: Status
-    details: Mapping[str, Any]
+    details: Mapping[str, Json]
     provenance: Mapping[str, Any]
     inputs: tuple[FusedInput[Posterior], ...] = field(repr=False)
     _rebuild: Callable[[Posterior], Any] = field(repr=False)

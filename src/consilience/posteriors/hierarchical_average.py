@@ -29,13 +29,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.families.random_effects import CopyGroups, Dispersion, RandomEffectsFamily
 from consilience.matching.groups import group_sums
 from consilience.posteriors.ensemble import Ensemble
@@ -107,7 +106,7 @@ class RandomEffectsRecord:
         by_component = {name: getattr(self, name)[order] for name in names}
         return replace(self, heterogeneity=self.heterogeneity[:, order], **by_component)
 
-    def details(self) -> Mapping[str, Any]:
+    def details(self) -> Mapping[str, Json]:
         """Return the record as JSON values, for provenance; None stands for what is not known or infinite."""
         return {
             "heterogeneity": {

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from consilience.checks import Labels
+from consilience.checks import Json, Labels
 from consilience.errors import InputError, Problem
 from consilience.families import Dirichlet
 from consilience.posteriors.adapters.table import known_adapters
@@ -51,9 +50,9 @@ class VocabularyAlignment:
     missing: Mapping[str, int]
     apart: Mapping[str, float]
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Json]:
         """Return the fields as JSON values."""
-        document: dict[str, Any] = {"size": self.size, "missing": dict(self.missing)}
+        document: dict[str, Json] = {"size": self.size, "missing": dict(self.missing)}
         return {**document, "apart": dict(self.apart)} if self.apart else document
 
 

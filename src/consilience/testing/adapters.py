@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.checks import AnyArray
 from consilience.errors import InputError
 from consilience.families import Gamma, Gaussian
 from consilience.families.base import Family
@@ -155,7 +156,7 @@ def _require_same(law: str, actual: Posterior, expected: Posterior, rounding: fl
         require_equal(law, arrays[name], values, name, rounding)
 
 
-def _arrays(posterior: Posterior) -> dict[str, Any]:
+def _arrays(posterior: Posterior) -> dict[str, AnyArray]:
     """Return every array of a posterior, by name."""
     arrays = {name: getattr(posterior, name) for name in ("natural", "prior", "counts", "weights")}
     arrays |= {f"attached {name}": attached.values for name, attached in posterior.attached.items()}

@@ -27,7 +27,7 @@ import numpy as np
 
 from consilience.bayesian.gaussian_arrays import DEVIATION, is_deviation
 from consilience.bayesian.methods.gaussian_average import Lacking, Outgoing, natural_average, natural_parameters
-from consilience.checks import Array, Labels, is_count, is_number
+from consilience.checks import Array, Json, Labels, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
@@ -200,7 +200,7 @@ class KLNetworkFusion(NetworkMethod):
         names = list(ensemble.symmetry.by_name)
         transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]
         history: list[list[float]] = []
-        facts: dict[str, Any] = {}
+        facts: dict[str, Json] = {}
         status = Status.CONVERGED
         for number, (group, child) in enumerate(zip(names, rng.spawn(len(names)), strict=True)):
             places = _comparable_places(ensemble, group, set(transports[0]))

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite, sqrt
 from typing import Any
 
+from consilience.checks import Json
 from consilience.errors import Problem
 
 FOLDED = (
@@ -47,7 +48,7 @@ _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _MERGE_INTO_BASE = "merge each adapter into its base first (merge_and_unload of peft), then the checkpoints"
 
 
-def config_problems(name: str, config: Mapping[str, Any]) -> Iterator[Problem]:
+def config_problems(name: str, config: Mapping[str, Json]) -> Iterator[Problem]:
     """Yield what an adapter's configuration says that cannot be merged by stacking, a line each."""
     if (kind := config.get("peft_type")) != "LORA":
         yield Problem(name, f"is an adapter of type {kind!r}, expected 'LORA'", _MERGE_INTO_BASE, "E-ADAPTER")
@@ -84,7 +85,7 @@ def _is_positive(value: object) -> bool:
 
 
 def disagreements(
-    names: Sequence[str], configs: Sequence[Mapping[str, Any]], fields: Sequence[str] = AGREEING
+    names: Sequence[str], configs: Sequence[Mapping[str, Json]], fields: Sequence[str] = AGREEING
 ) -> Iterator[Problem]:
     """Yield the fields in which an adapter differs from the first, with both values."""
     for name, config in zip(names[1:], configs[1:], strict=True):
@@ -152,7 +153,7 @@ def merged_config(
     modules: Sequence[Sequence[str]],
     ranks: Mapping[str, int],
     lora_bias: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     """Return the configuration of a merged adapter: alpha = r, so that its factors are taken as they are.
 
     Parameters
@@ -190,7 +191,7 @@ def merged_config(
     return merged | {"modules_to_save": saved or None} | ({"lora_bias": True} if lora_bias else {})
 
 
-def _plain(config: Mapping[str, Any], fields: Sequence[str]) -> list[Any]:
+def _plain(config: Mapping[str, Json], fields: Sequence[str]) -> list[Any]:
     """Return the values of some fields, lists in any order alike."""
     values = (config.get(field) for field in fields)
     return [sorted(map(str, value)) if isinstance(value, list) else value for value in values]

@@ -17,13 +17,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2, sqrt
-from typing import Any
 
 import numpy as np
 
 from consilience.checkpoints.adapters.config import trains_biases
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.numbers import Floats
+from consilience.checks import Json
 
 PREFIX = "base_model.model."
 """What peft puts before the names of the base's modules."""
@@ -63,7 +63,7 @@ class LowRankAdapter:
         return self.checkpoint.name
 
     @property
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> Mapping[str, Json]:
         """Its configuration."""
         return self.checkpoint.config
 

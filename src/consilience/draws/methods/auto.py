@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.core.progress import Progress
 from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS
 from consilience.draws.methods.base import CombinedDraws, DrawsMethod
@@ -39,7 +40,7 @@ class DrawsAuto(DrawsMethod):
         """Return what the chosen method gives."""
         shared = {option.name: getattr(self, option.name) for option in fields(DrawsMethod)}
         largest = float(np.max(np.abs(stack.skewness)))
-        details: dict[str, Any] = {"largest_skewness": float(f"{largest:.6g}")}
+        details: dict[str, Json] = {"largest_skewness": float(f"{largest:.6g}")}
         if stack.n_coordinates <= MAX_DENSITY_COORDINATES and stack.is_skewed:
             combined = DensityProduct(**shared, parametric=False).combine(stack, rng.spawn(1)[0], progress)
             if combined.details["acceptance_rate"] >= LOW_ACCEPTANCE:

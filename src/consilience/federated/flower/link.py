@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from consilience.checks import Json
 from consilience.federated.contribution import Announcement, parse_announcement
 from consilience.federated.flower.gate import FleetGate
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
@@ -131,7 +132,7 @@ class FlowerLink:
         self.state.delete_messages(message_ins_ids={identifier})
         return answer if answer is not None and answer.get("secret") == secret else None
 
-    def _answer(self, identifier: str) -> dict[str, Any] | None:
+    def _answer(self, identifier: str) -> dict[str, Json] | None:
         """Return the values of the reply to a message; empty if it cannot be read, None if there is none yet."""
         for reply in self.state.get_message_res(message_ids={identifier}, run_id=self.run):
             root = reply.metadata.message_id
@@ -206,7 +207,7 @@ class FlowerLink:
         while self.online(node) and not self.closing.is_set() and time.monotonic() < ends:
             time.sleep(_PAUSE)
 
-    def _attend_answers(self, site: str, node: int, offer: dict[str, Any]) -> None:
+    def _attend_answers(self, site: str, node: int, offer: dict[str, Json]) -> None:
         """Send a site the open request and fetch its answer, until it leaves or all requests are over."""
         if offer.get("follow") is True:
             (self.waiting / site).touch()
@@ -319,7 +320,7 @@ class FlowerLink:
         """Return the digests of the contributions that were fused."""
         return {record["sha256"] for record in json.loads(self.report.read_bytes())["took_part"]}
 
-    def _accept(self, site: str, node: int, offer: dict[str, Any], number: int = 1) -> Announcement | None:
+    def _accept(self, site: str, node: int, offer: dict[str, Json], number: int = 1) -> Announcement | None:
         """Return the announcement of an offer, once its files are in the site's folder; None if they did not come."""
         folder = self.spool / "sites" / site
         folder.mkdir(parents=True, exist_ok=True)
@@ -413,7 +414,7 @@ def _replaced_digests(announcement: Announcement, folder: Path) -> set[str]:
     return {digest for one in earlier for digest in one.digests} - set(announcement.digests)
 
 
-def _offered_announcement(site: str, offer: dict[str, Any], folder: Path, number: int = 1) -> Announcement | None:
+def _offered_announcement(site: str, offer: dict[str, Json], folder: Path, number: int = 1) -> Announcement | None:
     """Return the announcement of an offer; without an attempt in it, the next, or the last one of the same files."""
     digest, fisher, attempt = offer.get("digest"), offer.get("fisher", ""), offer.get("attempt", 0)
     earlier = _announcements(site, folder, number)

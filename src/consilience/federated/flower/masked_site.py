@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from consilience.checks import Json
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError
 from consilience.federated.flower.messages import PIECE_BYTES, quiet_flower
@@ -77,7 +78,7 @@ class FlowerMailbox:
                 raise InputError(self.where, "the round did not go on in time", code="E-ROUND")
             self.node.answer_one(self._answer)
 
-    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, question: dict[str, Any]) -> dict[str, Json]:
         """Return the answer to a question of the server; an empty receipt for one that is not known."""
         kind = question.get("ask")
         if kind == "offer":
@@ -97,7 +98,7 @@ class FlowerMailbox:
             raise InputError(self.where, str(question.get("why"))[:200], code="E-ROUND")
         return {"ok": True}
 
-    def _take_piece(self, question: dict[str, Any]) -> None:
+    def _take_piece(self, question: dict[str, Json]) -> None:
         """Take a piece of what was published, or that there is nothing yet."""
         size, offset, data = question.get("size"), question.get("offset"), question.get("data")
         if size == -1:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.checks import AnyArray
 from consilience.errors import UnsupportedError
 
 PIECE_BYTES = 4 * 2**20
@@ -72,14 +73,14 @@ def quiet_flower() -> None:
         raise UnsupportedError("", "this needs Flower", 'pip install "consilience[federated]"', "E-EXTRA") from error
 
 
-def records(values: Mapping[str, Any]) -> Any:
+def records(values: Mapping[str, AnyArray]) -> Any:
     """Return plain values as the content of a message."""
     from flwr.app import ConfigRecord, RecordDict
 
     return RecordDict({_RECORD: ConfigRecord(dict(values))})
 
 
-def values_of(message: Any) -> dict[str, Any]:
+def values_of(message: Any) -> dict[str, AnyArray]:
     """Return the plain values in a message; none where it holds something else."""
     if not message.has_content():
         return {}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from consilience.catalogue import unreadable
-from consilience.checks import is_count
+from consilience.checks import Json, is_count
 from consilience.core.min_count import MIN_COUNT
 from consilience.core.provenance import file_digest
 from consilience.errors import InputError, OptionError, Problem
@@ -220,7 +220,7 @@ class _SiteAnswers:
     model: ReceivedModel
     attempt: int = 0
 
-    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, question: dict[str, Any]) -> dict[str, Json]:
         """Return the answer to a question of the server; an empty receipt for one that is not known."""
         kind = question.get("ask")
         if kind == "offer":
@@ -261,7 +261,7 @@ class _SuperNode:
         """Call a method of the Fleet interface, tried again while the network fails."""
         return _retry(lambda: getattr(self.client, method)(_request(method, **fields)), self.deadline)
 
-    def answer_one(self, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    def answer_one(self, answer: Callable[[dict[str, Json]], dict[str, Json]]) -> None:
         """Answer a question if there is one, or wait a little.
 
         A server that was killed and resumed has another node number for this site, so the site activates anew.
@@ -276,7 +276,7 @@ class _SuperNode:
             time.sleep(_MAX_PAUSE)
             self.activate()
 
-    def _answer_one(self, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    def _answer_one(self, answer: Callable[[dict[str, Json]], dict[str, Json]]) -> None:
         from flwr.app import Message
         from flwr.common.serde import message_from_proto, message_to_proto
 

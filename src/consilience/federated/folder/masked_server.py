@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.api.kinds import load_file
+from consilience.checks import Json
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
 from consilience.errors import ConsilienceError, InputError, Problem
@@ -423,7 +424,7 @@ class MaskedSums:
         ]
 
 
-def plan_record(plan: MaskedPlan) -> dict[str, Any]:
+def plan_record(plan: MaskedPlan) -> dict[str, Json]:
     """Return what provenance and reports say of a plan."""
     record = {"round": plan.round_id.hex(), "threshold": plan.threshold, "fractional_bits": plan.fractional_bits}
     return {**record, **({"noise": plan.content["noise"]} if "noise" in plan.content else {})}

@@ -22,7 +22,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from consilience.checks import is_count
+from consilience.checks import Json, is_count
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest, library_versions
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem
@@ -393,7 +393,7 @@ class _Server:
     def _fingerprint(self) -> dict[str, Any]:
         """Return all that was fixed before the round, as JSON values."""
         then = None if self.then is None else str(self.then)
-        masked: dict[str, Any] = {}
+        masked: dict[str, Json] = {}
         if self.masked is not None:
             keys = {site: key.hex() for site, key in read_public_keys(self.masked.signing_keys).items()}
             noise = None if self.masked.noise is None else self.masked.noise.to_json()

@@ -22,6 +22,7 @@ import numpy as np
 import safetensors.numpy
 from pydantic import Field
 
+from consilience.checks import AnyArray
 from consilience.core.frozen import FrozenDict
 from consilience.errors import FileFormatError
 from consilience.federated.masking.keys import MAC_BYTES
@@ -78,7 +79,7 @@ class Message:
     round_id: bytes
     step: int
     sites: tuple[str, ...]
-    arrays: Mapping[str, Any]
+    arrays: Mapping[str, AnyArray]
     signature: bytes = b""
 
     def __post_init__(self) -> None:
@@ -103,7 +104,7 @@ class Message:
         return safetensors.numpy.save(arrays, {METADATA_KEY: text})
 
 
-def payload_of(arrays: Mapping[str, Any]) -> bytes:
+def payload_of(arrays: Mapping[str, AnyArray]) -> bytes:
     """Return the digest of arrays with their names and shapes."""
     digest = sha256()
     for name, values in sorted(arrays.items()):

@@ -11,11 +11,10 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, is_number
+from consilience.checks import Array, Json, is_number
 from consilience.errors import OptionError
 from consilience.estimators.heads.privacy import gaussian_scale
 
@@ -80,6 +79,6 @@ class SumNoise:
             "little; take a larger epsilon, more sites, or fewer numbers"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return the noise as JSON values."""
         return {"epsilon": self.epsilon, "delta": self.delta, "clip": self.clip}

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
+from consilience.checks import Json
 from consilience.core.frozen import FrozenDict
 from consilience.core.min_count import TWO_SITES
 from consilience.errors import InputError, OptionError
@@ -103,7 +104,7 @@ class MaskedPlan:
         """SHA-256 of the plan."""
         return sha256(self.data).digest()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return the plan as JSON values."""
         return {
             "sites": {site: key.hex() for site, key in self.keys.items()},

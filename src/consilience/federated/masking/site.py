@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from consilience.checks import AnyArray
 from consilience.errors import InputError
 from consilience.federated.masking import fixed_point, keys, shamir
 from consilience.federated.masking.fixed_point import Words
@@ -178,7 +179,7 @@ class MaskedSite:
     def _own_seed(self) -> bytes:
         return own_seed(self.round_id, self.secret.seed)
 
-    def _signed(self, step: int, arrays: Mapping[str, Any]) -> Message:
+    def _signed(self, step: int, arrays: Mapping[str, AnyArray]) -> Message:
         text = keys.signed_text(self.round_id, step, self.name, payload_of(arrays))
         return Message(self.round_id, step, (self.name,), arrays, self.signing_key.sign(text))
 

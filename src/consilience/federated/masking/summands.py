@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from consilience.checks import Json
 from consilience.federated.masking.fixed_point import Words
 from consilience.federated.masking.plan import MaskedPlan
 
@@ -30,7 +31,7 @@ class SumResult:
     """
 
     model: Any
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Json] = field(default_factory=dict)
 
 
 class Summand(ABC):

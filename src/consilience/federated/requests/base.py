@@ -20,14 +20,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import AnyArray, Array
 from consilience.core.features import Features
 from consilience.core.frozen import FrozenDict
 from consilience.core.fusion import Fusion
 from consilience.errors import Problem, UnsupportedError
 
 
-def _frozen(arrays: Mapping[str, Any]) -> Mapping[str, Array]:
+def _frozen(arrays: Mapping[str, AnyArray]) -> Mapping[str, Array]:
     """Return read-only float64 copies of arrays."""
     copies = {name: np.array(values, dtype=np.float64, order="C") for name, values in sorted(arrays.items())}
     for values in copies.values():

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from consilience.checks import Array
+from consilience.checks import AnyArray, Array
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, Problem
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
@@ -219,7 +219,7 @@ def _scales_of(local: Any, shared: set[str]) -> dict[str, Array]:
     return {} if same else {name: as_double(s) for name, s in balancing_scales(local.as_sent, shared).items()}
 
 
-def arrays_digest(arrays: Mapping[str, Any]) -> str:
+def arrays_digest(arrays: Mapping[str, AnyArray]) -> str:
     """Return the SHA-256 of the names and values of a network's arrays, whatever their library and precision."""
     digest = sha256()
     for name in sorted(arrays):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import is_count, is_number
+from consilience.checks import Json, is_count, is_number
 from consilience.core.features import Features
 from consilience.core.fusion import Fusion
 from consilience.core.min_count import MIN_COUNT
@@ -48,7 +48,7 @@ class Round:
         """Value of the objective at the new state."""
         return self.reduction.objective
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return the record of the round that a fused file's provenance has."""
         reduction = self.reduction
         return {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import AnyArray, Array
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 
 PREFIX = "network."
@@ -110,7 +110,7 @@ def own_template(module: Any) -> Any:
     return copy_of_module(plain_module(template))
 
 
-def _is_tied(state: Mapping[str, Any], name: str, own: Mapping[str, Array]) -> bool:
+def _is_tied(state: Mapping[str, AnyArray], name: str, own: Mapping[str, Array]) -> bool:
     pointer = state[name].data_ptr()
     return any(other in own and values.data_ptr() == pointer for other, values in state.items() if other != name)
 

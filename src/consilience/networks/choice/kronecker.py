@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import AnyArray, Array
+from consilience.checks import AnyArray, Array, Json
 from consilience.core.progress import Progress, silent
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, UnsupportedError, reason_of
@@ -232,7 +232,9 @@ def kronecker_candidates(
 class _MatchedOnce(KFAC):
     """K-FAC merging whose copies of other dampings find the units matched by the first of them."""
 
-    _found: list[tuple[tuple[Mapping[str, Transport], ...], dict[str, Any]]] = field(default_factory=list, kw_only=True)
+    _found: list[tuple[tuple[Mapping[str, Transport], ...], dict[str, Json]]] = field(
+        default_factory=list, kw_only=True
+    )
 
     def _align_units(
         self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.checks import AnyArray, Array
+from consilience.checks import AnyArray, Array, Json
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import UnsupportedError
@@ -328,7 +328,7 @@ class Workshop:
         if choice.is_cut_short:
             fusion = replace(fusion, status=Status.OUT_OF_TIME)
         modules = {candidate.name: candidate.module for candidate in choice.candidates if candidate.is_eligible}
-        stated: dict[str, Any] = {} if self.sites.classes is None else {"classes": list(self.sites.classes)}
+        stated: dict[str, Json] = {} if self.sites.classes is None else {"classes": list(self.sites.classes)}
         if choice.one_output is not None:
             stated["one_output"] = choice.one_output
         details = {**fusion.details, **stated, "chosen": taken.name}

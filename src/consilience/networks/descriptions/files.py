@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import AnyArray, Array
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays
 from consilience.files.format import Format, TensorSpec
@@ -201,7 +201,7 @@ def _checked(file: SafetensorsFile, header: DescriptionHeader, tensors: TensorHe
     return header
 
 
-def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, Any]) -> tuple[Description, None]:
+def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, AnyArray]) -> tuple[Description, None]:
     """Return the description of a file.
 
     Raises
@@ -244,7 +244,7 @@ def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, An
 
 
 def _moments(
-    header: DescriptionHeader, arrays: dict[str, Any]
+    header: DescriptionHeader, arrays: dict[str, AnyArray]
 ) -> tuple[Moments | None, dict[int, Moments], dict[int, tuple[Moments, ...]]]:
     """Return the moments of all inputs, of every class, and of the parts of classes."""
     inputs: Moments | None = None

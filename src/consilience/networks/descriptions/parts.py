@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import Field
 
-from consilience.checks import Array
+from consilience.checks import AnyArray, Array
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.format import TensorSpec
 from consilience.files.schemas import Chunked, StrictModel
@@ -55,7 +55,7 @@ class StoredMoments(StrictModel):
         n_rows = {"mean": len(self.ranks), "residual": len(self.ranks), "factor": sum(self.ranks)}
         return {f"{prefix}/{what}": TensorSpec((n, None), may_be_empty=True) for what, n in n_rows.items()}
 
-    def read(self, prefix: str, arrays: Mapping[str, Any], called: Sequence[str]) -> list[Moments]:
+    def read(self, prefix: str, arrays: Mapping[str, AnyArray], called: Sequence[str]) -> list[Moments]:
         """Return the moments.
 
         Raises
@@ -116,7 +116,7 @@ class StoredTokens(StrictModel):
             f"{prefix}/bigrams": TensorSpec((None, 3), WHOLE, may_be_empty=True),
         }
 
-    def read(self, prefix: str, arrays: Mapping[str, Any]) -> TokenCounts:
+    def read(self, prefix: str, arrays: Mapping[str, AnyArray]) -> TokenCounts:
         """Return the counts."""
         unigrams, bigrams, lengths = (arrays[f"{prefix}/{what}"] for what in ("unigrams", "bigrams", "lengths"))
         return TokenCounts(unigrams, bigrams, lengths, self.padding, self.n_rare)
@@ -161,7 +161,7 @@ class StoredClassTokens(StrictModel):
             f"{prefix}/lengths": TensorSpec((len(self.numbers), None), may_be_empty=True),
         }
 
-    def read(self, prefix: str, arrays: Mapping[str, Any], whole: TokenCounts) -> dict[int, TokenCounts]:
+    def read(self, prefix: str, arrays: Mapping[str, AnyArray], whole: TokenCounts) -> dict[int, TokenCounts]:
         """Return the counts of every class, of the vocabulary and padding of all.
 
         Raises

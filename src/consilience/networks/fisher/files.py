@@ -9,10 +9,11 @@ whose own file stays as it is.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from consilience.checks import AnyArray
 from consilience.core.inspection import Row
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError
@@ -83,7 +84,7 @@ def _tensors(header: FisherHeader) -> dict[str, TensorSpec]:
     return {**diagonals, **factors, **factor_tensors(header.layers)}
 
 
-def _make(file: SafetensorsFile, header: FisherHeader, arrays: dict[str, Any]) -> tuple[FisherInformation, None]:
+def _make(file: SafetensorsFile, header: FisherHeader, arrays: dict[str, AnyArray]) -> tuple[FisherInformation, None]:
     """Return the Fisher information of a file.
 
     Raises

@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 
 from array_api_compat import array_namespace
 
-from consilience.checks import AnyArray
+from consilience.checks import AnyArray, Json
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, Problem
@@ -226,7 +226,7 @@ class FisherInformation(Displayed):
         """Names of all parameters that are informed."""
         return [*self.residual, *informed_names(self.layers)]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Json]:
         """Return its entry in the provenance of a fused file, as JSON values."""
         names = ("kind", "rank", "observations", "seen", "samples", "likelihood", "prior_precision", "sha256")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

@@ -327,7 +327,7 @@ def factor_tensors(layers: Iterable[str]) -> dict[str, TensorSpec]:
 
 
 def factors_of_arrays(
-    sizes: Mapping[str, list[int]], arrays: Mapping[str, Any], name: str
+    sizes: Mapping[str, list[int]], arrays: Mapping[str, AnyArray], name: str
 ) -> dict[str, KroneckerFactors]:
     """Return the factors in the tensors of a file.
 

@@ -17,13 +17,13 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from consilience.checks import AnyArray, Array
+from consilience.checks import AnyArray, Array, Json
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
@@ -90,7 +90,7 @@ class LayerMatching:
 
     transports: tuple[Mapping[str, Transport], ...]
     history: Sequence[float] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Json] = field(default_factory=dict)
     converged: bool = True
 
 
@@ -160,7 +160,7 @@ class LayerwiseMethod(NetworkMethod):
         symmetry = ensemble.symmetry
         transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]  # grows group by group
         histories: dict[str, list[float]] = {}
-        details: dict[str, Any] = {}
+        details: dict[str, Json] = {}
         converged = True
         # In the order of computation; heads are matched together with what lies inside them.
         top_groups = [name for name, group in symmetry.by_name.items() if group.parent is None]
@@ -181,7 +181,7 @@ class LayerwiseMethod(NetworkMethod):
             progress(number + 1, len(top_groups))
         history = sum_histories(list(histories.values()))
         objective = float(history[-1]) if history.size else float("nan")
-        group_details: dict[str, Any] = {"groups": details} if details else {}
+        group_details: dict[str, Json] = {"groups": details} if details else {}
         status = Status.CONVERGED if converged else Status.MAX_ITERATIONS
         return Alignment(tuple(transports), objective, history, status, group_details)
 

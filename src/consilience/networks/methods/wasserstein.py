@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from consilience.checks import AnyArray, Array, is_count
+from consilience.checks import AnyArray, Array, Json, is_count
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.networks.method import Alignment, NetworkEnsemble
@@ -123,7 +123,7 @@ class WassersteinFusion(TransportMethod):
             if converged:
                 break
             support = _barycenter(bundle, weights, transports)
-        details: dict[str, Any] = {"iterations": len(history)}
+        details: dict[str, Json] = {"iterations": len(history)}
         details |= {"annealed": annealed} if annealed else {}
         return LayerMatching(tuple(transports), history, details, converged)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from consilience.checks import Json
 from consilience.core.findings import Findings, VerdictSummary, findings_of
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
@@ -233,7 +234,7 @@ class NetworkContent:
 
 
 def findings_of_networks(
-    result: Mapping[str, Any], symmetry: Symmetry | None, needs_repair: bool, side_by_side: bool
+    result: Mapping[str, Json], symmetry: Symmetry | None, needs_repair: bool, side_by_side: bool
 ) -> tuple[Findings, NetworkFindings]:
     """Return the findings of a method, from the ``result`` of a provenance, which may come from somebody else's file.
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from consilience.checks import AnyArray
 from consilience.core.findings import verdict_of
 from consilience.core.provenance import read_inputs_of
 from consilience.drawing.words import natural_key, short_names
@@ -208,7 +209,7 @@ def _n_movable_units(units: dict[str, int], file: NetworkFile) -> int:
     return sum(count for name, count in units.items() if name not in groups or groups[name].parent is None)
 
 
-def _own_arrays(file: NetworkFile) -> dict[str, Any]:
+def _own_arrays(file: NetworkFile) -> dict[str, AnyArray]:
     """Return the arrays without other names of tied weights."""
     aliases = {} if file.symmetry is None else file.symmetry.aliases
     return {key: values for key, values in file.arrays.items() if key not in aliases or aliases[key] not in file.arrays}

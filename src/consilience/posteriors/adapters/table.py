@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
+from consilience.checks import Json
 from consilience.core.inputs import library_classes
 from consilience.errors import OptionError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
@@ -74,7 +74,7 @@ def adapter_of(posterior: Posterior) -> Adapter | None:
     return adapter_of_source(posterior.source)
 
 
-def adapter_of_source(source: Mapping[str, Any]) -> Adapter | None:
+def adapter_of_source(source: Mapping[str, Json]) -> Adapter | None:
     """Return the adapter of the kind that a posterior's source names; None for a posterior of no library's model.
 
     Raises

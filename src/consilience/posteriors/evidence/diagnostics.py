@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.core.status import Status
 from consilience.families.chunks import map_rows
 from consilience.matching.groups import GroupSums, consecutive, group_sums
@@ -179,7 +179,7 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
     whole = None if exclusive else judged.whole(ensemble, max_components)
     judged = whole or judged
     selected = judged.selection.selected
-    number: dict[str, Any] = {"prior": selected.prior_name}
+    number: dict[str, Json] = {"prior": selected.prior_name}
     if whole is not None:
         number["nothing_separates"] = True
     if selected.losses:
@@ -274,7 +274,7 @@ def match_of_size(
 
 
 def describe_matching(
-    ensemble: Ensemble, judged: Judged, matching: SearchedMatching, labels: Labels, number: dict[str, Any]
+    ensemble: Ensemble, judged: Judged, matching: SearchedMatching, labels: Labels, number: dict[str, Json]
 ) -> Assignment:
     """Return a matching of all components with its diagnostics.
 
@@ -329,7 +329,7 @@ def describe_matching(
     )
 
 
-def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Any]]:
+def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Json]]:
     """Return the confidence of each match (L,) of any method's matching, and its other diagnostics.
 
     Of several components of one site in one group only that nearest to the group's mean is its copy there; the others
@@ -366,12 +366,12 @@ def _one_per_site(stack: Stack, labels: Labels) -> Labels:
 
 def _diagnostics(
     stack: Stack, matching: SearchedMatching, outliers: list[dict[str, Any]]
-) -> tuple[Array | None, dict[str, Any]]:
+) -> tuple[Array | None, dict[str, Json]]:
     """Return the confidence of each match (L',) and, as JSON values, heterogeneity (B,) and outliers."""
     labels = matching.labels
     has_copies = bool(np.bincount(labels[labels >= 0], minlength=1).max() > 1)
     heterogeneity = matching.heterogeneity.tolist() if has_copies else [None] * len(matching.heterogeneity)
-    diagnostics: dict[str, Any] = {"heterogeneity": dict(zip(stack.family.part_names, heterogeneity, strict=True))}
+    diagnostics: dict[str, Json] = {"heterogeneity": dict(zip(stack.family.part_names, heterogeneity, strict=True))}
     if outliers:
         diagnostics["outliers"] = outliers
     if len(labels) > MAX_DIAGNOSED_ROWS:
@@ -464,7 +464,7 @@ def describe_outliers(
     far_sites : dict of int to str
         From ``find_far_sites``.
     """
-    records: list[dict[str, Any]] = []
+    records: list[dict[str, Json]] = []
     for placed, ending in ((False, "left out"), (True, "put where most of it fits")):
         for site, count in zip(*np.unique(stray_sites[is_placed == placed], return_counts=True), strict=True):
             subject, verb = ("1 component looks", "was") if count == 1 else (f"{count} components look", "were")

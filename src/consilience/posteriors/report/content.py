@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.core.findings import Findings, VerdictSummary, findings_of, verdict_of
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import InputError
@@ -167,7 +168,7 @@ def content_of(
     )
 
 
-def _notes(result: Mapping[str, Any]) -> tuple[str, ...]:
+def _notes(result: Mapping[str, Json]) -> tuple[str, ...]:
     """Return notes on single models; none where the result, which may be somebody else's, is of another form."""
     try:
         return tuple(notes_of(result))

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from consilience.checks import AnyArray
 from consilience.errors import FileFormatError, OptionError, Problem
 from consilience.files.arrays import write_arrays
 from consilience.files.document import parse_document
@@ -165,7 +166,7 @@ def write_safetensors(path: Path, packed: PackedSites) -> None:
         When the file cannot be written.
     """
     components = packed.components
-    tensors: dict[str, Any] = {"natural": components.natural, "offsets": components.offsets.astype(np.int64)}
+    tensors: dict[str, AnyArray] = {"natural": components.natural, "offsets": components.offsets.astype(np.int64)}
     tensors |= {"counts": components.counts, "weights": components.weights, "prior": components.prior}
     for name, ragged in components.attached.items():
         tensors |= {f"attached.{name}": ragged.values, f"attached.{name}.precision": ragged.precision}

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
@@ -82,7 +82,7 @@ class ShardedFit:
     n_groups: int
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Json] = field(default_factory=dict)
     averages: Array | None = None
     atoms: Posterior | None = None
     confidence: Sequence[Array] | None = None
@@ -139,7 +139,7 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
         shards = replace(shards, divergence=Divergence(method.divergence, method.order))
     pilot_share = pilot.n_sites / shards.n_sites
     strength, pilot_method = 0.0, method
-    details: dict[str, Any] = {}
+    details: dict[str, Json] = {}
     if method.n_components is not None and len(pilot.natural) < method.n_components <= shards.n_rows:
         raise InputError(
             f"n_components is {method.n_components}, but the sample of {pilot.n_sites} sites, from which passes start, "

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import Labels
+from consilience.checks import AnyArray, Labels
 from consilience.errors import FileFormatError, OptionError
 from consilience.files.atomic import write_atomically
 from consilience.files.document import METADATA_KEY, parse_document
@@ -50,7 +50,7 @@ def write_parquet(path: Path, packed: PackedSites) -> None:
     pyarrow, parquet = import_pyarrow(path)
     components = packed.components
     row_bytes = np.dtype(components.natural.dtype).itemsize * components.natural.shape[1]
-    columns: dict[str, Any] = {
+    columns: dict[str, AnyArray] = {
         "natural": _binary(pyarrow, np.ascontiguousarray(components.natural), components.offsets * row_bytes),
         "name": pyarrow.array([name.encode(errors="replace").decode() for name in packed.names], pyarrow.string()),
         "sha256": _binary(pyarrow, packed.digests, np.arange(components.n_sites + 1) * DIGEST_BYTES),

@@ -13,14 +13,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 
 from consilience.catalogue import suggestion
-from consilience.checks import Array, as_vector
+from consilience.checks import Array, Json, as_vector
 from consilience.errors import InputError
 
 Pullback = Callable[[Array], tuple[float, Array, Array]]
@@ -133,7 +133,7 @@ class Kernel(ABC):
         )
 
     @final
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return name and parameters as JSON values."""
         return {"name": self.name, "variance": self.variance, "lengthscales": self.lengthscales.tolist()}
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.features import Features
 from consilience.core.scores import ScoreKind, Scores
 from consilience.errors import InputError
@@ -71,7 +71,7 @@ def posterior_of_topics(
     topic_prior: Array | float,
     attached: Mapping[str, Attached],
     features: Features,
-    source: Mapping[str, Any],
+    source: Mapping[str, Json],
 ) -> Posterior:
     """Return the posterior that a site sends of its topics. Counts are tokens: what a topic has beyond its prior.
 

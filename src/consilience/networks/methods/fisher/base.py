@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from consilience.checks import is_number
+from consilience.checks import Json, is_number
 from consilience.core.methods import Requirement
 from consilience.errors import Problem
 from consilience.networks.fisher.information import FisherInformation
@@ -131,7 +131,7 @@ class FisherMethod(InformedMethod, ABC):
         total_prior = sum(count * alpha for count, alpha in zip(counts, alphas, strict=True))
         fused_prior = alphas[0] if self.prior_precision is None else self.prior_precision
         excess = total_prior - fused_prior if prior == "removed" else 0.0
-        details: dict[str, Any] = {"prior": prior, "shrinkage": shrinkage}
+        details: dict[str, Json] = {"prior": prior, "shrinkage": shrinkage}
         if self.prior is None and self.prior_precision is None and alphas[0] > 0:
             details["notes"] = [_KEPT_NOTE if prior == "kept" else _REMOVED_NOTE]
         return PosteriorProduct(sites.means, precisions, counts, excess), details

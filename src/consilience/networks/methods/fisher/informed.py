@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import AnyArray, Array, is_count, is_number
+from consilience.checks import AnyArray, Array, Json, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
@@ -231,7 +231,7 @@ class InformedMethod(NetworkMethod, ABC):
             starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
             matching = match_weights(compared, starts, MAX_MATCHING_PASSES, rng, progress, signs=True)
             return matching.transports, {"aligned": True}
-        details: dict[str, Any] = {"aligned": False}
+        details: dict[str, Json] = {"aligned": False}
         if (cosine := mean_cosine(ensemble)) < MIN_COMMON_START_COSINE:
             details["notes"] = [
                 f"the networks are far apart (mean cosine {cosine:.2f}), as those of different starts are: give "

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import is_count, is_number
+from consilience.checks import Json, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
@@ -180,7 +180,7 @@ class FisherMerging(FisherMethod):
         return MergedParameters(theta, product.energy(theta), start_energy + solution.history, status, details)
 
     def _merge_diagonal(
-        self, sites: AlignedSites, product: PosteriorProduct, details: dict[str, Any]
+        self, sites: AlignedSites, product: PosteriorProduct, details: dict[str, Json]
     ) -> MergedParameters:
         """Return the mean weighted entry by entry by the diagonals of the precisions, less the surplus priors."""
         has_target = self.favor_target is not None

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import Array, is_count, is_number
+from consilience.checks import Array, Json, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
@@ -150,7 +150,7 @@ class SelfSupervisedFisher(FisherMethod):
         )
 
     def _solve(
-        self, objective: MaskedObjective, start: Array, progress: Progress, details: dict[str, Any]
+        self, objective: MaskedObjective, start: Array, progress: Progress, details: dict[str, Json]
     ) -> MergedParameters:
         """Return the minimum for fixed masks, by conjugate gradients from `start` (P,)."""
         start_value, gradient = objective.value_and_gradient(start)
@@ -175,7 +175,7 @@ class SelfSupervisedFisher(FisherMethod):
         start: Array,
         rng: np.random.Generator,
         progress: Progress,
-        details: dict[str, Any],
+        details: dict[str, Json],
     ) -> MergedParameters:
         """Return the end of stochastic gradient descent from `start` (P,), with fresh masks."""
         if self.start == "random":

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.cluster.hierarchy import ward
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.scores import Scores
 from consilience.errors import InputError
 from consilience.posteriors.adapters.sklearn.kmeans import KMeansAdapter, distance_scores, fitted_to_distinct_points
@@ -107,7 +107,7 @@ class BirchAdapter(KMeansAdapter):
             )
         )
 
-    def settings(self, model: Any) -> dict[str, Any]:
+    def settings(self, model: Any) -> dict[str, Json]:
         """Return how subclusters are clustered."""
         n_clusters = model.n_clusters
         if n_clusters is not None and not isinstance(n_clusters, int | np.integer):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.core.features import sklearn_features
 from consilience.core.scores import ScoreKind, Scores, row_scores, without_feature_names
 from consilience.errors import InputError
@@ -82,7 +82,7 @@ class KMeansAdapter(Adapter):
         """Return the sum of squared distances of rows to their centres."""
         return float(model.inertia_)
 
-    def settings(self, model: Any) -> dict[str, Any]:
+    def settings(self, model: Any) -> dict[str, Json]:
         """Return hyper-parameters that rebuilding needs, as JSON values."""
         del model
         return {}

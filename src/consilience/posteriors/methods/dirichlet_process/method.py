@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from consilience.checks import is_count, is_number
+from consilience.checks import Json, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
@@ -212,7 +212,7 @@ class DirichletProcess(Method):
             best = refine_clusters(problem, best, penalty, rng)
         progress(self.restarts, self.restarts)
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
-        details: dict[str, Any] = {
+        details: dict[str, Json] = {
             "violations": count_violations(ensemble, best.labels),
             "penalty": penalty,
             "spread": problem.spread,

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from consilience.checks import Array, Labels, is_count, is_number
+from consilience.checks import Array, Json, Labels, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
@@ -232,7 +232,7 @@ class KLFusion(Method):
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         problem = KLProblem(ensemble, self.geometry(ensemble))
-        details: dict[str, Any] = {}
+        details: dict[str, Json] = {}
         strength = 0.0
         if self.regularization == "auto" and self.n_components is None:
             selected = match_by_evidence(ensemble, self.max_components, exclusive=self._is_exclusive(ensemble))
