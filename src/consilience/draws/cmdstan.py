@@ -9,7 +9,7 @@ first index fastest. The file does not say which columns are parameters. Warm-up
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,42 @@ def read_cmdstan(paths: Sequence[Path]) -> Contents:
     return Contents(_variables(paths[0], first.columns, table), MAPPING, {}, {}, diverging)
 
 
+_REMEDY = "give the output_*.csv that CmdStan's `sample` wrote"
+
+
 def _read_chain(path: Path) -> Chain:
+    """Return the draws of a chain after warm-up.
+
+    Raises
+    ------
+    FileFormatError
+        For what is no output of CmdStan's ``sample``, and a chain that was cut off.
+    """
+    settings, columns, lines = _read_lines(path)
+    _refuse_columns(path, settings, columns)
+    rows = np.empty((len(lines), len(columns)))
+    for place, (number, text) in enumerate(lines):
+        cells = text.split(",")
+        if len(cells) != len(columns):
+            cut = f"line {number} has {len(cells)} cells, expected {len(columns)}: the chain was cut off"
+            raise FileFormatError(path, cut, _REMEDY)
+        try:
+            rows[place] = [float(cell) for cell in cells]
+        except ValueError as error:
+            raise FileFormatError(path, f"line {number} has a cell that is no number", _REMEDY) from error
+    if settings.get("save_warmup") in ("1", "true"):
+        warmup, thin = int(settings.get("num_warmup", 1000)), max(int(settings.get("thin", 1)), 1)
+        rows = rows[-(-warmup // thin) :]
+    if not len(rows):
+        raise FileFormatError(path, "has no draws after warm-up", _REMEDY)
+    return Chain(columns, rows)
+
+
+def _read_lines(path: Path) -> tuple[dict[str, str], tuple[str, ...], list[tuple[int, str]]]:
+    """Return the settings that comments state, the names of the columns, and the lines of draws with their numbers."""
     settings: dict[str, str] = {}
-    columns: tuple[str, ...] | None = None
-    lines: list[str] = []
-    numbers: list[int] = []
+    columns: tuple[str, ...] = ()
+    lines: list[tuple[int, str]] = []
     try:
         if path.stat().st_size > MAX_BYTES:
             raise FileFormatError(path, f"is larger than {MAX_BYTES:,} bytes", "thin the chain")
@@ -78,48 +109,34 @@ def _read_chain(path: Path) -> Chain:
             for number, line in enumerate(stream, 1):
                 text = line.strip()
                 if text.startswith("#"):
-                    if columns is None and (setting := _SETTING.match(text)):
+                    if not columns and (setting := _SETTING.match(text)):
                         settings.setdefault(setting[1], setting[2])
-                elif columns is None and text:
+                elif not columns and text:
                     columns = tuple(name.strip() for name in text.split(","))
                 elif text:
-                    lines.append(text)
-                    numbers.append(number)
+                    lines.append((number, text))
     except OSError as error:
         raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise FileFormatError(path, "is not text in UTF-8") from error
-    remedy = "give the output_*.csv that CmdStan's `sample` wrote"
-    if columns is None:
-        raise FileFormatError(path, "is empty: it names no columns", remedy)
+    return settings, columns, lines
+
+
+def _refuse_columns(path: Path, settings: Mapping[str, str], columns: tuple[str, ...]) -> None:
+    """Raise FileFormatError for columns, or a method of CmdStan, that are not those of draws."""
+    if not columns:
+        raise FileFormatError(path, "is empty: it names no columns", _REMEDY)
     if "lp__" not in columns:
         text = "is a table of data by its columns, expected a model, or draws of CmdStan, which have the column lp__"
         fitted = (
             "fit a model at the site and save it with its data: consilience.save(model, path, data=data); of CmdStan,"
         )
-        raise FileFormatError(path, text, f"{fitted} {remedy}", "E-DATA")
+        raise FileFormatError(path, text, f"{fitted} {_REMEDY}", "E-DATA")
     if len(set(columns)) < len(columns):
-        raise FileFormatError(path, "names a column twice in its header", remedy)
+        raise FileFormatError(path, "names a column twice in its header", _REMEDY)
     method = settings.get("method", "sample")
     if method != "sample":
-        raise FileFormatError(path, f"is of CmdStan's method {method!r}, which gives no posterior draws", remedy)
-    rows = np.empty((len(lines), len(columns)))
-    for place, (text, number) in enumerate(zip(lines, numbers, strict=True)):
-        cells = text.split(",")
-        if len(cells) != len(columns):
-            raise FileFormatError(
-                path, f"line {number} has {len(cells)} cells, expected {len(columns)}: the chain was cut off", remedy
-            )
-        try:
-            rows[place] = [float(cell) for cell in cells]
-        except ValueError as error:
-            raise FileFormatError(path, f"line {number} has a cell that is no number", remedy) from error
-    if settings.get("save_warmup") in ("1", "true"):
-        warmup, thin = int(settings.get("num_warmup", 1000)), max(int(settings.get("thin", 1)), 1)
-        rows = rows[-(-warmup // thin) :]
-    if not len(rows):
-        raise FileFormatError(path, "has no draws after warm-up", remedy)
-    return Chain(columns, rows)
+        raise FileFormatError(path, f"is of CmdStan's method {method!r}, which gives no posterior draws", _REMEDY)
 
 
 def _variables(path: Path, columns: Sequence[str], table: Array) -> dict[str, Array]:

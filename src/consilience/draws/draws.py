@@ -172,8 +172,14 @@ class Draws(Displayed, Tabular):
             if name not in self.all_dims() and (meant := did_you_mean(name, bare)):
                 raise InputError("coords", f"of {name}, which is no dimension, did you mean {meant}?")
 
-    def _check(self) -> None:
-        """Check all statements, and freeze what they say."""
+    def _checked_constraints(self) -> dict[str, Any]:
+        """Return the constraint of every variable.
+
+        Raises
+        ------
+        InputError
+            For constraints and dimensions of what is no variable, and variables of shapes that theirs cannot have.
+        """
         stated = dict(self.constraints or {})
         if odd := [str(name) for name in stated if name not in self.variables]:
             raise InputError(
@@ -198,7 +204,11 @@ class Draws(Displayed, Tabular):
         ]
         if problems:
             raise InputError(problems)
-        prior = as_prior(self.prior)
+        return constraints
+
+    def _checked_prior(self, constraints: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
+        """Return the prior, with the laws of variables alone, and what is wrong with it."""
+        prior, problems = as_prior(self.prior), list[Problem]()
         if isinstance(prior, dict):
             if missing := [name for name in self.variables if name not in prior]:
                 problems.append(
@@ -213,10 +223,10 @@ class Draws(Displayed, Tabular):
                 law_problem(n, law, constraints[n], self.variables[n].shape[2:]) for n, law in prior.items()
             ]
             problems += [problem for problem in law_problems if problem is not None]
-        exchangeable = (self.exchangeable,) if isinstance(self.exchangeable, str) else tuple(self.exchangeable or ())
-        problems += self._exchangeable_problems(exchangeable)
-        if problems:
-            raise InputError(problems)
+        return prior, problems
+
+    def _refuse_numbers(self) -> None:
+        """Raise OptionError for statements that have another type or value than they may have."""
         if self.jacobian not in ("once", "shared"):
             raise OptionError("jacobian", f"found {self.jacobian!r:.40}, expected 'once' or 'shared'")
         for name in ("n_observations", "likelihood_power"):
@@ -224,6 +234,16 @@ class Draws(Displayed, Tabular):
             is_positive = not isinstance(value, bool) and isinstance(value, int | float) and 0 < value < float("inf")
             if value is not None and not is_positive:
                 raise OptionError(name, f"expected a positive number, found {value!r:.40}")
+
+    def _check(self) -> None:
+        """Check all statements, and freeze what they say."""
+        constraints = self._checked_constraints()
+        prior, problems = self._checked_prior(constraints)
+        exchangeable = (self.exchangeable,) if isinstance(self.exchangeable, str) else tuple(self.exchangeable or ())
+        problems += self._exchangeable_problems(exchangeable)
+        if problems:
+            raise InputError(problems)
+        self._refuse_numbers()
         diverging = None if self.diverging is None else np.asarray(self.diverging) != 0
         if diverging is not None and diverging.shape != self.shape:
             raise InputError(

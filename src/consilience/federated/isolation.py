@@ -114,16 +114,14 @@ def isolate(order: Sequence[str], fuse: Callable[[tuple[str, ...]], Result]) -> 
             middle = len(candidates) // 2
             stack += [candidates[middle:], candidates[:middle]]
     # Faults that are not monotone: a site that failed beside few may fit beside more.
-    has_grown = bool(guilty)
-    while has_grown:
-        has_grown = False
+    is_growing = bool(guilty)
+    while is_growing:
+        is_growing = False
         for site in [site for site in order if site in guilty]:
-            grown, reason = attempt((*base, site))
-            if grown is None:
-                guilty[site] = reason
-                continue
-            base, result, has_grown = (*base, site), grown, True
-            del guilty[site]
+            grown, guilty[site] = attempt((*base, site))
+            if grown is not None:
+                base, result, is_growing = (*base, site), grown, True
+                del guilty[site]
     return Isolation(tuple(site for site in order if site in base), result, guilty, n_fusions)
 
 

@@ -31,6 +31,7 @@ from consilience.posteriors.average import (
     ALL_COPIES,
     COMBINATIONS,
     AverageFunction,
+    AverageRecord,
     Combine,
     Inclusion,
     combine,
@@ -307,6 +308,18 @@ class Method(Options, ABC):
             reasons.append(Problem("", text))
         return reasons
 
+    def _label_weightless(
+        self, assignment: Assignment, canonical: Ensemble, fused: Posterior, groups: Labels | None
+    ) -> None:
+        """Set the labels of models of no weight: those of their group (L,), else the nearest fused components."""
+        for site in np.flatnonzero(canonical.site_weights == 0).tolist():
+            rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
+            if groups is None:
+                assignment.labels[rows] = self._match_weightless(fused, canonical.posteriors[site])
+            else:
+                same_group = groups[rows, None] == groups  # (L_j, L)
+                assignment.labels[rows] = np.where(same_group, assignment.labels, -1).max(axis=1, initial=-1)
+
     def _match_weightless(self, fused: Posterior, silent_model: Posterior) -> Labels:
         """Return the labels of a model of no weight: nearest fused components, -1 where it has more than these."""
         if not self.relabels:
@@ -317,6 +330,35 @@ class Method(Options, ABC):
         n_extra = max(0, costs.shape[0] - costs.shape[1])
         columns = assign_block(np.pad(costs, ((0, 0), (0, n_extra)), constant_values=2.0 * costs.max() + 1.0))
         return np.where(columns < fused.n_components, columns, -1)
+
+    def _assign(
+        self,
+        voting: Ensemble,
+        groups: Labels | None,
+        robust: RobustEstimator | None,
+        rng: np.random.Generator,
+        progress: Progress,
+    ) -> Assignment:
+        """Return which components of the models of positive weight are the same thing: by label, or matched."""
+        if groups is not None:
+            return Assignment(groups)
+        if self.robust is True and self.relabels and self.matches:
+            return Assignment(_consecutive(match_on_median_site(voting)))
+        if robust is None or not self.matches_parts:
+            return self.match(voting, rng, progress)
+        return match_supported_first(
+            voting, robust, lambda part: self.match(part, rng, progress), open_number=self.finds_number
+        )
+
+    def _average(
+        self, voting: Ensemble, assignment: Assignment, n_components: int, inclusion: Inclusion
+    ) -> tuple[Posterior, AverageRecord]:
+        """Return the average of each group, and the record of which it is."""
+        average: AverageFunction = self.average
+        if not self.is_robust and (averaged := assignment.averaged) is not None:
+            average = lambda _ensemble, _labels, _n_groups: averaged  # noqa: E731
+        kind = "auto" if self.robust is True else self.combine
+        return combine(voting, assignment.labels, n_components, kind, average, inclusion, self.own_average)
 
     @final
     def fuse(
@@ -357,16 +399,8 @@ class Method(Options, ABC):
                 RobustWarning,
             )
         # Models of no weight take no part in matching or averaging; they are matched to the fused ones afterwards.
-        if groups is not None:
-            assignment = Assignment(groups[origin[canonical.row_weights > 0]])
-        elif self.robust is True and self.relabels and self.matches:
-            assignment = Assignment(_consecutive(match_on_median_site(voting)))
-        elif robust is None or not self.matches_parts:
-            assignment = self.match(voting, rng, progress)
-        else:
-            assignment = match_supported_first(
-                voting, robust, lambda part: self.match(part, rng, progress), open_number=self.finds_number
-            )
+        voting_groups = None if groups is None else groups[origin[canonical.row_weights > 0]]
+        assignment = self._assign(voting, voting_groups, robust, rng, progress)
         thin_rows = np.zeros(n_rows, dtype=np.bool_)
         if thin is not None:
             thin_rows[thin] = True
@@ -377,21 +411,9 @@ class Method(Options, ABC):
         if self.robust is True:
             assignment, inclusion = _judged(assignment, voting, self.combine)
         n_components = int(assignment.labels.max()) + 1
-        average: AverageFunction = self.average
-        averaged = assignment.averaged
+        posterior, record = self._average(voting, assignment, n_components, inclusion)
         if self.is_robust:
             assignment = replace(assignment, atoms=None)  # the law of atoms counts every copy, hostile ones included
-        elif averaged is not None:
-            average = lambda _ensemble, _labels, _n_groups: averaged  # noqa: E731
-        posterior, record = combine(
-            voting,
-            assignment.labels,
-            n_components,
-            "auto" if self.robust is True else self.combine,
-            average,
-            inclusion,
-            self.own_average,
-        )
         if self.relabels and groups is None:
             order = fused_order(posterior, assignment.labels)
             posterior, record = posterior.take(order), record.take(order)
@@ -404,13 +426,7 @@ class Method(Options, ABC):
             details["hierarchical"]["left_out"] = component_names(ensemble, left_out)
         assignment = expand_assignment(assignment, np.flatnonzero(canonical.row_weights > 0), n_rows)
         # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
-        for site in np.flatnonzero(canonical.site_weights == 0).tolist():
-            rows = slice(canonical.offsets[site], canonical.offsets[site + 1])
-            if groups is None:
-                assignment.labels[rows] = self._match_weightless(posterior, canonical.posteriors[site])
-            else:
-                same_group = groups[origin[rows], None] == groups[origin]  # (L_j, L)
-                assignment.labels[rows] = np.where(same_group, assignment.labels, -1).max(axis=1, initial=-1)
+        self._label_weightless(assignment, canonical, posterior, None if groups is None else groups[origin])
         assignment = expand_assignment(assignment, origin, n_rows)
         assignment.labels[thin_rows] = -1
         matching = Matching(

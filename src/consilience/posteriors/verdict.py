@@ -294,11 +294,61 @@ def judge_fusion(
         ensemble = with_one_prior(ensemble, labels)
     losses = losses_of(ensemble, fused, labels, is_mixture=is_mixture)
     harmless = losses.harmless if losses is not None and trusts_sites else None
-    findings: list[tuple[str, str, str]] = []  # code, clause, remedy
+    share = 1.0 if not matches else shared_mass(ensemble, labels)
+    largest = 0 if losses is None else int(origin[losses.largest])
+    findings = _findings(losses, ensemble, given, largest, share, distant, details, status, trusts_sites=trusts_sites)
+    opening = _opening(losses, ensemble, fused, trusts_sites=trusts_sites)
+    if is_sample:
+        opening = f"of a sample of {ensemble.n_sites} of the {n_sites} sites: {opening}"
+        harmless = None if harmless else harmless
+    text = "; ".join([opening, *(clause for _, clause, _ in findings if clause)])
+    site_losses = {} if losses is None else dict(zip(ensemble.names, losses.sites.tolist(), strict=False))
+    remedies = list(dict.fromkeys(remedy for _, _, remedy in findings if remedy))
+    return Verdict(
+        code=findings[0][0] if findings else "fine" if losses is not None else status.name.lower(),
+        text=f"{text[0].upper()}{text[1:]}.",
+        harmless=harmless,
+        candidates={**site_losses, FUSED: losses.fused} if losses is not None and site_losses else {},
+        criterion=None if losses is None else losses.criterion,
+        loss=None if losses is None else losses.fused,
+        remedy="; ".join(remedies) or None,
+    )
+
+
+def _findings(
+    losses: Losses | None,
+    ensemble: Ensemble,
+    given: Ensemble,
+    largest: int,
+    share: float,
+    distant: Sequence[Any],
+    details: Mapping[str, Any],
+    status: Status,
+    *,
+    trusts_sites: bool,
+) -> list[tuple[str, str, str]]:
+    """Return code, clause and remedy of all that speaks against a fusion, the gravest first.
+
+    Parameters
+    ----------
+    losses : Losses or None
+        What is lost against keeping all models.
+    ensemble, given : Ensemble
+        The models as they were judged, and as they went in.
+    largest : int
+        The component of the latter that loses most.
+    share : float
+        Share of the observations in components that several sites have.
+    distant : sequence
+        Components far from all others.
+    details, status, trusts_sites
+        As for `judge_fusion`.
+    """
+    harmless = losses.harmless if losses is not None and trusts_sites else None
+    findings: list[tuple[str, str, str]] = []
     if losses is not None and harmless is False:
         name = shorten(ensemble.names[losses.best_site])
         findings.append(("harm", "", f"use the model of {name}, or keep all with method='concatenate'"))
-    share = 1.0 if not matches else shared_mass(ensemble, labels)
     if share < MIN_SHARED_MASS:
         findings.append(_nothing_shared(share))
     if details.get("number", {}).get("nothing_separates"):
@@ -323,28 +373,10 @@ def judge_fusion(
         ending, _, remedy = status.value.partition("; ")
         findings.append((status.name.lower(), ending, remedy))
     if losses is not None and losses.matters:
-        loss_code, clause, remedy = _lossy(losses, given, int(origin[losses.largest]), details.get("heterogeneity", {}))
+        loss_code, clause, remedy = _lossy(losses, given, largest, details.get("heterogeneity", {}))
         # Harm has the remedy already, and who trusts no site is not told to keep all that they sent.
         findings.append((loss_code, clause, "" if harmless is False or not trusts_sites else remedy))
-    code = findings[0][0] if findings else "fine" if losses is not None else status.name.lower()
-    clauses = [clause for _, clause, _ in findings if clause]
-    remedies = list(dict.fromkeys(remedy for _, _, remedy in findings if remedy))
-    opening = _opening(losses, ensemble, fused, trusts_sites=trusts_sites)
-    if is_sample:
-        opening = f"of a sample of {ensemble.n_sites} of the {n_sites} sites: {opening}"
-    text = "; ".join([opening, *clauses])
-    if is_sample and harmless:
-        harmless = None
-    site_losses = {} if losses is None else dict(zip(ensemble.names, losses.sites.tolist(), strict=False))
-    return Verdict(
-        code=code,
-        text=f"{text[0].upper()}{text[1:]}.",
-        harmless=harmless,
-        candidates={**site_losses, FUSED: losses.fused} if losses is not None and site_losses else {},
-        criterion=None if losses is None else losses.criterion,
-        loss=None if losses is None else losses.fused,
-        remedy="; ".join(remedies) or None,
-    )
+    return findings
 
 
 def _nats(value: float) -> str:

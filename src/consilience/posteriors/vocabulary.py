@@ -110,8 +110,17 @@ def align_vocabularies(
     ]
     if problems:
         return unaligned, None, problems
-    owner_counts = Counter(word for words in vocabularies for word in set(words or ()))
+    aligned, alignment, problems = _over_union(models)
+    return (unaligned, None, problems) if problems else (aligned, alignment, [])
+
+
+def _over_union(
+    models: Sequence[tuple[str, Posterior]],
+) -> tuple[list[Posterior], VocabularyAlignment, list[Problem]]:
+    """Return named topic models over the union of their words, how far each was from it, and what prevents it."""
+    owner_counts = Counter(word for _, posterior in models for word in set(posterior.features.names or ()))
     union = tuple(sorted(owner_counts))
+    problems: list[Problem] = []
     missing, apart, aligned = {}, {}, []
     for name, posterior in models:
         words = posterior.features.names or ()
@@ -133,7 +142,7 @@ def align_vocabularies(
             aligned.append(expand_vocabulary(posterior, union))
         except InputError as error:
             problems += [problem.about(name) for problem in error.problems]
-    return (unaligned, None, problems) if problems else (aligned, VocabularyAlignment(len(union), missing, apart), [])
+    return aligned, VocabularyAlignment(len(union), missing, apart), problems
 
 
 def expand_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:

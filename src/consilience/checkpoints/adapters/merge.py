@@ -386,22 +386,22 @@ def _write(
                 ]
                 writer.put(stream, tasks[bias_name], sum(terms, np.zeros(len(b))))
         for name in dict.fromkeys(name for adapter in prepared.adapters for name in adapter.others):
-            owners = [
-                (adapter, w)
-                for adapter, w in zip(prepared.adapters, prepared.weights, strict=True)
-                if name in adapter.others
-            ]
+            owned = zip(prepared.adapters, prepared.weights, strict=True)
+            owners = [(adapter, weight) for adapter, weight in owned if name in adapter.others]
             if tasks[name].compared:
                 writer.copy(stream, tasks[name], [_raw(input_files, adapter, name) for adapter, _ in owners], owners)
                 continue
-            total = sum(weight for _, weight in owners)
-            shares = [weight / total if total else 1 / len(owners) for _, weight in owners]
-            mean = sum(share * read(adapter, name) for share, (adapter, _) in zip(shares, owners, strict=True))
-            writer.put(stream, tasks[name], np.asarray(mean))
+            writer.put(stream, tasks[name], _mean([(read(adapter, name), weight) for adapter, weight in owners]))
         stream.flush()
         stream.seek(0)
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return errors, digest
+
+
+def _mean(values: Sequence[tuple[Floats, float]]) -> Floats:
+    """Return the mean of arrays by their weights; alike where these sum to zero."""
+    total = sum(weight for _, weight in values)
+    return np.asarray(sum((weight / total if total else 1 / len(values)) * array for array, weight in values))
 
 
 def _raw(input_files: InputFiles, adapter: LowRankAdapter, name: str) -> Any:

@@ -282,6 +282,17 @@ def _range(ends: Array) -> str:
     return "-" if np.isnan(ends).any() else f"{ends[0]:.4g} to {ends[1]:.4g}"
 
 
+def _refuse_options(method: str, interval: str, diagonal: object, level: object) -> None:
+    """Raise OptionError for options that have another value than they may have."""
+    for name, value, known in (("method", method, get_args(Method)), ("interval", interval, get_args(Interval))):
+        if value not in known:
+            raise OptionError(name, f"expected one of {', '.join(known)}, found {value!r}")
+    if not (is_number(level) and 0.0 < level < 1.0):
+        raise OptionError("level", f"expected a probability between 0 and 1, found {level!r}")
+    if diagonal is not None and not isinstance(diagonal, bool):
+        raise OptionError("diagonal", f"expected True or False, found {diagonal!r}")
+
+
 def meta_analysis(
     estimates: Mapping[str, Any] | str | Path,
     *,
@@ -333,13 +344,7 @@ def meta_analysis(
     (array([0.235]), array([0.0056]))
     """
     method = _SHORT_METHODS.get(method, method)
-    for name, value, known in (("method", method, get_args(Method)), ("interval", interval, get_args(Interval))):
-        if value not in known:
-            raise OptionError(name, f"expected one of {', '.join(known)}, found {value!r}")
-    if not (is_number(level) and 0.0 < level < 1.0):
-        raise OptionError("level", f"expected a probability between 0 and 1, found {level!r}")
-    if diagonal is not None and not isinstance(diagonal, bool):
-        raise OptionError("diagonal", f"expected True or False, found {diagonal!r}")
+    _refuse_options(method, interval, diagonal, level)
     sites, coefficients, observed = read_estimates(estimates, names)
     p = len(coefficients)
     by_moments = method in ("dersimonian_laird", "paule_mandel")

@@ -242,17 +242,9 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
     from consilience.networks.repair.partial_forward import (
         call_module,
         evaluation_without_gradients,
-        is_grouped,
-        is_transposed,
-        layer_order,
     )
 
-    order = layer_order(fused, batches[0])
-    for path in layers:
-        part = fused.get_submodule(path)
-        if path not in order.affine or is_grouped(part) or is_transposed(part):
-            why = order.skipped.get(path, "is not called, or no linear layer or convolution of one group")
-            raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix", code="E-ROUND")
+    _refuse_layers(fused, layers, batches[0])
     sums: dict[str, RunningMoments] = {}
     answers: dict[str, Any] = {}
 
@@ -288,6 +280,18 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
             ", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights", "E-NUMBER"
         )
     return {path: (mean, covariance) for path, (mean, covariance) in moments.items()}
+
+
+def _refuse_layers(fused: Any, layers: list[str], batch: Any) -> None:
+    """Raise for layers that are not called once in every pass, or are no linear layers or convolutions of one group."""
+    from consilience.networks.repair.partial_forward import is_grouped, is_transposed, layer_order
+
+    order = layer_order(fused, batch)
+    for path in layers:
+        part = fused.get_submodule(path)
+        if path not in order.affine or is_grouped(part) or is_transposed(part):
+            why = order.skipped.get(path, "is not called, or no linear layer or convolution of one group")
+            raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix", code="E-ROUND")
 
 
 def _beside(left: Any, right: Any) -> Any:

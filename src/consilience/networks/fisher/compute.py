@@ -142,20 +142,7 @@ def fisher_information(
                             part.add(gradients)
                 n_seen += batch_length(rows)
                 progress(n_seen, max(total, n_seen))
-    if n_seen < minimum:
-        raise InputError(
-            "batches",
-            f"Fisher information over {n_seen} observations may betray single ones",
-            f"give at least {minimum}, or allow fewer with minimum=",
-            "E-FEW",
-        )
-    if n_observations is not None and n_observations < n_seen:
-        raise InputError(
-            "n_observations",
-            f"{n_observations:g} are fewer than the {n_seen} that were looked at",
-            "leave it out",
-            "E-FEW",
-        )
+    _refuse_numbers(n_seen, minimum, n_observations)
     residual, rows_by_parameter = accumulator.result(n_seen)
     layers, only_diagonals = sums.factors(n_seen, MIN_COUNT)
     if only_diagonals:
@@ -177,6 +164,20 @@ def fisher_information(
         digest=parameter_digest(state, parameters),
         aliases={alias: name for alias, name in aliases_of_module(module).items() if name in parameters},
     )
+
+
+def _refuse_numbers(n_seen: int, minimum: int, n_observations: float | None) -> None:
+    """Raise for too few observations, and for a number of all that is smaller than that of those seen."""
+    if n_seen < minimum:
+        raise InputError(
+            "batches",
+            f"Fisher information over {n_seen} observations may betray single ones",
+            f"give at least {minimum}, or allow fewer with minimum=",
+            "E-FEW",
+        )
+    if n_observations is not None and n_observations < n_seen:
+        text = f"{n_observations:g} are fewer than the {n_seen} that were looked at"
+        raise InputError("n_observations", text, "leave it out", "E-FEW")
 
 
 def _passes(
