@@ -220,8 +220,8 @@ def test_plain_checkpoints_without_any_hint(nets, command, unchanged):
     for arguments in (("fuse", "-o", FUSED), ("check",), ("fuse", "-o", FUSED, "--reference", "0")):
         text = refused(command(arguments[0], *SITES, *arguments[1:]), lines=2)
         for name, line in zip(SITES, text.splitlines(), strict=True):
-            assert line.startswith(f"{name}: is a plain checkpoint, which says nothing of which axes move together")
-            assert "give --symmetry FILE, or --module PKG.MOD:CALLABLE with --example SHAPE" in line
+            assert line.startswith(f"{name}: says nothing of which axes move together; give --symmetry")
+            assert "or --module and --example" in line
 
 
 def test_posteriors_and_networks_do_not_mix(folder, nets, command, unchanged):
@@ -234,7 +234,7 @@ def test_posteriors_and_networks_do_not_mix(folder, nets, command, unchanged):
         line = refused(command("fuse", *files, "-o", FUSED))
         assert line.startswith("mixture.safetensors: is a posterior file, expected a network or a checkpoint")
     line = refused(command("fuse", "a.safetensors", "b.safetensors", *TRACED, "-o", FUSED), code=2)
-    assert line == "--module, --example: for networks only, and a.safetensors is a posterior file"
+    assert line == "--module, --example: for networks only, and a.safetensors holds posteriors"
     line = refused(command("evaluate", "network.safetensors", "mixture.safetensors", *MODULE, "--data", "data.npz"))
     assert line.startswith("mixture.safetensors: is a posterior file")
     line = refused(command("evaluate", "a.safetensors", "b.safetensors", *MODULE, "--data", "data.npz"), code=2)

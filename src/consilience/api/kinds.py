@@ -119,8 +119,8 @@ def _kinds_of_inputs(inputs: Sequence[NamedInput]) -> list[Kind | None]:
 def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mapping[str, Any] | None = None) -> Kind:
     """Return the kind of models that inputs are together; of several kinds, the one whose reader says what is odd.
 
-    Plain checkpoints say nothing of themselves: they are networks with a method or an argument for networks; and so do
-    dictionaries of arrays, which are posterior draws where their prior or constraints are stated.
+    Plain checkpoints say nothing of themselves: they are networks, beside posteriors if an argument is for networks.
+    Dictionaries of arrays are posterior draws where their prior or constraints are stated.
     """
     kinds = _kinds_of_inputs(inputs)
     if SHARDS in kinds and all(one.file is not None for one in inputs):
@@ -133,17 +133,14 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
         return DRAWS
     if ESTIMATORS in kinds:
         return ESTIMATORS
-    if not any(one.is_plain_checkpoint for one in inputs):
-        # A dictionary of arrays could be anything, until something is said of it that is said of draws alone.
-        are_draws = all(isinstance(one.model, Mapping) for one in inputs) and any(
-            name in DRAWS.statements for name in options or ()
-        )
-        return DRAWS if inputs and are_draws else POSTERIORS
-    if any(name in NETWORKS.statements for name in options or ()):
-        return NETWORKS
-    from consilience.networks.methods import needs_no_symmetry  # here, since only plain checkpoints are asked this
-
-    return NETWORKS if needs_no_symmetry(method) else POSTERIORS
+    if any(one.is_plain_checkpoint for one in inputs):
+        is_of_networks = any(name in NETWORKS.statements for name in options or ())
+        return NETWORKS if is_of_networks or POSTERIORS not in kinds else POSTERIORS
+    # A dictionary of arrays could be anything, until something is said of it that is said of draws alone.
+    are_draws = all(isinstance(one.model, Mapping) for one in inputs) and any(
+        name in DRAWS.statements for name in options or ()
+    )
+    return DRAWS if inputs and are_draws else POSTERIORS
 
 
 def format_of(where: str | Path | SafetensorsFile) -> FileFormat:

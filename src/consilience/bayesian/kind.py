@@ -23,6 +23,8 @@ class BayesianNetworks(Kind):
     """Networks with a Gaussian for every weight."""
 
     name = "bayesian"
+    title = "Bayesian networks"
+    takes_modules = True
     formats = (
         FileFormat(
             "bayesian",

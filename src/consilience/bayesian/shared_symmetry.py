@@ -31,13 +31,14 @@ from consilience.core.gather import Reading, gather, twice
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.format import Record
+from consilience.files.our_formats import BAYESIAN
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
 from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, same_values, total_size
-from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry
+from consilience.networks.shared_symmetry import NO_SYMMETRY, NetworksWithSymmetry, with_symmetry
 from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import make_template, module_with
@@ -180,11 +181,15 @@ def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[Bayesi
 class BayesianReading(Reading[BayesianNetwork]):
     """How Bayesian networks are read, with a module of their architecture where there is one."""
 
-    called = "Bayesian network"
+    called = "a Bayesian network"
     names_inputs = True
 
     def __init__(self, module: nn.Module | None) -> None:
         self.module = module
+
+    def takes(self, file: NamedInput) -> bool:
+        """Return whether a file is of a Bayesian network."""
+        return file.format == BAYESIAN
 
     def read(self, file: SafetensorsFile) -> tuple[BayesianNetwork, Record]:
         """Return the network in a file."""
@@ -355,11 +360,7 @@ def _symmetry(
         trivial = Symmetry({key: Layout(fixed_axes(tuple(v.shape))) for key, v in bnns[0].means.items()}, ())
         return replace(trivial, proof=Proof(trivial.digest, 0.0, 1))  # nothing moves, so there is nothing to prove
     if template is None:
-        raise OptionError(
-            bnns[0].name,
-            "says nothing of which axes move together",
-            "give symmetry= (what consilience.symmetry found, or its file), or module= and example=",
-        )
+        raise InputError(NO_SYMMETRY.about(bnn.name) for bnn in bnns)
     example = made_up if example is None else example
     if example is None:
         raise OptionError("example", "needed to find which axes move together", "give an input that the networks take")

@@ -14,15 +14,15 @@ from typing import Any
 import click
 
 import consilience as cs
-from consilience.api.kinds import DRAWS, ESTIMATORS, POSTERIORS, SHARDS, are_shards, format_of, list_models
+from consilience.api.kinds import DRAWS, POSTERIORS, SHARDS, are_shards, format_of, kind_of, list_models
 from consilience.catalogue import ALIASES
-from consilience.cli.kinds import have_descriptions, have_symmetry, kind_of_models, network_options
-from consilience.core.inputs import EQUAL
+from consilience.core.inputs import EQUAL, name_inputs
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
-from consilience.errors import OptionError
-from consilience.files.our_formats import SHARD
+from consilience.errors import InputError, OptionError
+from consilience.files.our_formats import DESCRIPTION, SHARD
 from consilience.files.safetensors_file import SafetensorsFile, open_files
+from consilience.networks.descriptions.files import description_path
 from consilience.networks.methods import needs_no_symmetry
 
 Command = Callable[..., None]
@@ -49,6 +49,19 @@ _FUSE_KEYWORDS |= {
     "n_observations",
 }
 """Keywords of ``fuse`` that are no options of a method: --set, which passes options on, may not say them."""
+
+
+_NETWORK_OPTIONS = {
+    "module": "--module",
+    "example": "--example",
+    "symmetry": "--symmetry",
+    "target": "--target",
+    "target_widths": "--target-width",
+    "inputs": "--inputs",
+    "classes": "--classes",
+    "reference": "--reference",
+}
+"""Keys of a recipe that are for networks, with their options on the command line."""
 
 
 def module_option(required: bool = False) -> Callable[[Command], Command]:
@@ -149,10 +162,10 @@ class FusionPlan:
     def arguments(self) -> dict[str, Any]:
         """Return the keywords of ``fuse`` beside options of the method, after importing modules and reading inputs."""
         stated = {"weights": self.recipe.weights, "n_observations": self.recipe.n_observations}
-        if self.kind in (POSTERIORS, ESTIMATORS, DRAWS):
-            return stated
-        if not self.files:
+        if self.kind is SHARDS:
             return {"engine": self.engine, **stated}
+        if not self.kind.takes_modules:
+            return stated
         return {**stated, **_network_arguments(self.recipe, self.files)}
 
 
@@ -216,50 +229,72 @@ def make_fusion_plan(
     if min_count is not None:
         options["min_count"] = min_count
     refuse_reserved(options, _FUSE_KEYWORDS)
-    update: dict[str, Any] = {"options": options}
     command_line = {
         **network_settings,
         "method": method,
         "models": list(models),
         "example": list(network_settings["example"]),
+        "target_widths": {**(stored.target_widths or {}), **_parse_widths(widths)} if widths else None,
+        "weights": None if weights is None else _numbers("--weights", weights),
+        "n_observations": _stated_numbers(n_observations),
     }
-    update |= {name: value for name, value in command_line.items() if value not in (None, [])}
-    if widths:
-        update["target_widths"] = {**(stored.target_widths or {}), **_parse_widths(widths)}
-    if weights is not None:
-        try:
-            update["weights"] = [float(part) for part in weights.split(",")]
-        except ValueError as error:
-            raise OptionError(f"--weights {weights}: expected numbers separated by commas") from error
-    if n_observations is not None:
-        try:
-            numbers = [float(part) for part in n_observations.split(",")] if n_observations != EQUAL else EQUAL
-        except ValueError as error:
-            raise OptionError(
-                f"--n-observations {n_observations}: expected numbers separated by commas, or equal"
-            ) from error
-        update["n_observations"] = numbers
-    merged = stored.model_copy(update=update)
+    update = {name: value for name, value in command_line.items() if value not in (None, [])}
+    merged = stored.model_copy(update={"options": options, **update})
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
-    address = _scheduler_address(engine, scheduler)
-    listed = list_models(merged.models, address)
+    return _plan(merged, _scheduler_address(engine, scheduler))
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    """Return numbers separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise OptionError(f"{option} {text}: expected numbers separated by commas") from error
+
+
+def _stated_numbers(text: str | None) -> list[float] | str | None:
+    """Return numbers of observations, or that all models count alike."""
+    if text is None or text == EQUAL:
+        return text
+    try:
+        return _numbers("--n-observations", text)
+    except OptionError as error:
+        raise OptionError(f"{error}, or {EQUAL}") from error
+
+
+def _plan(recipe: Recipe, address: str | None) -> FusionPlan:
+    """Return the plan of a recipe, its files opened."""
+    listed = list_models(recipe.models, address)
     if isinstance(listed, Mapping):
-        if misplaced := network_options(merged):
-            raise OptionError(", ".join(misplaced), f"for networks only, and {merged.models[0]} holds posterior draws")
-        return FusionPlan(merged, DRAWS, (), None, listed)
+        return _plan_of(DRAWS, recipe, chains=listed)
     files = () if are_shards(listed) else tuple(open_files(listed, listed))
     if not files or any(file.stated_format == SHARD for file in files):
-        if misplaced := network_options(merged):
-            raise OptionError(", ".join(misplaced), f"for networks only, and {merged.models[0]} holds posteriors")
-        return FusionPlan(merged, SHARDS, (), address)
-    kind = kind_of_models(merged, files)
+        return _plan_of(SHARDS, recipe, address=address)
+    inputs = name_inputs(files)
+    kind = kind_of(inputs, recipe.method, dict.fromkeys(network_options(recipe), True))
+    if any(one.format is None and not one.is_plain_checkpoint for one in inputs):  # its reader says what is wrong
+        return FusionPlan(recipe, kind, files)
     if address is None:
-        return FusionPlan(merged, kind, files)
+        return _plan_of(kind, recipe, files)
     if kind is not POSTERIORS:
-        called = {ESTIMATORS: "estimators", DRAWS: "posterior draws"}.get(kind, "networks")
-        raise OptionError(f"--engine, --scheduler: {called} are fused here; these are for shards of posteriors")
-    return FusionPlan(merged, SHARDS, (), address)
+        text = f"{kind.title} are fused here; these are for shards of posteriors"
+        raise OptionError(f"--engine, --scheduler: {text}")
+    return _plan_of(SHARDS, recipe, address=address)
+
+
+def _plan_of(
+    kind: Kind,
+    recipe: Recipe,
+    files: tuple[SafetensorsFile, ...] = (),
+    address: str | None = None,
+    chains: Mapping[str, Any] | None = None,
+) -> FusionPlan:
+    """Return the plan for models of a kind; options for networks are refused beside others."""
+    if (misplaced := network_options(recipe)) and not kind.takes_modules:
+        options = ", ".join(_NETWORK_OPTIONS[name] for name in misplaced)
+        raise OptionError(options, f"for networks only, and {recipe.models[0]} holds {kind.title}")
+    return FusionPlan(recipe, kind, files, address, chains)
 
 
 def _scheduler_address(engine: str | None, scheduler: str | None) -> str | None:
@@ -352,3 +387,29 @@ def _network_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict
     if recipe.target is not None:
         arguments["target"] = import_module(recipe.target, "--target")
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def network_options(recipe: Recipe) -> list[str]:
+    """Return the keys for networks that a recipe states."""
+    return [name for name in _NETWORK_OPTIONS if getattr(recipe, name) is not None]
+
+
+def have_symmetry(files: Sequence[SafetensorsFile]) -> bool:
+    """Return whether the document of any of the files has a symmetry."""
+    documents = [document for document in map(_document, files) if document is not None]
+    return any(document.get("symmetry") is not None for document in documents)
+
+
+def have_descriptions(files: Sequence[SafetensorsFile]) -> bool:
+    """Return whether what inputs are like is described in any of the files, or beside one."""
+    beside = (description_path(file.path).is_file() for file in files)
+    return any(beside) or any(file.stated_format == DESCRIPTION for file in files)
+
+
+def _document(file: SafetensorsFile) -> Mapping[str, object] | None:
+    """Return the JSON document of a file; None where it has none or is broken."""
+    try:
+        document = file.document
+    except InputError:  # the reader of the whole file says it
+        return None
+    return document if isinstance(document, dict) else None

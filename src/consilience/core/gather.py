@@ -91,7 +91,7 @@ class Reading(ABC, Generic[Value]):
     """How the inputs of a kind become values: what `gather` asks of it."""
 
     called: str
-    """What a file of the kind is called, without an article: "draws file"."""
+    """What a file of the kind is called: "a draws file"."""
     names_inputs: bool = False
     """Whether what is wrong with an object is said with the name of its input already."""
 
@@ -169,6 +169,7 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
     problems: list[Problem] = []
     files = [one.file for one in inputs if one.file is not None and reading.takes(one)]
     contents = iter(reading.read_many(files) if files else ())
+    like = next((one.label for one in inputs if one.file is not None and reading.takes(one)), None)
     for place, one in enumerate(inputs):
         names_itself = reading.names_inputs  # as readers of files do
         try:
@@ -178,7 +179,7 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
             else:
                 names_itself = True
                 if not reading.takes(one):
-                    refuse_other_kind(one, reading.called)
+                    refuse_other_kind(one, reading.called, like)
                 content = next(contents)
                 if isinstance(content, InputError):
                     raise content

@@ -13,6 +13,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError, OptionError, Problem
+from consilience.files.our_formats import misplaced
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 
 EQUAL = "equal"
@@ -190,7 +191,7 @@ def too_few_models(count: int) -> list[Problem]:
     return [Problem("", text, remedy, "E-COUNT")] if count < 2 else []
 
 
-def refuse_other_kind(one: NamedInput, expected: str) -> NoReturn:
+def refuse_other_kind(one: NamedInput, expected: str, like: str | None = None) -> NoReturn:
     """Raise for a file that is not of the format that was expected: why it cannot be read, else what it is instead.
 
     Parameters
@@ -198,7 +199,9 @@ def refuse_other_kind(one: NamedInput, expected: str) -> NoReturn:
     one : NamedInput
         The file.
     expected : str
-        What files of the kind are called, without an article: "draws file".
+        What files of the kind are called: "a draws file".
+    like : str, optional
+        An input of the kind. Default: none is named.
 
     Raises
     ------
@@ -209,8 +212,9 @@ def refuse_other_kind(one: NamedInput, expected: str) -> NoReturn:
     """
     assert one.file is not None  # noqa: S101  (narrows the type; objects in memory have no format)
     _ = one.file.document  # which raises where it cannot be read
-    called = "a plain checkpoint" if one.is_plain_checkpoint else f"of format {one.format!r}"
-    raise InputError(one.label, f"is no {expected} but {called}", "fuse files of one kind", "E-TYPE")
+    text = f"is a plain checkpoint, expected {expected}" if one.format is None else misplaced(one.format, expected)[0]
+    text += "" if like is None else f" as {like}"
+    raise InputError(one.label, text, "fuse files of one kind", "E-MISMATCH")
 
 
 def library_classes(model: object) -> frozenset[tuple[str, str]]:

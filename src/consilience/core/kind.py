@@ -296,6 +296,10 @@ class Kind(ABC):
     """Options of ``fuse`` that say of a mapping of arrays, or of a plain checkpoint, that it is such a model."""
     instead_of_rebuilding: ClassVar[Mapping[str, str]] = {}
     """What to do in place of ``rebuild``, by the name of a class."""
+    title: ClassVar[str] = "posteriors"
+    """What such models are called, in the plural."""
+    takes_modules: ClassVar[bool] = False
+    """Whether modules and inputs of networks go with them."""
     expands: ClassVar[tuple[str, ...]] = ()
     """Endings of files of others of which several are one model."""
     is_listed: ClassVar[bool] = True

@@ -207,7 +207,7 @@ class DescribedDraws(Described[Draws]):
 class DrawsReading(FormatReading[Draws]):
     """How draws are read: with what the method and the call say of sites that do not say it themselves."""
 
-    called = "draws file"
+    called = "a draws file"
     format = DRAWS_FILES
 
     def __init__(self, method: DrawsMethod, numbers: Sequence[float] | None) -> None:

@@ -25,6 +25,7 @@ class PosteriorDraws(Kind):
     """Draws of subposteriors, from any sampler."""
 
     name = "draws"
+    title = "posterior draws"
     formats = (
         FileFormat(
             "draws",

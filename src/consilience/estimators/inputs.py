@@ -50,7 +50,7 @@ class DescribedEstimator(Described[Statistics]):
 class StatisticsReading(FormatReading[Statistics]):
     """How statistics are read."""
 
-    called = "statistics file"
+    called = "a statistics file"
     format = STATISTICS_FILES
 
     def convert(self, one: NamedInput) -> tuple[Statistics, Record]:

@@ -29,6 +29,7 @@ class Estimators(Kind):
     """Regressions, classifiers, covariances and scalers whose sufficient statistics add up."""
 
     name = "estimators"
+    title = "estimators"
     formats = (
         FileFormat(
             "statistics",

@@ -127,7 +127,7 @@ class RoundReport:
     seed: int = 0
     problems: tuple[str, ...] = ()
     fused: Mapping[str, Any] | None = None
-    convergence: Mapping[str, Json] | None = field(default=None)
+    convergence: Mapping[str, Any] | None = field(default=None)
     continues: bool = False
     then: str | None = None
     request: Mapping[str, Any] | None = None

@@ -45,12 +45,15 @@ class TensorSpec(NamedTuple):
         Whether a file without it is refused.
     may_be_empty : bool, default False
         Whether it may have no entries.
+    is_empty_where : str, optional
+        What it means that it has none, in messages.
     """
 
     shape: tuple[int | None, ...] | None = None
     dtypes: tuple[str, ...] = ()
     is_needed: bool = True
     may_be_empty: bool = False
+    is_empty_where: str = ""
 
     def problem(self, name: str, shape: tuple[int, ...], dtype: str) -> str:
         """Return why a tensor of this shape and type is not what it must be; "" where it is."""
@@ -63,7 +66,9 @@ class TensorSpec(NamedTuple):
         ):
             expected = ", ".join("any" if size is None else str(size) for size in self.shape)
             return f"tensor {name!r} has shape {list(shape)}, expected [{expected}]"
-        return f"tensor {name!r} is empty" if prod(shape) == 0 and not self.may_be_empty else ""
+        if prod(shape) == 0 and not self.may_be_empty:
+            return f"tensor {name!r} is empty{self.is_empty_where and f': {self.is_empty_where}'}"
+        return ""
 
 
 _MAX_LISTED = 5

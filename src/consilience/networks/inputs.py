@@ -184,7 +184,7 @@ class NetworkReading(Reading[DescribedNetwork]):
         As `describe_networks` takes them.
     """
 
-    called = "network file"
+    called = "a network"
     names_inputs = True
 
     def __init__(self, mapped: bool, template: nn.Module | None, example: Any) -> None:

@@ -61,6 +61,8 @@ class Networks(Kind):
     """Neural networks: torch modules, Networks, and checkpoints of them."""
 
     name = "networks"
+    title = "networks"
+    takes_modules = True
     formats = (
         _format("network", NETWORK, "a network", "inputs:load_network", "inspect:inspect_network"),
         _format("fisher", FISHER, "Fisher information", "fisher.files:read_fisher", "inspect:inspect_fisher", True),

@@ -222,14 +222,20 @@ def _template(
     return make_template(module) if first is None else first
 
 
+NO_SYMMETRY = Problem(
+    "",
+    "says nothing of which axes move together",
+    "give symmetry= (what consilience.symmetry found, or its file), or module= and example=; or write it with"
+    " consilience.save(model, path, symmetry=...)",
+    "E-NEEDED",
+)
+"""Why the units of a network cannot be matched."""
+
+
 def _trace(inputs: Sequence[DescribedNetwork], template: nn.Module | None, example: Any) -> Symmetry:
     """Return the symmetry of a module, traced on an example, or raise where one of both is missing."""
     if template is None:
-        raise OptionError(
-            inputs[0].label,
-            "says nothing of which axes move together",
-            "give symmetry= (what consilience.symmetry found, or its file), or module= and example=",
-        )
+        raise InputError(NO_SYMMETRY.about(network.label) for network in inputs)
     if example is None:
         raise OptionError("example", "needed to find which axes move together", "give an input that the networks take")
     from consilience.networks.tracing.trace import trace

@@ -178,7 +178,8 @@ def _tensors(header: PosteriorHeader) -> dict[str, TensorSpec]:
     needed, stated = TensorSpec(dtypes=_DTYPES), TensorSpec(dtypes=_DTYPES, is_needed=False)
     attached = {f"attached.{name}": needed for name in header.attached}
     precisions = {f"attached.{name}.precision": stated for name in header.attached}
-    return {"natural": needed, "prior": stated, "weights": stated, **attached, **precisions}
+    natural = TensorSpec(dtypes=_DTYPES, is_empty_where="the model has no components")
+    return {"natural": natural, "prior": stated, "weights": stated, **attached, **precisions}
 
 
 def _prepare(file: SafetensorsFile, header: PosteriorHeader, tensors: TensorHeader) -> tuple[PosteriorHeader, Family]:

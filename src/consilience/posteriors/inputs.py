@@ -43,7 +43,7 @@ class PosteriorReading(FormatReading[Posterior]):
         Whether all models count alike.
     """
 
-    called = "posterior file"
+    called = "a posterior file"
     format = POSTERIOR_FILES
 
     def __init__(self, numbers: Sequence[float] | None, *, are_equal: bool) -> None:
