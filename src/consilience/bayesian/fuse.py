@@ -7,7 +7,7 @@ Bayesian networks become Gaussian networks (`bayesian.shared_symmetry`), which t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -72,36 +72,34 @@ def _prepare(
         descriptions=arguments.descriptions,
         description_files=description_files,
     )
+    descriptions = tuple(bnn.description for bnn in models.bnns)
     said = [bnn.n_observations if bnn.description is None else bnn.description.n_observations for bnn in models.bnns]
     weights, are_stated, observations = weigh_sites(names, request.weights, request.n_observations, said)
     if method.keeps_models:
-        descriptions = tuple(bnn.description for bnn in models.bnns)
         asked = request.weights is not None or request.n_observations is not None
         counted = as_ensemble_method(method).with_described_counts(descriptions)
-        method, class_counts = counted, counted.site_class_counts(len(models.inputs), weights if asked else None)
-        if request.only_check:
-            return Prepared.checked(())
-    elif request.only_check:
+        class_counts = counted.site_class_counts(len(models.inputs), weights if asked else None)
+        return Prepared((), partial(_recorded, partial(_keep_all, models, weights, class_counts), counted, request))
+    if request.only_check:
         units = target_units(models, method, arguments)
         priors = tuple(bnn.prior for bnn in models.bnns)
         ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference_number or 0, priors=priors)
         return Prepared.checked(method.reasons(ensemble))
+    if isinstance(method, BayesianAuto):
+        sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
+        stated = replace(arguments, example=_example(models, arguments))
+        fuse: Callable[[], NetworkFusion] = partial(
+            fuse_by_default, models, sites, stated, method, fusion_rng, choice_rng, request.progress
+        )
+    else:
+        fuse = partial(fuse_aligned_bayesian, models, method, weights, arguments, fusion_rng, request.progress)
+    return Prepared((), partial(_recorded, fuse, method, request))
 
-    def fuse() -> NetworkFusion:
-        fusion: NetworkFusion
-        if method.keeps_models:
-            fusion = _keep_all(models, weights, class_counts)
-        elif isinstance(method, BayesianAuto):
-            sites = Sites(
-                tuple(names), weights, tuple(bnn.description for bnn in models.bnns), are_stated, observations
-            )
-            stated = replace(arguments, example=_example(models, arguments))
-            fusion = fuse_by_default(models, sites, stated, method, fusion_rng, choice_rng, request.progress)
-        else:
-            fusion = fuse_aligned_bayesian(models, method, weights, arguments, fusion_rng, request.progress)
-        return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
-    return Prepared((), fuse)
+def _recorded(fuse: Callable[[], NetworkFusion], method: NetworkMethod, request: Request) -> NetworkFusion:
+    """Return a fusion with the record of how it was made."""
+    fusion = fuse()
+    return replace(fusion, provenance=network_provenance(fusion, method, request.seed))
 
 
 def _example(models: BayesianNetworksWithSymmetry, arguments: NetworkArguments) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from consilience.bayesian.ensemble import BayesianEnsemble, class_priors
 from consilience.bayesian.files import write_bayesian_network
-from consilience.bayesian.kind import BayesianNetworks
+from consilience.core.kind import ensemble_is_no_file
 from consilience.errors import InputError
 from consilience.networks.choice.sites import Sites
 from consilience.networks.fusion import NetworkFusion
@@ -75,7 +75,7 @@ class BayesianFusion(NetworkFusion):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(path, BayesianNetworks.no_file)
+            raise InputError(path, ensemble_is_no_file("kl"))
         write_bayesian_network(Path(path), self.model, provenance=self.record)
 
     def report(self, path: str | Path, **shown: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, ensemble_is_no_file
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.files.our_formats import BAYESIAN, DESCRIPTION
 
@@ -34,7 +34,7 @@ class BayesianNetworks(Kind):
             "consilience.bayesian.inspect:inspect_bayesian",
         ),
     )
-    no_file = "an ensemble is its members: keep the sites' files, or use method 'kl'"
+    no_file = ensemble_is_no_file("kl")
 
     packages = frozenset(("torch", "laplace", "pyro", "blitz", "bayesian_torch", "consilience.bayesian"))
     takes_containers = True

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from consilience.bayesian.fusion import BayesianFusion
 from consilience.drawing.words import format_count, printable
 from consilience.networks.summary import MAX_GROUPS, network_summary
+
+if TYPE_CHECKING:
+    from consilience.bayesian.fusion import BayesianFusion
 
 
 def bayesian_summary(fusion: BayesianFusion) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 import click
 
-from consilience.cli.commands import COMMANDS, load_command
+from consilience.cli.command_table import COMMANDS, load_command
 from consilience.errors import Problem
 
 _OTHER_NAMES = {"rng": "seed", "target_widths": "widths", "samples": "n_observations", "overwrite": "overwrite"}

@@ -217,6 +217,10 @@ def refuse_other_kind(one: NamedInput, expected: str, like: str | None = None) -
     raise InputError(one.label, text, "fuse files of one kind", "E-MISMATCH")
 
 
+REGISTERED_PACKAGES: set[str] = set()
+"""Packages of the classes that adapters of others take (`register_adapter`)."""
+
+
 def library_classes(model: object) -> frozenset[tuple[str, str]]:
     """Return the (library, name) of the class of a model and of all its bases.
 

@@ -280,6 +280,11 @@ def refuse_statements(model: object, stated: Mapping[str, Any]) -> None:
         )
 
 
+def ensemble_is_no_file(method: str) -> str:
+    """Return why a method that keeps all models writes no file, and what to use instead."""
+    return f"an ensemble is its members: keep the sites' files, or use method {method!r}"
+
+
 @dataclass(frozen=True)
 class Kind(ABC):
     """A kind of model: how it is recognised, and what each stage of the pipeline is for it."""

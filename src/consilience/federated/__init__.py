@@ -14,9 +14,17 @@ from consilience.federated.masking.noise import SumNoise
 from consilience.federated.masking.table import Masked
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
-from consilience.federated.requests.base import Answer, Reduction, RequestKind, RoundRequest, StandingAnswer
+from consilience.federated.requests.base import (
+    Answer,
+    Reduction,
+    RequestKind,
+    RoundRequest,
+    StandingAnswer,
+    read_answer,
+    read_request,
+    write_message,
+)
 from consilience.federated.requests.exchange import Round, answer, exchange, finish, reduce, request
-from consilience.federated.requests.files import read_answer, read_request, write_message
 from consilience.federated.requests.table import REQUEST_KINDS, Then
 from consilience.federated.round import RoundResult, run_round
 

@@ -7,12 +7,12 @@ from consilience.core.kind import Inspection
 from consilience.federated.masking.messages import ADVERTISE, CONFIRM, DEAL, MASK, REVEAL, MessageHeader
 from consilience.federated.masking.messages import FORMAT as MASKED_FORMAT
 from consilience.federated.masking.messages import read_header as read_masked_header
-from consilience.federated.requests.base import RequestKind
-from consilience.federated.requests.files import (
+from consilience.federated.requests.base import (
     ANSWER_FORMAT,
     REQUEST_FORMAT,
     AnswerHeader,
     RequestHeader,
+    RequestKind,
     read_header,
 )
 from consilience.federated.requests.table import REQUEST_KINDS

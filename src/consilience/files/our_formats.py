@@ -8,6 +8,9 @@ POSTERIOR, SHARD, STATISTICS = "consilience-posterior", "consilience-shard", "co
 DRAWS, BAYESIAN, NETWORK = "consilience-draws", "consilience-bayesian", "consilience-network"
 FISHER, DESCRIPTION = "consilience-fisher", "consilience-description"
 
+PARQUET = ".parquet"
+"""Suffix of shards that are tables."""
+
 _FUSE = "use `fuse`, with others of its kind"
 _ROUND = "leave it in the folder of its round"
 

@@ -143,7 +143,14 @@ def module_of(
         if main_name not in complete and key in complete:
             complete[main_name] = complete[key]
     complete |= {key: complete[main] for key, main in main_names.items() if key not in complete and main in complete}
-    kind = type(template).__name__
+    _refuse_arrays(complete, state, type(template).__name__, name)
+    layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in complete.items()}
+    network = Network(complete, Symmetry(layouts, ()), name, module=template)  # which refuses what is not finite
+    return module_with(template, network.arrays, network.symmetry).eval()
+
+
+def _refuse_arrays(complete: Mapping[str, AnyArray], state: Mapping[str, AnyArray], kind: str, name: str) -> None:
+    """Raise InputError for arrays that are not those of a module, or have other numbers of axes."""
     if state and complete and not any(key in state for key in complete):
         listed, wanted = (", ".join(list(keys)[:2]) for keys in (complete, state))
         text = f"has no array of {kind}: its own are {listed}, ..., those of {kind} {wanted}, ..."
@@ -170,9 +177,6 @@ def module_of(
     ]
     if problems:
         raise InputError(problems)
-    layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in complete.items()}
-    network = Network(complete, Symmetry(layouts, ()), name, module=template)  # which refuses what is not finite
-    return module_with(template, network.arrays, network.symmetry).eval()
 
 
 def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -24,7 +24,6 @@ from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import canonical_order
-from consilience.networks.kind import ARGUMENTS
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, check_widths
 from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
@@ -82,8 +81,9 @@ class NetworkArguments:
 
 def split_arguments(options: Mapping[str, Any]) -> tuple[NetworkArguments, dict[str, Any]]:
     """Return the arguments for networks, and the method's options."""
-    arguments = {key: value for key, value in options.items() if key in ARGUMENTS}
-    return NetworkArguments(**arguments), {key: value for key, value in options.items() if key not in ARGUMENTS}
+    names = {one.name for one in fields(NetworkArguments)}
+    arguments = {key: value for key, value in options.items() if key in names}
+    return NetworkArguments(**arguments), {key: value for key, value in options.items() if key not in names}
 
 
 _FusionType = TypeVar("_FusionType", bound=NetworkFusion)

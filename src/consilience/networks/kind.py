@@ -17,6 +17,7 @@ from consilience.core.kind import (
     Prepared,
     Request,
     SiteFacts,
+    ensemble_is_no_file,
     facet,
     refuse_statements,
     root_mean_square,
@@ -78,7 +79,7 @@ class Networks(Kind):
             "checkpoint", None, "a plain checkpoint without variances", "inputs:load_network", "inspect:inspect_network"
         ),
     )
-    no_file = "an ensemble is its members: keep the sites' files, or use method 'consensus'"
+    no_file = ensemble_is_no_file("consensus")
 
     packages = frozenset(("torch", "consilience.networks"))
     takes_containers = True

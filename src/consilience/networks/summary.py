@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from consilience.checks import Json
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import format_count, printable
-from consilience.networks.fusion import NetworkFusion
+
+if TYPE_CHECKING:
+    from consilience.networks.fusion import NetworkFusion
 
 MAX_GROUPS = 8
 """Groups that have a line; of more, the number is stated. Chosen by hand for a terminal."""

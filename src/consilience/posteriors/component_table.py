@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from consilience.checks import Array
 from consilience.families import Dirichlet
-from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.planar_components import locations_and_spreads
+
+if TYPE_CHECKING:
+    from consilience.posteriors.posterior import Posterior
 
 N_WORDS = 10
 """Most probable words of a topic in a table. Chosen by hand."""

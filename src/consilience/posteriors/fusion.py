@@ -12,6 +12,7 @@ import numpy as np
 
 from consilience.checks import Array, Json
 from consilience.core.fusion import FusedInput, Fusion
+from consilience.core.kind import ensemble_is_no_file
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block
@@ -20,7 +21,6 @@ from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.posteriors.files import write_posterior
 from consilience.posteriors.intervals import Intervals, intervals_of
-from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.plots import components_chart, forest_chart, number_chart
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.summary import notes_of, summary
@@ -158,7 +158,7 @@ class PosteriorFusion(Fusion):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(path, Posteriors.no_file)
+            raise InputError(path, ensemble_is_no_file("concatenate"))
         self.verdict.warn()
         write_posterior(Path(path), self.posterior, self.record)
 

@@ -6,8 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consilience.core.inputs import defined_in
-from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, refuse_parameters
+from consilience.core.inputs import REGISTERED_PACKAGES, defined_in
+from consilience.core.kind import (
+    FileFormat,
+    Kind,
+    Prepared,
+    Request,
+    SiteFacts,
+    ensemble_is_no_file,
+    facet,
+    refuse_parameters,
+)
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.our_formats import POSTERIOR
 
@@ -17,10 +26,6 @@ if TYPE_CHECKING:
     from consilience.files.safetensors_file import SafetensorsFile
     from consilience.posteriors.method import Method
     from consilience.posteriors.posterior import Posterior
-
-
-REGISTERED_PACKAGES: set[str] = set()
-"""Packages of the classes that adapters of others take (`register_adapter`)."""
 
 
 class Posteriors(Kind):
@@ -36,7 +41,7 @@ class Posteriors(Kind):
             "consilience.posteriors.inspect:inspect_posterior",
         ),
     )
-    no_file = "an ensemble is its members: keep the sites' files, or use method 'concatenate'"
+    no_file = ensemble_is_no_file("concatenate")
     is_listed = False
     packages = frozenset(("sklearn", "hmmlearn", "gensim", "gpytorch", "consilience.posteriors"))
 

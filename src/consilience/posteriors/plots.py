@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,15 +12,15 @@ from consilience.checks import Array, Json, Labels
 from consilience.core.findings import findings_of
 from consilience.drawing.plots import Chart, draw_components, draw_number
 from consilience.errors import InputError, reason_of
-from consilience.posteriors.adapters.table import adapter_of
-from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.planar_components import plane_of
-from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
+
+if TYPE_CHECKING:
+    from consilience.posteriors.posterior import Posterior
 
 
 def components_chart(fused: Posterior, local: Array | None, labels: Labels) -> Chart | str:
     """Return what draws the fused components and the local ones (L, P), or why they have no place."""
-    if isinstance(adapter_of(fused), InducingPointAdapter):
+    if "kernel" in fused.source:
         return "inducing points of a Gaussian process are no components of data"
     natural = np.zeros((0, fused.family.size)) if local is None else local
     plane = plane_of(fused, natural, labels if local is not None else np.zeros(0, dtype=np.int64))

@@ -141,7 +141,7 @@ class VariationalBNN(ABC):
         """
         from consilience.bayesian.learners.variational_training import fit_network  # here, since it needs torch
 
-        return fit_network(self, X, y, classes, progress)
+        return FittedBNN(*fit_network(self, X, y, classes, progress))
 
 
 @final

@@ -31,7 +31,7 @@ from consilience.networks.torch_modules import is_module
 from consilience.networks.tracing.proof import symmetry as symmetry_of
 
 if TYPE_CHECKING:
-    from consilience.bayesian.learners.mean_field import FittedBNN, VariationalBNN, WeightPrior
+    from consilience.bayesian.learners.mean_field import VariationalBNN, WeightPrior
 
 _MIN_LOG_SHARE = -1e4
 """Logarithm of the share of a class without data: its softmax is exactly zero, and stays finite. Chosen by hand."""
@@ -103,10 +103,10 @@ def _replace_layer(module: nn.Module, path: str, layer: nn.Module) -> nn.Module:
     return module
 
 
-def fit_network(learner: VariationalBNN, X: Any, y: Any, classes: int | Sequence[str], progress: Progress) -> FittedBNN:
-    """Return the fitted network; see `VariationalBNN.fit`."""
-    from consilience.bayesian.learners.mean_field import FittedBNN
-
+def fit_network(
+    learner: VariationalBNN, X: Any, y: Any, classes: int | Sequence[str], progress: Progress
+) -> tuple[BayesianNetwork, Array, dict[str, Array]]:
+    """Return the fitted network, its history and scales; see `FittedBNN`."""
     count, names = _parse_classes(classes)
     inputs, labels = _checked_data(X, y, count)
     device = _checked_device(learner.device)
@@ -134,7 +134,7 @@ def fit_network(learner: VariationalBNN, X: Any, y: Any, classes: int | Sequence
     )  # fmt: skip
     if prior.prune is not None:
         posterior = _prune_units(posterior, scales, prior.prune, inputs[:2])
-    return FittedBNN(posterior, np.array(history), scales)
+    return posterior, np.array(history), scales
 
 
 def _made_up_inputs(inputs: Tensor) -> Tensor:

@@ -282,7 +282,7 @@ def _range(ends: Array) -> str:
     return "-" if np.isnan(ends).any() else f"{ends[0]:.4g} to {ends[1]:.4g}"
 
 
-def _refuse_options(method: str, interval: str, diagonal: object, level: object) -> None:
+def _refuse_options(method: str, interval: str, diagonal: object, level: Any) -> None:
     """Raise OptionError for options that have another value than they may have."""
     for name, value, known in (("method", method, get_args(Method)), ("interval", interval, get_args(Interval))):
         if value not in known:

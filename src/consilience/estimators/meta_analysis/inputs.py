@@ -119,6 +119,17 @@ def _site(value: Any, names: Sequence[str] | None) -> Site:
         matrix = np.asarray(covariance, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError("", "expected numbers as estimate and covariance", code="E-TYPE") from None
+    return _checked(labels, mean, matrix)
+
+
+def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
+    """Return an estimate (p,) with its covariance (p, p) under names, where these go together.
+
+    Raises
+    ------
+    InputError
+        For shapes, names and numbers that an estimate cannot have.
+    """
     p = len(mean)
     if matrix.ndim < 2 and p == 1 and matrix.size == 1:
         matrix = matrix.reshape(1, 1)

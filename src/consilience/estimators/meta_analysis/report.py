@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
@@ -13,8 +14,10 @@ from consilience.drawing.blocks import Block, Column, Facts, Figure, Paragraph, 
 from consilience.drawing.html import Page
 from consilience.drawing.svg import element, line
 from consilience.drawing.words import format_count, format_number, shorten
-from consilience.estimators.meta_analysis.analysis import MetaAnalysis
 from consilience.files.atomic import write_bytes
+
+if TYPE_CHECKING:
+    from consilience.estimators.meta_analysis.analysis import MetaAnalysis
 
 MAX_PLOTS, MAX_SITES = 30, 60
 """Coefficients with a plot, and sites with a row in it; more are counted. Bounds the page's size; chosen by hand."""

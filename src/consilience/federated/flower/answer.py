@@ -21,9 +21,8 @@ from consilience.federated.flower.site import ReceivedModel, connect, write_fuse
 from consilience.federated.folder.answer import MAX_REQUEST_BYTES, Answered
 from consilience.federated.folder.request_server import FIRST_REQUEST, request_name
 from consilience.federated.folder.site import TIMEOUT
-from consilience.federated.requests.base import Answer, RoundRequest
+from consilience.federated.requests.base import Answer, RoundRequest, read_request
 from consilience.federated.requests.exchange import answer, check_request
-from consilience.federated.requests.files import read_request
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile

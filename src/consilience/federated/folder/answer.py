@@ -27,9 +27,8 @@ from consilience.federated.folder.site import (
 from consilience.federated.folder.storage import RefusedError, Storage, retry, storage_of
 from consilience.federated.plan import NAME_RULE, is_name
 from consilience.federated.report import RoundReport
-from consilience.federated.requests.base import Answer, RoundRequest
+from consilience.federated.requests.base import Answer, RoundRequest, read_request
 from consilience.federated.requests.exchange import answer, check_request
-from consilience.federated.requests.files import read_request
 from consilience.files.atomic import refuse_unwritable, write_bytes
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile

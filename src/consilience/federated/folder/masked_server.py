@@ -52,9 +52,8 @@ from consilience.federated.masking.summands import Summand, SumResult
 from consilience.federated.masking.table import Masked, summand_of
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import OPEN, Record, RoundError, RoundReport
-from consilience.federated.requests.base import RoundRequest
+from consilience.federated.requests.base import RoundRequest, write_message
 from consilience.federated.requests.exchange import Round, finish, request
-from consilience.federated.requests.files import write_message
 from consilience.federated.requests.table import Then
 from consilience.files.atomic import write_bytes
 from consilience.files.limits import exceeded_limits

@@ -30,9 +30,8 @@ from consilience.federated.folder.inbox import Inbox
 from consilience.federated.folder.storage import Storage, retry
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
-from consilience.federated.requests.base import RoundRequest, StandingAnswer
+from consilience.federated.requests.base import RoundRequest, StandingAnswer, read_answer, write_message
 from consilience.federated.requests.exchange import Round, finish, reduce, request
-from consilience.federated.requests.files import read_answer, write_message
 from consilience.federated.requests.round import CheckedAnswer, check_answer, run_request
 from consilience.federated.requests.table import Then
 

@@ -15,8 +15,8 @@ from consilience.federated.masking.plan import MaskedPlan
 from consilience.federated.masking.request_sum import RequestSum
 from consilience.federated.masking.statistics_sum import StatisticsSum
 from consilience.federated.masking.summands import Summand
+from consilience.federated.requests.base import REQUEST_FORMAT, read_request
 from consilience.federated.requests.exchange import check_request
-from consilience.federated.requests.files import REQUEST_FORMAT, read_request
 from consilience.files.safetensors_file import SafetensorsFile
 
 _NOT_SUMS = {

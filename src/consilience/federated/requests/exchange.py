@@ -15,8 +15,16 @@ from consilience.core.fusion import Fusion
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.removal import differencing_of
-from consilience.federated.requests.base import Answer, Reduction, RoundRequest, StandingAnswer
-from consilience.federated.requests.files import binding_problems, read_answer, read_request, refuse
+from consilience.federated.requests.base import (
+    Answer,
+    Reduction,
+    RoundRequest,
+    StandingAnswer,
+    binding_problems,
+    read_answer,
+    read_request,
+    refuse,
+)
 from consilience.federated.requests.table import Then, request_kind
 from consilience.files.safetensors_file import SafetensorsFile
 

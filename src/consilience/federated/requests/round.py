@@ -13,9 +13,8 @@ from consilience.errors import ConsilienceError, Problem
 from consilience.federated.contribution import Announcement, Contribution, select_announcements
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
-from consilience.federated.requests.base import Answer, RoundRequest, StandingAnswer
+from consilience.federated.requests.base import Answer, RoundRequest, StandingAnswer, read_answer
 from consilience.federated.requests.exchange import Round, answer_problems, reduce
-from consilience.federated.requests.files import read_answer
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
 

@@ -9,11 +9,10 @@ from typing import Any
 from consilience.api.kinds import KINDS, kind_of_file
 from consilience.catalogue import suggestion
 from consilience.errors import OptionError, UnsupportedError
-from consilience.federated.requests.base import RequestKind
+from consilience.federated.requests.base import MAX_ROUNDS, RequestKind
 from consilience.federated.requests.chain import ChainOfMerges
 from consilience.federated.requests.density import LogDensities
 from consilience.federated.requests.em import ExpectationMaximization
-from consilience.federated.requests.files import MAX_ROUNDS
 from consilience.federated.requests.gram import LayerGrams
 from consilience.federated.requests.head import ExactHead
 from consilience.federated.requests.moments4 import FourthMoments

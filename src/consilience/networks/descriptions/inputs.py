@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,27 +61,20 @@ def with_descriptions(
     given = values_in_order(descriptions, [network.name for network in networks], "descriptions")
     described: list[Description | None] = [network.description for network in networks]
     problems: list[Problem] = []
+
+    def read(source: Any) -> Description | None:
+        try:
+            return read_description(as_file(source))
+        except InputError as error:
+            problems.extend(error.problems)
+            return None
+
     for number, named in enumerate(inputs):
         path = None if named.file is None else description_path(named.file.path)
         if path is not None and path.is_file():
-            try:
-                described[number] = read_description(path)
-            except InputError as error:
-                problems += error.problems
-    found: list[Description] = []
-    for file in files:
-        try:
-            found.append(read_description(as_file(file.file)))  # type: ignore[arg-type]
-        except InputError as error:
-            problems += error.problems
-    digests: dict[int, str] = {}  # by the identity of a network, each taken once
-
-    def is_of(description: Description, network: DescribedNetwork) -> bool:
-        if id(network) not in digests:
-            aliases = {} if network.symmetry is None else network.symmetry.aliases
-            digests[id(network)] = network_digest(network.sent_arrays, aliases)
-        return digests[id(network)] == description.digest
-
+            described[number] = read(path) or described[number]
+    found = [description for file in files if (description := read(file.file)) is not None]
+    is_of = _belongs()
     by_network, unmatched = assign_by_digest(networks, found, is_of, "describes no network here", _REMEDY)
     problems += unmatched
     for number, description in by_network.items():
@@ -95,23 +88,7 @@ def with_descriptions(
             problems += error.problems
     if problems:
         raise InputError(problems)
-    problems += [
-        Problem(description.name, f"describes other parameters than those of {network.label}", _REMEDY, "E-MISMATCH")
-        for network, description in zip(networks, described, strict=True)
-        if description is not None and not is_of(description, network)
-    ]
-    problems += [
-        Problem(
-            description.name,
-            f"describes another layer {layer or 'than the network'} than {network.label} has",
-            _REMEDY,
-            "E-MISMATCH",
-        )
-        for network, description in zip(networks, described, strict=True)
-        if description is not None and is_of(description, network)
-        for layer, factors in description.layers.items()
-        if not factors.fit(layer, network.arrays)
-    ]
+    problems = [*_of_others(networks, described, is_of)]
     # What is said of the sites is said by the names of their networks.
     described = [
         None if description is None else replace(description, name=network.label)
@@ -122,6 +99,39 @@ def with_descriptions(
     if problems:
         raise InputError(problems)
     return [replace(network, description=description) for network, description in zip(networks, described, strict=True)]
+
+
+def _belongs() -> Callable[[Description, DescribedNetwork], bool]:
+    """Return what says whether a description is of a network, whose digest is taken once."""
+    digests: dict[int, str] = {}  # by the identity of a network
+
+    def is_of(description: Description, network: DescribedNetwork) -> bool:
+        if id(network) not in digests:
+            aliases = {} if network.symmetry is None else network.symmetry.aliases
+            digests[id(network)] = network_digest(network.sent_arrays, aliases)
+        return digests[id(network)] == description.digest
+
+    return is_of
+
+
+def _of_others(
+    networks: Sequence[DescribedNetwork],
+    described: Sequence[Description | None],
+    is_of: Callable[[Description, DescribedNetwork], bool],
+) -> Iterator[Problem]:
+    """Yield descriptions of other parameters than their network's first, then those of other layers."""
+    pairs = [pair for pair in zip(networks, described, strict=True) if pair[1] is not None]
+    for network, description in pairs:
+        if description is not None and not is_of(description, network):
+            text = f"describes other parameters than those of {network.label}"
+            yield Problem(description.name, text, _REMEDY, "E-MISMATCH")
+    for network, description in pairs:
+        if description is None or not is_of(description, network):
+            continue
+        for layer, factors in description.layers.items():
+            if not factors.fit(layer, network.arrays):
+                text = f"describes another layer {layer or 'than the network'} than {network.label} has"
+                yield Problem(description.name, text, _REMEDY, "E-MISMATCH")
 
 
 def _as_description(entry: Any, name: str) -> Description:

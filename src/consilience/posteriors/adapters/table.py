@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from consilience.checks import Json
-from consilience.core.inputs import library_classes
+from consilience.core.inputs import REGISTERED_PACKAGES, library_classes
 from consilience.errors import OptionError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
@@ -23,7 +23,6 @@ from consilience.posteriors.adapters.sklearn.kmeans import KMeansAdapter
 from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
 from consilience.posteriors.adapters.sklearn.topics import LatentDirichletAllocationAdapter
 from consilience.posteriors.hidden_markov.adapter import StickyHDPHMMAdapter
-from consilience.posteriors.kind import REGISTERED_PACKAGES
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sparse_gp.adapter import SparseGPAdapter
 from consilience.posteriors.sparse_gp.gpytorch import ApproximateGPAdapter

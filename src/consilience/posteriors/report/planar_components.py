@@ -13,6 +13,7 @@ Families without a location, and covariances that cannot be factorised, give Non
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +29,9 @@ from consilience.families import (
     SphericalGaussian,
 )
 from consilience.families.normal_gamma import SphericalNormalGamma
-from consilience.posteriors.posterior import Posterior
+
+if TYPE_CHECKING:
+    from consilience.posteriors.posterior import Posterior
 
 _MAX_LOCALS = 240
 """Of more local components, so many are drawn, evenly chosen. Bounds the size of the page; chosen by hand."""

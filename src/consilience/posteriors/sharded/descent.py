@@ -135,13 +135,20 @@ def descend(
             unused = np.flatnonzero(users_of_group == 0)[: len(sums.farthest_natural)]
             natural[unused] = sums.farthest_natural[: len(unused)]
         if strength > 0:  # groups that nobody uses make room for others
-            natural, users_of_group = natural[users_of_group > 0], users_of_group[users_of_group > 0]
-            # A new group has no users yet, so its first one pays lambda: opening never raises the next objective.
-            n_spare = min(MAX_NEW_GROUPS, limit - len(natural), len(sums.farthest_natural))
-            natural = np.concatenate([natural, sums.farthest_natural[:n_spare]])
-            users_of_group = np.concatenate([users_of_group, np.zeros(n_spare)])
+            natural, users_of_group, n_spare = _with_spare_groups(natural, users_of_group, sums, limit)
         centres = _priced_centres(shards, natural, users_of_group, strength)
     return _finish(shards, centres, sums, exclusive, history, status)
+
+
+def _with_spare_groups(natural: Array, users: Array, sums: PassSums, limit: int) -> tuple[Array, Array, int]:
+    """Return centres in use and new ones at the worst-matched components, their users, and how many are new.
+
+    A new group has no users yet, so its first one pays lambda: opening never raises the next objective.
+    """
+    natural, users = natural[users > 0], users[users > 0]
+    n_spare = min(MAX_NEW_GROUPS, limit - len(natural), len(sums.farthest_natural))
+    centres = np.concatenate([natural, sums.farthest_natural[:n_spare]])
+    return centres, np.concatenate([users, np.zeros(n_spare)]), n_spare
 
 
 def has_used_spare(sums: PassSums, n_spare: int) -> bool:

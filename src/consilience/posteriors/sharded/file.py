@@ -25,10 +25,10 @@ from consilience.checks import AnyArray
 from consilience.errors import FileFormatError, OptionError, Problem
 from consilience.files.arrays import write_arrays
 from consilience.files.document import parse_document
+from consilience.files.our_formats import PARQUET
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn
 from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
-from consilience.posteriors.sharded.kind import PARQUET
 from consilience.posteriors.sharded.packed_sites import (
     PackedSites,
     ShardSummary,

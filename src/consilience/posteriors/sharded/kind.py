@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.core.kind import FileFormat, Inspection, Prepared, Request
 from consilience.errors import UnsupportedError
-from consilience.files.our_formats import SHARD
+from consilience.files.our_formats import PARQUET, SHARD
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.kind import Posteriors
 
@@ -29,10 +29,6 @@ def inspect_shard_file(file: SafetensorsFile) -> Inspection:
     from consilience.posteriors.sharded.inspect import inspect_shard  # here, so that fusing starts without it
 
     return inspect_shard(Path(file.path))
-
-
-PARQUET = ".parquet"
-"""Suffix of shards that are tables."""
 
 
 class ShardedPosteriors(Posteriors):
