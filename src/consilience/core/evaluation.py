@@ -18,6 +18,13 @@ from consilience.drawing.frames import Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_intervals
 from consilience.drawing.words import format_count
 
+MIN_OBSERVATIONS = 50
+"""Observations below which a note calls the interval rough: it is easily too narrow.
+
+Chosen by hand. In simulations with 10 normal and 20 log-normal values the interval covered the truth in 96 % and 86 %
+of cases (``core.paired.paired_difference``); nobody has measured from how many on it is right.
+"""
+
 
 @dataclass(frozen=True)
 class Score:

@@ -172,3 +172,13 @@ def sklearn_features(model: Any) -> Features:
     """Return the column names that scikit-learn recorded, where it did."""
     names = getattr(model, "feature_names_in_", None)
     return Features() if names is None else Features(names=tuple(str(name) for name in names), from_columns=True)
+
+
+def is_pipeline(model: object) -> bool:
+    """Return whether an object is a scikit-learn Pipeline."""
+    return any(base.__name__ == "Pipeline" and base.__module__.startswith("sklearn.") for base in type(model).__mro__)
+
+
+def final_model(pipeline: Any) -> Any:
+    """Return the last step of a Pipeline: the model that its other steps scale data for."""
+    return pipeline.steps[-1][1]

@@ -14,7 +14,7 @@ import numpy as np
 
 from consilience.checks import Array, is_number
 from consilience.core.caller import warn_caller
-from consilience.core.features import Features, sklearn_features
+from consilience.core.features import Features, final_model, is_pipeline, sklearn_features
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.base import EstimatorAdapter, Sums
@@ -25,7 +25,7 @@ from consilience.estimators.fourth_moments import with_own_fourth_moments
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
 from consilience.estimators.site_rows import SiteRows, read_rows
 from consilience.estimators.statistics import NOISE, Statistics
-from consilience.posteriors.scaling import final_model, is_pipeline, scaling_of
+from consilience.posteriors.scaling import scaling_of
 
 COMPARED_ROWS = 200
 """Rows on which a model is compared with what its sums give. Chosen by hand: enough to tell another fit."""

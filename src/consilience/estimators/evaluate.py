@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.evaluation import Score
+from consilience.core.evaluation import MIN_OBSERVATIONS, Score
+from consilience.core.features import final_model, is_pipeline
 from consilience.core.inputs import NamedInput
+from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.core.paired import paired_difference
 from consilience.core.scores import ScoreKind
 from consilience.errors import ConsilienceError, InputError, OptionError, UnsupportedError
@@ -36,9 +38,6 @@ from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.files.tables import as_named_table, read_named_table
-from consilience.posteriors.evaluate import MIN_OBSERVATIONS
-from consilience.posteriors.observations import ExpectedColumns, read_observations
-from consilience.posteriors.scaling import final_model, is_pipeline
 
 _HELD_OUT = "use data that neither model was trained on; scores on a model's own training data favour that model"
 

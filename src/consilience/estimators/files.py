@@ -30,8 +30,7 @@ from consilience.files.document import REMEDY
 from consilience.files.format import Format
 from consilience.files.our_formats import STATISTICS
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
-from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
-from consilience.posteriors.files import FeaturesHeader
+from consilience.files.schemas import Chunked, Entries, FeaturesHeader, FiniteJSON, MadeHeader, StrictModel
 
 FORMAT_VERSION = 1
 """Version of the format, stated by every file; another one is refused."""

@@ -10,12 +10,12 @@ import numpy as np
 from scipy import sparse
 
 from consilience.checks import Array
+from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.files.npy import not_data
 from consilience.files.tables import as_named_table, read_named_table
-from consilience.posteriors.observations import ExpectedColumns, read_observations
 
 Needs = Literal["classes", "targets", "nothing"]
 """What an estimator is fitted to beside its rows."""

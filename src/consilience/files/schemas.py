@@ -115,3 +115,14 @@ class MadeHeader(StrictModel):
     result: dict[str, Any]
     versions: Chunked[dict[str, str]]
     verdict: dict[str, Any] | None = None
+
+
+class FeaturesHeader(StrictModel):
+    """What the columns mean."""
+
+    names: Chunked[list[str] | None] = None
+    units: Chunked[list[str] | None] = None
+    scaling: Chunked[dict[str, Chunked[list[float]]] | None] = None
+    classes: Chunked[list[str] | None] = None
+    from_columns: bool = False
+    categories: Chunked[dict[str, Chunked[list[str]]] | None] = None

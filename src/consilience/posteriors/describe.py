@@ -15,7 +15,7 @@ from scipy import sparse
 
 from consilience.checks import is_number
 from consilience.core.caller import warn_caller
-from consilience.core.features import Features
+from consilience.core.features import Features, final_model, is_pipeline
 from consilience.core.fusion import Fusion
 from consilience.core.min_count import MIN_COUNT
 from consilience.core.training_state import training_state_problem
@@ -25,7 +25,7 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of, known_adapters
 from consilience.posteriors.observation_counts import count_observations, require_same_as_recorded
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scaling import describe_pipeline, final_model, is_pipeline
+from consilience.posteriors.scaling import describe_pipeline
 from consilience.posteriors.thin_components import (
     nothing_left_in,
     remaining_components,

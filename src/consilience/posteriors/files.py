@@ -25,7 +25,7 @@ from consilience.files.document import REMEDY
 from consilience.files.format import Format, TensorSpec, read_document
 from consilience.files.our_formats import POSTERIOR
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
-from consilience.files.schemas import Chunked, Entries, FiniteJSON, StrictModel
+from consilience.files.schemas import Chunked, Entries, FeaturesHeader, FiniteJSON, StrictModel
 from consilience.posteriors.posterior import Attached, Posterior
 
 FORMAT_VERSION = 1
@@ -41,17 +41,6 @@ class AttachedHeader(StrictModel):
 
     axes: Chunked[list[Literal["component", "fixed"]]]
     rule: Literal["sum", "mean", "precision-mean", "keep"]
-
-
-class FeaturesHeader(StrictModel):
-    """What the columns mean."""
-
-    names: Chunked[list[str] | None] = None
-    units: Chunked[list[str] | None] = None
-    scaling: Chunked[dict[str, Chunked[list[float]]] | None] = None
-    classes: Chunked[list[str] | None] = None
-    from_columns: bool = False
-    categories: Chunked[dict[str, Chunked[list[str]]] | None] = None
 
 
 class InputHeader(StrictModel):

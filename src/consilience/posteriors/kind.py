@@ -58,11 +58,11 @@ class Posteriors(Kind):
 
     def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which models are posteriors, of a library in the table of adapters, or fusions of such."""
+        from consilience.core.features import final_model, is_pipeline
         from consilience.posteriors.adapters.table import has_adapter
         from consilience.posteriors.fusion import PosteriorFusion
         from consilience.posteriors.model_ensemble import ModelEnsemble
         from consilience.posteriors.posterior import Posterior
-        from consilience.posteriors.scaling import final_model, is_pipeline
 
         return [
             isinstance(model, Posterior | PosteriorFusion | ModelEnsemble)

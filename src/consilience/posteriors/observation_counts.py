@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.errors import InputError, OptionError, Problem
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Posterior
 
 RECORDED_ROUNDING = 0.05

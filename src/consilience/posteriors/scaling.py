@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.features import Features, sklearn_features
+from consilience.core.features import Features, final_model, sklearn_features
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
 from consilience.families.linalg import isotropic_square
 from consilience.posteriors.adapters.base import Adapter
@@ -60,16 +60,6 @@ class AffineMap:
         is_diagonal = np.array_equal(self.matrix, np.diag(diagonal))
         back: Array = np.diag(1.0 / diagonal) if is_diagonal else np.asarray(np.linalg.inv(self.matrix))
         return AffineMap(back, -back @ self.shift)
-
-
-def is_pipeline(model: object) -> bool:
-    """Return whether an object is a scikit-learn Pipeline."""
-    return any(base.__name__ == "Pipeline" and base.__module__.startswith("sklearn.") for base in type(model).__mro__)
-
-
-def final_model(pipeline: Any) -> Any:
-    """Return the last step of a Pipeline: the model that its other steps scale data for."""
-    return pipeline.steps[-1][1]
 
 
 def scaling_of(pipeline: Any) -> AffineMap | None:

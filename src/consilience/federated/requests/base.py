@@ -32,8 +32,7 @@ from consilience.files.atomic import write_bytes
 from consilience.files.document import METADATA_KEY, REMEDY
 from consilience.files.format import document_text, read_document
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
-from consilience.files.schemas import FiniteJSON, StrictModel
-from consilience.posteriors.files import FeaturesHeader
+from consilience.files.schemas import FeaturesHeader, FiniteJSON, StrictModel
 
 
 def _frozen(arrays: Mapping[str, AnyArray]) -> Mapping[str, Array]:

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from consilience.checks import Array, symmetric_part
+from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.errors import InputError, Problem
 from consilience.federated.masking.fixed_point import unit_exponent
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
@@ -31,7 +32,6 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     from_natural,
     maximum_likelihood_covariances,
 )
-from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Posterior
 
 _COVARIANCE_NAMES = {"normal-wishart": "full", "normal-gamma": "diag", "spherical-normal-gamma": "spherical"}

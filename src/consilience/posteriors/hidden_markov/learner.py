@@ -39,6 +39,7 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.features import Features
+from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.errors import InputError, OptionError
 from consilience.families import NormalWishart
 from consilience.posteriors.hidden_markov.adapter import KIND
@@ -57,7 +58,6 @@ from consilience.posteriors.hidden_markov.variational_steps import (
     local_step,
     with_refitted_sticks,
 )
-from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Attached, Posterior
 
 

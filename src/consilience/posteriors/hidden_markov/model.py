@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
 from consilience.checks import Array, Labels
+from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.errors import InputError, OptionError
 from consilience.families import NormalWishart
 from consilience.families.linalg import cholesky, log_determinant
@@ -27,7 +28,6 @@ from consilience.posteriors.hidden_markov.sticky_transitions import (
     dirichlet_parameters,
     expected_logs,
 )
-from consilience.posteriors.observations import ExpectedColumns, read_observations
 from consilience.posteriors.posterior import Posterior
 
 CHUNK_ENTRIES = 2**22

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.observations import ExpectedColumns, Observations, read_observations
 from consilience.errors import InputError, OptionError, Problem
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of
-from consilience.posteriors.observations import ExpectedColumns, Observations, read_observations
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter

@@ -16,8 +16,9 @@ from consilience.core.features import Features
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError
 from consilience.files.document import check_version, validate_document
+from consilience.files.schemas import FeaturesHeader
 from consilience.posteriors.columns import ShardSchema
-from consilience.posteriors.files import FeaturesHeader, family_of
+from consilience.posteriors.files import family_of
 from consilience.posteriors.posterior import Attached, Posterior
 
 FORMAT_VERSION = 1

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, as_rows
+from consilience.core.observations import as_counts
 from consilience.errors import InputError, OptionError
-from consilience.posteriors.topics.document_completion import as_counts
 
 N_WORDS = 10
 """Words of a topic that are compared: 10, as in Lau, Newman and Baldwin (2014), section 3."""

@@ -25,6 +25,7 @@ from scipy import sparse
 from scipy.special import digamma
 
 from consilience.checks import Array, Labels, as_rows, as_vector
+from consilience.core.observations import as_counts
 from consilience.errors import InputError
 
 HELD_OUT_SHARE = 0.1
@@ -76,40 +77,6 @@ class Completion:
     def skipped(self) -> int:
         """Number of documents with an empty half."""
         return int(np.count_nonzero(self.tokens == 0))
-
-
-def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.csr_array:
-    """Return word counts (n, V) as a float64 CSR array without stored zeros or duplicates.
-
-    Raises
-    ------
-    InputError
-        When they are not whole numbers of tokens, naming the first that is not; or of another width.
-
-    Examples
-    --------
-    >>> as_counts("documents", [[0, 2], [1, 0]]).nnz
-    2
-    """
-    rows = documents if sparse.issparse(documents) else as_rows(name, documents)
-    counts = sparse.csr_array(rows, dtype=np.float64, copy=True)  # a copy, since the next line works in place
-    counts.sum_duplicates()
-    if columns is not None and counts.shape[1] != columns:
-        raise InputError(name, f"has {counts.shape[1]} columns, expected {columns}", code="E-SHAPE")
-    is_whole = (
-        np.isfinite(counts.data) & (counts.data >= 0) & (counts.data == np.floor(counts.data)) & (counts.data < 2**31)
-    )
-    if not is_whole.all():
-        entry = int(np.argmin(is_whole))
-        row = int(np.searchsorted(counts.indptr, entry, side="right")) - 1
-        raise InputError(
-            name,
-            f"row {row}, column {counts.indices[entry]} (counted from 0): expected a number of tokens"
-            f" (0, 1, 2, ...), found {counts.data[entry]:g}",
-            code="E-NUMBER",
-        )
-    counts.eliminate_zeros()
-    return counts
 
 
 def split_tokens(

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Labels, as_rows, as_vector, is_count
+from consilience.core.observations import as_counts
 from consilience.core.scores import ScoreKind, Scores, row_scores
 from consilience.errors import InputError, OptionError
 from consilience.families import Point
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.topics.document_completion import as_counts
 
 _CHUNK_ENTRIES = 2**22
 """Entries of a matrix of distances at a time, 32 MiB. Chosen by hand; it bounds memory and changes no result."""

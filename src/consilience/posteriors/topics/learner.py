@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from consilience.checks import Array, is_count
+from consilience.core.observations import as_counts
 from consilience.errors import InputError, OptionError
 from consilience.posteriors.topics.adapter import require_unique_words
-from consilience.posteriors.topics.document_completion import as_counts
 from consilience.posteriors.topics.gaussian_topics import GaussianTopicModel, embedding_rows
 
 

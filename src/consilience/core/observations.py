@@ -14,13 +14,12 @@ import numpy as np
 from scipy import sparse
 
 from consilience.catalogue import did_you_mean
-from consilience.checks import Labels
+from consilience.checks import Labels, as_rows
 from consilience.errors import FileFormatError, InputError
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.npy import not_data, read_array
 from consilience.files.tables import NamedTable, as_named_table, read_parquet
-from consilience.posteriors.topics.document_completion import as_counts
 
 
 @dataclass(frozen=True)
@@ -223,3 +222,37 @@ def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...
         raise InputError(what, f"row {missing[0]}, counted from 0: expected a class, found none", code="E-NEEDED")
     names, numbers = np.unique(texts, return_inverse=True)
     return tuple(names.tolist()), numbers.astype(np.int64)
+
+
+def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.csr_array:
+    """Return word counts (n, V) as a float64 CSR array without stored zeros or duplicates.
+
+    Raises
+    ------
+    InputError
+        When they are not whole numbers of tokens, naming the first that is not; or of another width.
+
+    Examples
+    --------
+    >>> as_counts("documents", [[0, 2], [1, 0]]).nnz
+    2
+    """
+    rows = documents if sparse.issparse(documents) else as_rows(name, documents)
+    counts = sparse.csr_array(rows, dtype=np.float64, copy=True)  # a copy, since the next line works in place
+    counts.sum_duplicates()
+    if columns is not None and counts.shape[1] != columns:
+        raise InputError(name, f"has {counts.shape[1]} columns, expected {columns}", code="E-SHAPE")
+    is_whole = (
+        np.isfinite(counts.data) & (counts.data >= 0) & (counts.data == np.floor(counts.data)) & (counts.data < 2**31)
+    )
+    if not is_whole.all():
+        entry = int(np.argmin(is_whole))
+        row = int(np.searchsorted(counts.indptr, entry, side="right")) - 1
+        raise InputError(
+            name,
+            f"row {row}, column {counts.indices[entry]} (counted from 0): expected a number of tokens"
+            f" (0, 1, 2, ...), found {counts.data[entry]:g}",
+            code="E-NUMBER",
+        )
+    counts.eliminate_zeros()
+    return counts
