@@ -1,8 +1,7 @@
 """Headers of safetensors files: names, types, shapes and byte ranges of the tensors.
 
 A file is eight bytes with the length of the header, the header (JSON), and the bytes of the tensors, one after another
-without gaps. The safetensors library decides whether a header is valid, since it reads it without trust; this module
-adds where each tensor starts, so that pieces of tensors can be read. A file that is not valid is refused with a remedy.
+without gaps. Where each tensor starts is kept, so that pieces of tensors can be read.
 """
 
 from __future__ import annotations
@@ -14,20 +13,11 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
-from consilience.catalogue import unreadable
 from consilience.checkpoints.numbers import COMPLEX_TYPES
 from consilience.checks import Json
-from consilience.errors import FileFormatError
-from consilience.files.document import MAX_HEADER_BYTES, open_safetensors, parse_document
+from consilience.files.safetensors_header import read_start
 
 REMEDY = "write it with safetensors.torch.save_file, or save_pretrained"
-
-ITEM_BITS: Mapping[str, int] = {
-    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64, "BOOL": 8,
-    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8,
-}  # fmt: skip
-"""Bits of an entry, by the name of its type in safetensors."""
 
 
 @dataclass(frozen=True)
@@ -98,23 +88,12 @@ def read_header(path: Path, remedy: str = REMEDY) -> SafetensorsHeader:
     FileFormatError
         For a file that is missing, empty, truncated, a pickle, or anything but a valid safetensors file.
     """
-    # Refuses a header that is not valid, in memory in proportion to its length.
-    with open_safetensors(path, remedy):
-        pass
-    try:
-        with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            text = stream.read(min(length, MAX_HEADER_BYTES))
-    except OSError as error:
-        raise FileFormatError(unreadable(path, error)) from error
-    document = parse_document(path, text, "header", remedy)
-    metadata = document.pop("__metadata__", None) or {}
-    tensors = {}
-    # data_offsets count from the end of the header; the header begins after the eight bytes of its length.
-    for name, entry in sorted(document.items(), key=lambda item: (item[1]["data_offsets"], item[0])):
-        start, stop = entry["data_offsets"]
-        tensors[name] = StoredTensor(entry["dtype"], tuple(entry["shape"]), 8 + length + start, stop - start)
-    return SafetensorsHeader(tensors, metadata, hashlib.sha256(text).hexdigest())
+    start = read_start(path, remedy)
+    tensors = {
+        name: StoredTensor(place.dtype, place.shape, len(start.data) + place.start, place.end - place.start)
+        for name, place in start.tensors.items()
+    }
+    return SafetensorsHeader(tensors, start.metadata, hashlib.sha256(start.data[8:]).hexdigest())
 
 
 def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]], metadata: Mapping[str, str]) -> bytes:

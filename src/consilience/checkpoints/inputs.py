@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consilience.checkpoints.folder import Checkpoint, WeightFile
-from consilience.checkpoints.header import ITEM_BITS, StoredTensor
+from consilience.checkpoints.header import StoredTensor
 from consilience.checkpoints.numbers import COMPLEX_TYPES, FLOAT_TYPES
 from consilience.drawing.words import first_names
 from consilience.errors import Problem
 from consilience.files.arrays import DTYPES
+from consilience.files.safetensors_header import ITEM_BITS
 from consilience.files.tensor_names import unfit_tensors
 from consilience.networks.state_entries import is_extra_state
 from consilience.networks.weight_parts import REMOVAL, WeightParts, find_parts, unknown_parts

@@ -18,9 +18,6 @@ MEMORY_PER_FILE_BYTE = 10
 """Reading a file never allocates more than ``MEMORY_PER_FILE_BYTE`` times its size and ``ALLOWANCE_BYTES``: a promise
 of docs/threat_model.md, on which 100,000 mutated files are judged (benchmarks/fuzzing.py). Both were chosen by hand."""
 
-_READ_BLOCK_BYTES = 2**20
-"""Bytes of a header that are counted at a time; it changes no result."""
-
 _MAX_COST = 2**26
 """Estimated memory of a document at most, whatever the file's size: by then, parsing and checking take seconds. Some
 25,000 inputs, layouts or tensors."""
@@ -45,15 +42,15 @@ def allowed_memory(size: int) -> int:
     return MEMORY_PER_FILE_BYTE * size + ALLOWANCE_BYTES
 
 
-def check_header(path: Path, length: int, size: int, remedy: str) -> None:
+def check_header(path: Path, text: bytes, size: int, remedy: str) -> None:
     """Raise for a header that would cost more to parse than its file is worth.
 
     Parameters
     ----------
     path : Path
-        A safetensors file, which starts with the length of its header in 8 bytes.
-    length : int
-        That length, in bytes.
+        A safetensors file.
+    text : bytes
+        Its header.
     size : int
         Size of the file, in bytes.
     remedy : str
@@ -64,12 +61,8 @@ def check_header(path: Path, length: int, size: int, remedy: str) -> None:
     FileFormatError
         Saying so.
     """
-    cost, unread = _HEADER_COPIES * length, length
-    with path.open("rb") as stream:
-        stream.seek(8)
-        while unread > 0 and (block := stream.read(min(unread, _READ_BLOCK_BYTES))):
-            cost += sum(character_cost * block.count(character) for character, character_cost in _HEADER_COSTS.items())
-            unread -= len(block)
+    cost = _HEADER_COPIES * len(text)
+    cost += sum(character_cost * text.count(character) for character, character_cost in _HEADER_COSTS.items())
     if cost > allowed_memory(size):
         raise FileFormatError(path, "its header has far more parts than its arrays account for", remedy)
 

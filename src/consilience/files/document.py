@@ -1,4 +1,4 @@
-"""Safetensors files and the JSON document in their header: open, parse, check the version, validate.
+"""The JSON document in the header of our files: parse, check the version, validate.
 
 All that our files say beside arrays is one JSON document, the value of the only key of the header's metadata. Nothing
 that comes out of it is trusted: neither its depth, nor its version, nor any of its fields.
@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from safetensors import SafetensorError, safe_open
 
-from consilience.catalogue import unreadable
-from consilience.errors import FileFormatError, Problem
-from consilience.files.budget import check_header, check_text
-from consilience.files.foreign_formats import START_BYTES, foreign_problem
+from consilience.errors import FileFormatError
+from consilience.files.budget import check_text
 from consilience.files.schemas import first_problem
 
 METADATA_KEY = "consilience"
@@ -28,14 +25,6 @@ the same bytes."""
 REMEDY = "write it with consilience.save"
 """Remedy in messages about files that this library writes."""
 
-MAX_HEADER_BYTES = 100_000_000
-"""A safetensors file starts with the length of its header, and none is longer: the limit of that library."""
-
-DATA_SUFFIXES = (
-    ".csv", ".tsv", ".parquet", ".feather", ".arrow", ".xlsx", ".xls", ".npy", ".npz", ".dta", ".sav", ".sas7bdat",
-)  # fmt: skip
-"""Ends of the names of tables and arrays, which newcomers give where a model is asked for."""
-
 _MAX_NESTING = 64
 """Levels of lists and dicts in a document at most, far above the ten or so of honest ones. Chosen by hand."""
 
@@ -44,60 +33,6 @@ _SURROGATE_IN_TEXT = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 _SURROGATE_IN_BYTES = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-def open_safetensors(path: Path, remedy: str = REMEDY, framework: str = "numpy") -> Any:
-    """Open a safetensors file, with an error that says what the file is instead.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    remedy : str
-        Remedy in messages.
-    framework : {"numpy", "pt"}
-        What tensors are read as.
-
-    Returns
-    -------
-    safetensors.safe_open
-        The open file, a context manager.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is missing, empty, truncated, a pickle, or anything else, and for one whose header would take
-        more memory than `budget.allowed_memory` says.
-    """
-    if path.suffix.lower() in DATA_SUFFIXES and path.is_file():
-        raise FileFormatError(
-            path,
-            "is a table of data by its name, expected the file of a model",
-            "describe a model with it: consilience.describe(model, data), or compare models on it: "
-            "consilience.evaluate(fused, own, data)",
-            "E-DATA",
-        )
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(8)
-            size = stream.seek(0, 2)
-        if not start:
-            raise FileFormatError(path, "is empty", remedy)
-        length = int.from_bytes(start, "little")
-        if len(start) == 8 and length <= min(MAX_HEADER_BYTES, size - 8):  # safe_open refuses any other length unread
-            check_header(path, length, size, remedy)
-        return safe_open(path, framework=framework)
-    except SafetensorError as error:
-        with path.open("rb") as stream:
-            foreign = foreign_problem(path, stream.read(START_BYTES))
-        is_damaged = Problem(path, f"is truncated or not a safetensors file ({error})", remedy)
-        raise FileFormatError(foreign or is_damaged) from error
-    except OSError as error:
-        raise FileFormatError(unreadable(path, error)) from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError(path, f"cannot be read: {error}") from error
 
 
 def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy: str = REMEDY) -> Any:
@@ -120,7 +55,7 @@ def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy
     """
     check_text(path, text, what, remedy)
     try:
-        document = json.loads(text, object_pairs_hook=_dict_of_unique_keys)
+        document = json.loads(text, object_pairs_hook=dict_of_unique_keys)
         if _nesting(document) > _MAX_NESTING:
             raise ValueError(f"nested deeper than {_MAX_NESTING} levels")
         if (_SURROGATE_IN_TEXT if isinstance(text, str) else _SURROGATE_IN_BYTES).search(text):  # type: ignore[arg-type]
@@ -175,7 +110,7 @@ def validate_document(
         ) from error
 
 
-def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object's keys and values, refusing repeated keys, of which Python would silently take the last."""
     values = dict(pairs)
     if len(values) < len(pairs):

@@ -1,6 +1,6 @@
 """Limits on files from strangers, checked from the header before anything else is read.
 
-The readers themselves bound what they hold by the size of the file (``document.open_safetensors``), since a person's
+The readers themselves bound what they hold by the size of the file (``safetensors_header.read_start``), as a person's
 own checkpoint may be as large as it likes. A server that takes files from others must also bound that size, and what
 comes after reading: the matching of 10**6 components, or 10**6 empty tensors. ``Limits`` states the limits,
 ``exceeded_limits`` returns those that a file exceeds.
@@ -94,7 +94,7 @@ def _too_long(file: SafetensorsFile, limits: Limits) -> Iterator[Problem]:
         raise FileFormatError(file, f"cannot be read: {error}") from error
     if size > limits.file_bytes:
         yield _over(file, "bytes", size, limits.file_bytes)
-    if limits.header_bytes < header <= size:  # a header longer than its file is for `open_safetensors` to say
+    if limits.header_bytes < header <= size:  # a header longer than its file is for `read_start` to say
         yield _over(file, "bytes of header", header, limits.header_bytes)
 
 

@@ -1,8 +1,7 @@
 """A safetensors file whose header is parsed once, and whose tensors and digest come from one pass over it.
 
 A file is eight bytes with the length of its header, the header (JSON), and the bytes of the tensors, in the order of
-their offsets and without gaps. The safetensors library says whether a header is valid; since tensors lie without gaps,
-the order of their offsets with their shapes and types is where each of them starts, and nothing is parsed again.
+their offsets and without gaps: that order with their shapes and types is where each of them starts.
 """
 
 from __future__ import annotations
@@ -22,12 +21,8 @@ from consilience.catalogue import unreadable
 from consilience.checks import AnyArray
 from consilience.errors import FileFormatError
 from consilience.files.arrays import DTYPES, NUMPY_TYPES
-from consilience.files.document import (
-    METADATA_KEY,
-    REMEDY,
-    open_safetensors,
-    parse_document,
-)
+from consilience.files.document import METADATA_KEY, REMEDY, parse_document
+from consilience.files.safetensors_header import read_start
 
 _BLOCK = 2**16
 """Bytes read at a time for a digest: far below what reading the smallest file may allocate (`budget.ALLOWANCE`)."""
@@ -126,20 +121,17 @@ class SafetensorsFile:
             `remedy`.
         """
         if self._header is None:
-            with self._labelled(), open_safetensors(self.path, remedy) as handle:
-                metadata = handle.metadata()
-                shapes, dtypes = {}, {}
-                for name in handle.keys():  # noqa: SIM118  (not a dict)
-                    tensor = handle.get_slice(name)
-                    code = str(tensor.get_dtype())
-                    shapes[name], dtypes[name] = tuple(tensor.get_shape()), DTYPES.get(code, code)
-                by_offset = tuple(handle.offset_keys())
-            with self._readable(), self.path.open("rb") as stream:
-                start = stream.read(8)
-                start += stream.read(int.from_bytes(start, "little"))
-            text = metadata.get(METADATA_KEY) if metadata else None
-            digest = hashlib.sha256(start).digest()
-            self._header = TensorHeader(shapes, dtypes, by_offset, len(start), text, digest)
+            with self._labelled():
+                start = read_start(self.path, remedy)
+            places = dict(sorted(start.tensors.items()))
+            self._header = TensorHeader(
+                shapes={name: place.shape for name, place in places.items()},
+                dtypes={name: DTYPES.get(place.dtype, place.dtype) for name, place in places.items()},
+                by_offset=tuple(start.tensors),
+                n_bytes=len(start.data),
+                text=start.metadata.get(METADATA_KEY),
+                sha256=hashlib.sha256(start.data).digest(),
+            )
         return self._header
 
     @property

@@ -21,8 +21,9 @@ from consilience.checks import AnyArray
 from consilience.core.provenance import file_digest, library_versions
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.atomic import write_bytes, write_folder_atomically
-from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_document, validate_document
+from consilience.files.document import check_version, parse_document, validate_document
 from consilience.files.safetensors_file import as_file
+from consilience.files.safetensors_header import MAX_HEADER_BYTES
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.files import read_network, write_network
 from consilience.networks.symmetry.symmetry import Symmetry

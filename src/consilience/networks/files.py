@@ -20,10 +20,11 @@ from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
-from consilience.files.document import MAX_HEADER_BYTES, check_version, parse_document, validate_document
+from consilience.files.document import check_version, parse_document, validate_document
 from consilience.files.format import document_text
 from consilience.files.our_formats import NETWORK, OUR_FORMATS, misplaced
 from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.files.safetensors_header import MAX_HEADER_BYTES
 from consilience.files.schemas import FiniteJSON, StrictModel
 from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.files import description_path, remove_description_of_another
