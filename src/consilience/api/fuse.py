@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from consilience.api.kinds import SHARDS, are_shards, kind_of, list_models
-from consilience.core.kind import Prepared, Request, open_request
+from consilience.api.kinds import NETWORKS, SHARDS, are_shards, kind_of, list_models
+from consilience.core.arguments import KIND_KEYWORDS, NETWORK_KEYWORDS, SHARD_KEYWORDS, FuseKeywords, MethodOptions
+from consilience.core.kind import Kind, Prepared, Request, open_request
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 
 if TYPE_CHECKING:
@@ -168,23 +169,8 @@ def check(
     *,
     weights: Mapping[str, float] | ArrayLike | None = None,
     n_observations: Mapping[str, float] | Sequence[float] | str | None = None,
-    n_components: int | None = None,
-    combine: str | None = None,
-    min_count: float | None = None,
     engine: Engine | str | Any = None,
-    example: Any = None,
-    symmetry: Symmetry | str | Path | None = None,
-    module: nn.Module | Callable[[], nn.Module] | None = None,
-    target: nn.Module | None = None,
-    target_widths: Mapping[str, int] | None = None,
-    inputs: Any = None,
-    fishers: Mapping[str, Any] | Sequence[Any] | None = None,
-    descriptions: Mapping[str, Any] | Sequence[Any] | None = None,
-    classes: Literal["union"] | None = None,
-    reference: int | str | None = None,
-    pilot_sites: int | None = None,
-    shard_bytes: int | None = None,
-    **options: Unpack[MethodOptions],
+    **options: Unpack[FuseKeywords],
 ) -> list[Problem]:
     """Return everything that would go wrong in ``fuse`` with these arguments; empty when nothing would.
 
@@ -211,24 +197,17 @@ def _opened(given: Mapping[str, Any], **shown: Any) -> AbstractContextManager[Re
     """Return a call of ``fuse`` or ``check``, its arguments by name, with its inputs opened while it is in use."""
     engine = given["engine"]
     models = list_models(given["models"], engine)
+    options = {**given["options"], **{name: given[name] for name in KIND_KEYWORDS if name in given}}
     return open_request(
         models,
         given["method"],
-        given["options"],
-        {name: given[name] for name in _OF_SOME_KINDS},
+        {name: value for name, value in options.items() if value is not None or name not in KIND_KEYWORDS},
         given["weights"],
         given["n_observations"],
         engine,
         are_shards(models, engine),
         **shown,
     )
-
-
-_OF_SOME_KINDS = (
-    "n_components", "combine", "min_count", "example", "inputs", "symmetry", "module", "target", "target_widths",
-    "fishers", "descriptions", "classes", "reference", "pilot_sites", "shard_bytes",
-)  # fmt: skip
-"""Arguments that only some kinds, or some methods, take; each says which it does not."""
 
 
 def _prepare(request: Request) -> Prepared:
@@ -238,94 +217,13 @@ def _prepare(request: Request) -> Prepared:
         raise OptionError(
             "engine", f"runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
         )
+    _refuse_misplaced(kind, request.options)
     return kind.prepare(request)
 
 
-class MethodOptions(TypedDict, total=False):
-    """Every option that some method has; `consilience methods` says which has which, and what it means.
-
-    A test holds these names against the fields of the methods. Options of methods of one's own go inside a method
-    object.
-    """
-
-    aligned: bool | None
-    allow_divergent: bool
-    alpha: float | None
-    annealing: bool
-    assignment: Literal["integral", "relaxed", "variational", "means"]
-    balance: bool
-    batch_size: int
-    between_variance: float | tuple[float, ...] | None
-    class_counts: Sequence[Sequence[float]] | None
-    clip: int | None
-    concentration: float | None
-    constraints: Mapping[str, Any] | None
-    cost: str
-    covariance: Literal["full", "diagonal"]
-    covariance_type: str
-    damping: float | None
-    direction: Literal["forward", "reverse"]
-    divergence: str
-    epsilon: float
-    exchangeable: Sequence[str] | None
-    exclusive: bool
-    favor_target: int | None
-    floor: float
-    gamma: float
-    gap: float
-    growth: bool
-    lacking: str
-    learning_rate: float | None
-    likelihood: Literal["gaussian", "conjugate"]
-    marginal: bool
-    mask_rate: float
-    masks: int
-    mass: float
-    max_components: int | None
-    max_iterations: int
-    max_seconds: float | None
-    max_units: int | Mapping[str, int] | None
-    mean: Literal["probabilities", "logits", "stationary"] | None
-    metric: str
-    min_matching_count: float
-    minority: Literal["auto", "keep", "drop"]
-    mode: str
-    momentum: float
-    n_draws: int | None
-    n_inputs: int
-    n_samples: int
-    normalize: bool
-    only: Sequence[str] | None
-    optimize: bool
-    order: float
-    outgoing: str
-    parametric: bool
-    penalty: float | None
-    prior: float | str | Mapping[str, Any] | None
-    prior_precision: float | None
-    prior_variance: float | None
-    refit: bool
-    regularization: float | Literal["auto"]
-    restarts: int
-    revisit: bool
-    rho: float
-    ridge: float
-    robust: Literal["trim", "median"] | bool | None
-    sent: bool
-    shrink: bool
-    shrinkage: float | None
-    sigma0: float
-    sigma: float
-    signs: bool | None
-    solver: Literal["exact", "sgd"]
-    start: Any
-    starts: tuple[str, ...]
-    steps: int
-    structure: str | None
-    sweeps: int
-    tolerance: float
-    trim: float
-    variances: Literal["dimension", "scalar"]
-    window: int | None
-    within_variance: float | tuple[float, ...] | None
-    writers: str
+def _refuse_misplaced(kind: Kind, options: Mapping[str, Any]) -> None:
+    """Raise OptionError for keywords that are for another kind of models."""
+    for names, owner in ((NETWORK_KEYWORDS, NETWORKS), (SHARD_KEYWORDS, SHARDS)):
+        if misplaced := [name for name in names if name in options and name not in kind.keywords]:
+            text = f"for {owner.title} only, and these models are {kind.title}"
+            raise OptionError(", ".join(misplaced), text, "leave it out", "E-VALUE")

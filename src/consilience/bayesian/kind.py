@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, ensemble_is_no_file
 from consilience.errors import InputError, OptionError, UnsupportedError
@@ -24,7 +25,7 @@ class BayesianNetworks(Kind):
 
     name = "bayesian"
     title = "Bayesian networks"
-    takes_modules = True
+    keywords = NETWORK_KEYWORDS
     formats = (
         FileFormat(
             "bayesian",

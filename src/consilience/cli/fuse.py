@@ -14,11 +14,11 @@ from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
 from consilience.cli.options import fusion_options, make_fusion_plan
 from consilience.cli.report import refuse_report
+from consilience.core.arguments import SHARD_KEYWORDS
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
-from consilience.posteriors.sharded.fuse import OPTIONS as SHARD_OPTIONS
 
-FUSE_OPTIONS = (*SHARD_OPTIONS, "min_count")
+FUSE_OPTIONS = (*SHARD_KEYWORDS, "min_count")
 """Options of ``fuse`` that are no method's."""
 
 

@@ -16,6 +16,7 @@ import click
 import consilience as cs
 from consilience.api.kinds import DRAWS, POSTERIORS, SHARDS, are_shards, format_of, kind_of, list_models
 from consilience.catalogue import ALIASES
+from consilience.core.arguments import CALL_KEYWORDS
 from consilience.core.inputs import EQUAL, name_inputs
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
@@ -26,31 +27,6 @@ from consilience.networks.descriptions.files import description_path
 from consilience.networks.methods import needs_no_symmetry
 
 Command = Callable[..., None]
-_FUSE_KEYWORDS = {
-    "models",
-    "weights",
-    "rng",
-    "engine",
-    "progress",
-    "samples",
-    "method",
-    "module",
-    "example",
-    "symmetry",
-}
-_FUSE_KEYWORDS |= {
-    "target",
-    "target_widths",
-    "inputs",
-    "reference",
-    "fishers",
-    "descriptions",
-    "classes",
-    "n_observations",
-}
-"""Keywords of ``fuse`` that are no options of a method: --set, which passes options on, may not say them."""
-
-
 _NETWORK_OPTIONS = {
     "module": "--module",
     "example": "--example",
@@ -164,7 +140,7 @@ class FusionPlan:
         stated = {"weights": self.recipe.weights, "n_observations": self.recipe.n_observations}
         if self.kind is SHARDS:
             return {"engine": self.engine, **stated}
-        if not self.kind.takes_modules:
+        if "module" not in self.kind.keywords:
             return stated
         return {**stated, **_network_arguments(self.recipe, self.files)}
 
@@ -228,7 +204,7 @@ def make_fusion_plan(
     options = {**stored.options, **parse_settings(settings)}
     if min_count is not None:
         options["min_count"] = min_count
-    refuse_reserved(options, _FUSE_KEYWORDS)
+    refuse_reserved(options, {*CALL_KEYWORDS, "models", "samples"})
     command_line = {
         **network_settings,
         "method": method,
@@ -291,7 +267,7 @@ def _plan_of(
     chains: Mapping[str, Any] | None = None,
 ) -> FusionPlan:
     """Return the plan for models of a kind; options for networks are refused beside others."""
-    if (misplaced := network_options(recipe)) and not kind.takes_modules:
+    if (misplaced := network_options(recipe)) and "module" not in kind.keywords:
         options = ", ".join(_NETWORK_OPTIONS[name] for name in misplaced)
         raise OptionError(options, f"for networks only, and {recipe.models[0]} holds {kind.title}")
     return FusionPlan(recipe, kind, files, address, chains)

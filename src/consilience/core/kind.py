@@ -84,7 +84,6 @@ def open_request(
     models: Any,
     method: Any,
     options: Mapping[str, Any],
-    arguments: Mapping[str, Any],
     weights: Any,
     n_observations: Any,
     engine: Any,
@@ -96,8 +95,7 @@ def open_request(
 ) -> Iterator[Request]:
     """Yield a call of ``fuse`` or ``check`` with its inputs opened and named, while its progress is shown.
 
-    `arguments` are keywords of ``fuse`` that were not given where they are None; `options` are the method's, whatever
-    they are. Shards are not opened here: they have no inputs.
+    `options` are those of the method, and keywords for some kinds only. Shards are not opened here.
 
     Raises
     ------
@@ -106,13 +104,12 @@ def open_request(
     OptionError
         For an `rng` that is neither a seed nor a Generator.
     """
-    stated = {name: value for name, value in arguments.items() if value is not None}
     seed, generator = seeded(rng)
     with shown(progress, "fusing", "step") as report:
         yield Request(
             inputs=() if is_sharded else name_inputs(models),
             method=method,
-            options={**options, **stated},
+            options=options,
             weights=weights,
             n_observations=n_observations,
             rng=generator,
@@ -303,8 +300,8 @@ class Kind(ABC):
     """What to do in place of ``rebuild``, by the name of a class."""
     title: ClassVar[str] = "posteriors"
     """What such models are called, in the plural."""
-    takes_modules: ClassVar[bool] = False
-    """Whether modules and inputs of networks go with them."""
+    keywords: ClassVar[tuple[str, ...]] = ()
+    """Keywords of ``fuse`` that are for models of this kind only."""
     expands: ClassVar[tuple[str, ...]] = ()
     """Endings of files of others of which several are one model."""
     is_listed: ClassVar[bool] = True

@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from consilience.catalogue import suggestion, with_suggestions
+from consilience.core.arguments import CALL_KEYWORDS
 from consilience.drawing.words import shorten
 from consilience.errors import OptionError
 
@@ -100,17 +101,12 @@ def refuse_options(method: Options, options: Mapping[str, Any]) -> None:
         raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
 
 
-FUSE_KEYWORDS = ("rng", "method", "weights", "n_observations", "engine", "progress", "example", "symmetry", "module",
-                 "target", "target_widths", "inputs", "reference", "fishers", "descriptions")  # fmt: skip
-"""Keywords of ``fuse`` that are no options of a method, for suggestions."""
-
-
 def make_named_method(
     kinds: Sequence[type[_Kind]],
     name: object,
     options: Mapping[str, Any],
     where: str = "",
-    keywords: Collection[str] = FUSE_KEYWORDS,
+    keywords: Collection[str] = CALL_KEYWORDS,
 ) -> _Kind:
     """Return the method of a name with these options.
 
@@ -171,7 +167,7 @@ class MethodTable(Generic[AnyMethod]):
     base: type[AnyMethod] | tuple[type[AnyMethod], ...]
     fuses: str = ""
     like: Callable[[Options], AnyMethod | None] = lambda _method: None
-    keywords: Collection[str] = FUSE_KEYWORDS
+    keywords: Collection[str] = CALL_KEYWORDS
 
     def make(self, method: object, options: Mapping[str, Any]) -> AnyMethod:
         """Return the method of a name with these options, a method with its own as it is, the recommended one for None.

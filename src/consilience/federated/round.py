@@ -22,6 +22,7 @@ import numpy as np
 
 import consilience as cs
 from consilience.api.kinds import BAYESIAN, KINDS, NETWORKS, POSTERIORS
+from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Facets
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem
@@ -40,7 +41,6 @@ from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.files.our_formats import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.networks.kind import ARGUMENTS
 
 Checker = Callable[[Contribution], CheckedContribution]
 """Validates a contribution alone."""
@@ -362,7 +362,7 @@ def refuse_options(plan: RoundPlan) -> None:
     """
     _expected_facets(plan)
     name: Any = plan.method
-    options = {key: value for key, value in plan.options.items() if key not in (*ARGUMENTS, "min_count")}
+    options = {key: value for key, value in plan.options.items() if key not in (*NETWORK_KEYWORDS, "min_count")}
     method_name = name if name is None or isinstance(name, str) else name.name
     candidates = [kind for kind in (POSTERIORS, NETWORKS, BAYESIAN) if name is None or kind.has_method(method_name)]
     refusals = []

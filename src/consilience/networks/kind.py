@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from consilience.checks import AnyArray
+from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import (
     WIDTHS,
@@ -36,21 +37,6 @@ MAX_ARRAYS_NAMED = 8
 """Arrays that are not finite and that an error names. Chosen by hand for short messages."""
 
 
-ARGUMENTS = (
-    "example",
-    "inputs",
-    "symmetry",
-    "module",
-    "target",
-    "target_widths",
-    "reference",
-    "fishers",
-    "descriptions",
-    "classes",
-)
-"""Arguments of ``fuse`` for networks only: the fields of `NetworkArguments`."""
-
-
 def _format(name: str, tag: str | None, called: str, loader: str, inspector: str, beside: bool = False) -> FileFormat:
     """Return a format whose functions lie in this room."""
     return FileFormat(
@@ -63,7 +49,7 @@ class Networks(Kind):
 
     name = "networks"
     title = "networks"
-    takes_modules = True
+    keywords = NETWORK_KEYWORDS
     formats = (
         _format("network", NETWORK, "a network", "inputs:load_network", "inspect:inspect_network"),
         _format("fisher", FISHER, "Fisher information", "fisher.files:read_fisher", "inspect:inspect_fisher", True),
@@ -83,7 +69,7 @@ class Networks(Kind):
 
     packages = frozenset(("torch", "consilience.networks"))
     takes_containers = True
-    statements = ARGUMENTS
+    statements = NETWORK_KEYWORDS
     instead_of_rebuilding: ClassVar[Mapping[str, str]] = {
         "Network": "load its arrays into a module of its architecture (load_state_dict)"
     }

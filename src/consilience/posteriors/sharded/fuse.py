@@ -69,9 +69,6 @@ PILOT_SITES = 256
 _MAX_LISTED_SITES = 20
 """Sites that a message names at most. Chosen by hand."""
 
-OPTIONS = ("pilot_sites", "shard_bytes")
-"""Options of ``fuse`` that are for shards only."""
-
 
 @dataclass(frozen=True)
 class _LoadComponents:

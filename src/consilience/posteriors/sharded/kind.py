@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.core.arguments import SHARD_KEYWORDS
 from consilience.core.kind import FileFormat, Inspection, Prepared, Request
 from consilience.errors import UnsupportedError
 from consilience.files.our_formats import PARQUET, SHARD
@@ -45,6 +46,8 @@ class ShardedPosteriors(Posteriors):
         ),
     )
     packages = frozenset(("consilience.posteriors",))
+    title = "shards of posteriors"
+    keywords = SHARD_KEYWORDS
     is_listed = False
 
     def are_models(self, models: Sequence[object]) -> list[bool]:
