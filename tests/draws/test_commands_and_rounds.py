@@ -94,7 +94,7 @@ def test_other_files_beside_draws_are_named(sites, tmp_path):
     cs.save(KMeans(2, n_init=1, random_state=0).fit(np.arange(20.0)[:, None]), tmp_path / "other.safetensors")
     done = command("check", *files, str(tmp_path / "other.safetensors"))
     assert done.code == 1
-    assert "other.safetensors: is no draws file" in done.err
+    assert "other.safetensors: is a posterior file, expected a draws file" in done.err
 
 
 def test_methods_are_listed(sites):
