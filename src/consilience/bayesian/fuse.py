@@ -6,13 +6,10 @@ Bayesian networks become Gaussian networks (`bayesian.shared_symmetry`), which t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from consilience.bayesian.choice.default import fuse_by_default
 from consilience.bayesian.ensemble import BayesianEnsemble, class_priors
@@ -23,7 +20,6 @@ from consilience.bayesian.shared_symmetry import BayesianNetworksWithSymmetry, d
 from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
-from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.files.our_formats import DESCRIPTION
 from consilience.networks.choice.sites import Sites, weigh_sites
@@ -129,9 +125,6 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts
         network=models.networks[0],
         matching={},
         transports=tuple({} for _ in members),
-        objective=math.nan,
-        history=np.zeros(0),
-        status=Status.CONVERGED,
         details={},
         provenance={},
         inputs=tuple(

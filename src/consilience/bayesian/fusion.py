@@ -17,13 +17,15 @@ from consilience.networks.choice.sites import Sites
 from consilience.networks.fusion import NetworkFusion
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BayesianFusion(NetworkFusion):
     """A fused Bayesian network and how it came about.
 
     It is a NetworkFusion with arrays of means and of standard deviations in `network`. ``model`` is a
     `consilience.BayesianNetwork`, which can predict where a module of the architecture is known.
     """
+
+    no_file = ensemble_is_no_file("kl")
 
     @cached_property
     def ensemble(self) -> BayesianEnsemble:
@@ -66,17 +68,8 @@ class BayesianFusion(NetworkFusion):
 
     has_averaged_statistics = scales_twice_in_training = needs_repair
 
-    def save(self, path: str | Path) -> None:
-        """Write means and variances with their symmetry and provenance, whole or not at all.
-
-        Raises
-        ------
-        InputError
-            When the path cannot be written, or the fused model is an ensemble.
-        """
-        if self.keeps_models:
-            raise InputError(path, ensemble_is_no_file("kl"))
-        write_bayesian_network(Path(path), self.model, provenance=self.record)
+    def _write(self, path: Path) -> None:
+        write_bayesian_network(path, self.model, provenance=self.record)
 
     def report(self, path: str | Path, **shown: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
 
 from consilience.checks import Array
 from consilience.core.status import Status
@@ -17,6 +19,7 @@ from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.frames import Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
 from consilience.drawing.words import format_count
+from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from consilience.networks.network import Network
@@ -76,36 +79,51 @@ class FusedInput(Generic[Value]):
     weight: float | None = None
 
 
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Fusion(Displayed, Plotted, Tabular, ABC):
-    """A fused model and how it came about: a PosteriorFusion, an EstimatorFusion or a NetworkFusion.
+    """A fused model and how it came about: what every kind's fusion has.
 
     Parameters
     ----------
-    objective
-        Value of the method's objective at the end; NaN for a method without one.
-    history
-        The objective after each iteration (iterations,).
-    status
-        How the fusion ended; ``status.value`` says what to do about it.
-    details
+    matching
+        The fused component of each component that went in; by group for networks.
+    details : mapping of str to value
         What the method found on its way.
-    provenance
+    provenance : mapping of str to value
         Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
+    objective : float, optional
+        Value of the method's objective at the end. Default: NaN, for a method without one.
+    history : array of shape (iterations,), optional
+        The objective after each iteration. Default: empty.
+    status : Status, optional
+        How the fusion ended; ``status.value`` says what to do about it. Default: converged.
+    inputs : tuple, optional
+        The models that went in, in the order in which they were handed in. Default: empty, where they are not at hand.
+    keeps_models : bool, optional
+        Whether `model` is all models side by side, which no file holds. Default: False.
     """
 
     kind: ClassVar[str]
-    objective: float
-    history: Array
-    status: Status
-    details: Mapping[str, Any]
-    provenance: Mapping[str, Any]
-    keeps_models: bool
+    no_file: ClassVar[str] = ""
+    """Why an ensemble of such models is no file, and what to do instead."""
+
     matching: Any
+    details: Mapping[str, Any]
+    provenance: Mapping[str, Any] = field(repr=False)
+    objective: float = float("nan")
+    history: Array = field(default_factory=lambda: np.zeros(0))
+    status: Status = Status.CONVERGED
+    inputs: tuple[Any, ...] = field(default=(), repr=False)
+    keeps_models: bool = False
 
     if TYPE_CHECKING:
-        posterior: Posterior
-        network: Network
-        atoms: Posterior | None
+
+        @property
+        def posterior(self) -> Posterior: ...  # noqa: D102
+        @property
+        def network(self) -> Network: ...  # noqa: D102
+        @property
+        def atoms(self) -> Posterior | None: ...  # noqa: D102
 
     def _where_else(self, name: str) -> str:
         if name in _OF_MODELS:
@@ -210,9 +228,24 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         """Return what is still wrong with the fused model, each with its remedy."""
         return {}
 
-    @abstractmethod
     def save(self, path: str | Path) -> None:
-        """Write the fused model with its provenance, whole or not at all."""
+        """Write the fused model with its provenance and verdict, whole or not at all.
+
+        Where the verdict knows of harm, a HarmWarning says so.
+
+        Raises
+        ------
+        InputError
+            When the path cannot be written, or the fused model is an ensemble.
+        """
+        if self.keeps_models:
+            raise InputError(path, self.no_file)
+        self.verdict.warn()
+        self._write(Path(path))
+
+    @abstractmethod
+    def _write(self, path: Path) -> None:
+        """Write the fused model with `record`."""
 
     @abstractmethod
     def report(self, path: str | Path, *args: Any, **kwargs: Any) -> None:

@@ -99,12 +99,12 @@ def _fuse_described(
         for place, site in enumerate(described)
     ]
     return DrawsFusion(
-        draws,
-        matching,
-        details,
-        make_provenance(method.name, {**options, "min_count": min_count}, seed, records, result),
-        verdict,
-        tuple(FusedInput(site.name, site.value, site.digest) for site in described),
+        draws=draws,
+        matching=matching,
+        details=details,
+        provenance=make_provenance(method.name, {**options, "min_count": min_count}, seed, records, result),
+        _verdict=verdict,
+        inputs=tuple(FusedInput(site.name, site.value, site.digest) for site in described),
         objective=objective,
     )
 

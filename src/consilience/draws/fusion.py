@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, Json
 from consilience.core.fusion import FusedInput, Fusion
-from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
 from consilience.draws.containers import to_container
@@ -21,7 +19,7 @@ from consilience.draws.files import write_draws
 from consilience.matching.result import Matching
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class DrawsFusion(Fusion):
     """Draws of the posterior of all sites' data.
 
@@ -29,26 +27,12 @@ class DrawsFusion(Fusion):
     ----------
     draws : Draws
         The fused draws, in one chain.
-    matching : Matching
-        The fused component of each exchangeable component of each site; variables where there are none.
-    details : mapping of str to value
-        Draws and effective sample sizes of each site, how much sites overlap, and what the method found.
-    provenance : mapping of str to value
-        Inputs, options and versions, as JSON values; every saved file carries it.
-    inputs : tuple of FusedInput
-        The sites, in the order of their names; empty where they are not at hand.
     """
 
     draws: Draws
     matching: Matching
-    details: Mapping[str, Json]
-    provenance: Mapping[str, Any]
-    _verdict: Verdict = field(repr=False)
     inputs: tuple[FusedInput[Draws], ...] = field(default=(), repr=False)
-    objective: float = float("nan")
-    history: Array = field(default_factory=lambda: np.zeros(0))
-    status: Status = Status.CONVERGED
-    keeps_models: bool = False
+    _verdict: Verdict = field(repr=False)
 
     def _where_else(self, name: str) -> str:
         is_elsewhere = name in ("posterior", "network", "statistics")
@@ -100,16 +84,8 @@ class DrawsFusion(Fusion):
         labels = self.matching._charts()["matching"] if self.draws.exchangeable else "no components were matched"
         return {"parameters": chart, "matching": labels}
 
-    def save(self, path: str | Path) -> None:
-        """Write the fused draws with their provenance, whole or not at all.
-
-        Raises
-        ------
-        InputError
-            When the path cannot be written.
-        """
-        self.verdict.warn()
-        write_draws(Path(path), self.draws, self.record)
+    def _write(self, path: Path) -> None:
+        write_draws(path, self.draws, self.record)
 
     def report(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.

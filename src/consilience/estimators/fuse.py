@@ -147,13 +147,13 @@ def _fuse_described(
         for place, site in enumerate(described)
     ]
     return EstimatorFusion(
-        fused,
-        matching,
-        details,
-        make_provenance(METHOD, options, seed, records, result),
-        model,
-        verdict,
-        tuple(FusedInput(site.name, site.value, site.digest) for site in described),
+        statistics=fused,
+        matching=matching,
+        details=details,
+        provenance=make_provenance(METHOD, options, seed, records, result),
+        _model=model,
+        _verdict=verdict,
+        inputs=tuple(FusedInput(site.name, site.value, site.digest) for site in described),
     )
 
 

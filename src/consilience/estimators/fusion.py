@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array
 from consilience.core.features import Features
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.paired import LEVEL
-from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
 from consilience.estimators.coefficients import coefficients_of, column_names, inference_of
@@ -27,7 +25,7 @@ ALL_SITES = "all sites"
 """What plots call the estimate from the sums of all sites."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class EstimatorFusion(Fusion):
     """Statistics of the rows of all sites, and the estimator that they give.
 
@@ -35,27 +33,13 @@ class EstimatorFusion(Fusion):
     ----------
     statistics : Statistics
         Sums over all sites.
-    matching : Matching
-        The fused class of each class of each site; a single one for estimators without classes.
-    details : mapping of str to value
-        Rows of each site, which site knows which class, what was left out, and hyper-parameters that differed.
-    provenance : mapping of str to value
-        Inputs, options and versions, as JSON values; every saved file carries it.
-    inputs : tuple of FusedInput
-        The sites, in the order of their names; empty where they are not at hand.
     """
 
     statistics: Statistics
     matching: Matching
-    details: Mapping[str, Any]
-    provenance: Mapping[str, Any]
+    inputs: tuple[FusedInput[Statistics], ...] = field(default=(), repr=False)
     _model: Any = field(repr=False)
     _verdict: Verdict = field(repr=False)
-    inputs: tuple[FusedInput[Statistics], ...] = field(default=(), repr=False)
-    objective: float = float("nan")
-    history: Array = field(default_factory=lambda: np.zeros(0))
-    status: Status = Status.CONVERGED
-    keeps_models: bool = False
 
     def _where_else(self, name: str) -> str:
         if hasattr(type(self._model), name):
@@ -143,15 +127,8 @@ class EstimatorFusion(Fusion):
     def _outcome(self) -> str:
         return f"{self.statistics.kind} on {self.statistics.n_observations:,.0f} rows"
 
-    def save(self, path: str | Path) -> None:
-        """Write the sums of all sites with their provenance, whole or not at all.
-
-        Raises
-        ------
-        InputError
-            When the path cannot be written.
-        """
-        write_statistics(Path(path), self.statistics, self.record)
+    def _write(self, path: Path) -> None:
+        write_statistics(path, self.statistics, self.record)
 
     def report(self, path: str | Path, *, level: float = LEVEL) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.

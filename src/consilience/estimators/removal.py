@@ -17,7 +17,8 @@ import numpy as np
 from consilience.checks import Array, Json
 from consilience.core.caller import warn_caller
 from consilience.core.min_count import MIN_COUNT
-from consilience.core.provenance import make_provenance
+from consilience.core.provenance import make_provenance, result_record
+from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import average, in_categories, placed_counts
@@ -259,12 +260,12 @@ def _result(
 ) -> EstimatorFusion:
     """Return sums as a fusion whose record says what was done, and what of the sites is in it."""
     details = {"rows": statistics.n_observations}
-    result = {"n_components": statistics.n_components, "status": "converged", **details, "site_digests": digests}
+    result = result_record(statistics.n_components, Status.CONVERGED, details, site_digests=digests)
     return EstimatorFusion(
-        statistics,
-        match_classes(statistics, [("all", statistics)]),
-        details,
-        make_provenance(method, {"min_count": _min_count(provenance)}, None, records, result),
-        rebuild(statistics),
-        judge(statistics, n_sites, details),
+        statistics=statistics,
+        matching=match_classes(statistics, [("all", statistics)]),
+        details=details,
+        provenance=make_provenance(method, {"min_count": _min_count(provenance)}, None, records, result),
+        _model=rebuild(statistics),
+        _verdict=judge(statistics, n_sites, details),
     )

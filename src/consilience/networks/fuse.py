@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,6 @@ from consilience.checks import AnyArray, Array
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.files.our_formats import DESCRIPTION, FISHER
 from consilience.networks.choice.default import fuse_by_default
@@ -492,9 +490,6 @@ def _keep_all(
         network=members[0],
         matching={},
         transports=tuple({} for _ in described),
-        objective=math.nan,
-        history=np.zeros(0),
-        status=Status.CONVERGED,
         details={},
         provenance={},
         inputs=tuple(

@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -268,9 +267,6 @@ def _other_architecture(
         network=network,
         matching={},
         transports=tuple({} for _ in models.inputs),
-        objective=math.nan,
-        history=np.zeros(0),
-        status=Status.CONVERGED,
         details={"proved": models.symmetry.proved, "notes": list(models.symmetry.notes)},
         provenance={},
         inputs=tuple(

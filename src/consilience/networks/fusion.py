@@ -23,7 +23,6 @@ import numpy as np
 
 from consilience.checks import AnyArray, Array
 from consilience.core.fusion import SIDE_BY_SIDE, Fusion
-from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Table, text_column
 from consilience.drawing.plots import Chart, draw_bars
@@ -77,7 +76,7 @@ class NetworkInput:
         return self.network if self.sent is None else self.sent
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class NetworkFusion(Fusion):
     """A fused network and how it came about.
 
@@ -85,26 +84,10 @@ class NetworkFusion(Fusion):
     ----------
     network : Network
         The fused arrays with their symmetry.
-    matching : mapping of str to Matching
-        By group, the fused unit that each local unit became.
     transports : tuple of mappings of str to Transport
         For every model in the order of the inputs, by group, the transport of its units to fused units.
-    objective : float
-        Value of the method's objective at the end; NaN for a method without one.
-    history : array of shape (iterations,)
-        The objective after each iteration.
-    status : Status
-        How the fusion ended; ``status.value`` says what to do about it.
-    details : mapping
-        Diagnostics of the method; ``proved`` says whether the symmetry was proved.
-    provenance : mapping
-        Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
-    inputs : tuple of NetworkInput
-        The networks that were fused, in the order in which they were handed in.
     repaired : str or None
         How the statistics of the fused network were repaired; None if they were not.
-    keeps_models : bool
-        Whether the fused model is all models side by side.
     judgement : Verdict, optional
         The verdict on a choice among candidates; None where there was none.
     candidates : mapping of str to Module
@@ -114,18 +97,14 @@ class NetworkFusion(Fusion):
         candidates have the weights that such layers stand for. Default: None, without any.
     """
 
+    no_file = "an ensemble is its members; write them with consilience.save(fusion.model, folder)"
+
     network: Network
     matching: Mapping[str, Matching]
+    inputs: tuple[NetworkInput, ...] = field(default=(), repr=False)
     transports: tuple[Mapping[str, Transport], ...] = field(repr=False)
-    objective: float
-    history: Array
-    status: Status
-    details: Mapping[str, Any]
-    provenance: Mapping[str, Any] = field(repr=False)
-    inputs: tuple[NetworkInput, ...] = field(repr=False)
     _rebuild: Callable[[Network], Any] | None = field(repr=False)
     repaired: str | None = None
-    keeps_models: bool = False
     judgement: Verdict | None = field(default=None, repr=False)
     candidates: Mapping[str, Any] = field(default_factory=dict, repr=False)
     parametrised: Parametrised | None = field(default=None, repr=False)
@@ -383,21 +362,9 @@ class NetworkFusion(Fusion):
             ] = "write them at the models' own with consilience.networks.repair.anchor"
         return problems
 
-    def save(self, path: str | Path) -> None:
-        """Write the fused arrays with their symmetry and provenance, whole or not at all: an ordinary state dict.
-
-        Raises
-        ------
-        InputError
-            When the path cannot be written, or the fused model is an ensemble.
-        """
-        self.verdict.warn()
-        if self.keeps_models:
-            raise InputError(
-                path, "an ensemble is its members", "write them with consilience.save(fusion.model, folder)"
-            )
+    def _write(self, path: Path) -> None:
         sent = None if self._sent is None else self._sent.arrays
-        write_network(Path(path), self.network.arrays, self.network.symmetry, self.record, sent=sent)
+        write_network(path, self.network.arrays, self.network.symmetry, self.record, sent=sent)
 
     def report(self, path: str | Path, **shown: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, Json
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.kind import ensemble_is_no_file
 from consilience.core.status import Status
@@ -26,46 +25,26 @@ from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.summary import notes_of, summary
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PosteriorFusion(Fusion):
-    """A fused posterior and how it was computed.
+    """A fused posterior and how it was computed; what it has besides is told of `Fusion`.
 
     Parameters
     ----------
     posterior : Posterior
         Posterior over the G fused components.
-    matching : Matching
-        The fused component of each of the L local components.
-    objective : float
-        Value of the method's objective at the end; NaN for a method without one.
-    history : ndarray of shape (iterations,)
-        The objective after each iteration.
-    status : Status
-        How the fusion ended; ``status.value`` says what to do about it.
-    details : mapping of str to value
-        Further results of the method, such as the regularization it chose.
-    provenance : mapping of str to value
-        Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
-    inputs : tuple of FusedInput
-        The models, in the order in which they were handed in; empty for shards.
-    keeps_models : bool, optional
-        Whether `model` is all models side by side, which no file holds. Default: False.
     atoms : Posterior, optional
         Posterior over the points that stand for the fused components, conditional on the matching (G, D): what SPAHM
         infers beside `posterior`. Default: None, for methods without.
     """
 
+    no_file = ensemble_is_no_file("concatenate")
+
     posterior: Posterior
     matching: Matching
-    objective: float
-    history: Array
-    status: Status
-    details: Mapping[str, Json]
-    provenance: Mapping[str, Any]
-    inputs: tuple[FusedInput[Posterior], ...] = field(repr=False)
+    inputs: tuple[FusedInput[Posterior], ...] = field(default=(), repr=False)
     _rebuild: Callable[[Posterior], Any] = field(repr=False)
     _judge: Callable[[Posterior, Mapping[str, Any], Status], Verdict] | None = field(default=None, repr=False)
-    keeps_models: bool = False
     atoms: Posterior | None = field(default=None, repr=False)
 
     @cached_property
@@ -147,20 +126,8 @@ class PosteriorFusion(Fusion):
         n_sites = np.bincount(pairs[0], minlength=self.n_components)
         return intervals_of(self.posterior, self.details, n_sites, level)
 
-    def save(self, path: str | Path) -> None:
-        """Write the fused posterior with its provenance and verdict, whole or not at all.
-
-        Where the verdict knows of harm, a HarmWarning says so.
-
-        Raises
-        ------
-        InputError
-            When the path cannot be written, or the fused model is an ensemble.
-        """
-        if self.keeps_models:
-            raise InputError(path, ensemble_is_no_file("concatenate"))
-        self.verdict.warn()
-        write_posterior(Path(path), self.posterior, self.record)
+    def _write(self, path: Path) -> None:
+        write_posterior(path, self.posterior, self.record)
 
     def report(self, path: str | Path, *, data: Any = None, truth: Any = None) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.

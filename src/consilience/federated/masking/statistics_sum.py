@@ -26,7 +26,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.provenance import make_provenance
+from consilience.core.provenance import make_provenance, result_record
+from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.average import placed_counts
 from consilience.estimators.files import read_statistics
@@ -298,13 +299,20 @@ class StatisticsSum(Summand):
         if problems := statistics_problems(fused):
             raise InputError(problem.about("the sum of all sites") for problem in problems)
         details = {"n_sites": len(sites), "masked": dict(plan)}
-        result = {"n_components": fused.n_components, "status": "converged", **details}
+        result = result_record(fused.n_components, Status.CONVERGED, details)
         records = [{"name": site, "components": fused.n_components} for site in sites]
         provenance = make_provenance("sums", {"masked": True}, None, records, result)
         matching = match_classes(fused, [("all sites", fused)])
         verdict = judge(fused, len(sites), details)
         return SumResult(
-            EstimatorFusion(fused, matching, details, provenance, rebuild(fused), verdict),
+            EstimatorFusion(
+                statistics=fused,
+                matching=matching,
+                details=details,
+                provenance=provenance,
+                _model=rebuild(fused),
+                _verdict=verdict,
+            ),
             {"n_observations": fused.n_observations},
         )
 
