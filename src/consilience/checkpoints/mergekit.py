@@ -85,7 +85,7 @@ class _Source:
     """A model of a slice, with its own parameters."""
 
     model: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Json]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Slice:
 
     layers: tuple[int, int] | None
     sources: tuple[_Source, ...]
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Json]
 
 
 def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -146,7 +146,7 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     return fields, _notes(document, method)
 
 
-def _refuse_unknown(path: Path, document: Mapping[str, Any]) -> None:
+def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
     """Raise for methods, keys and parameters that have no counterpart here."""
     if other := [key for key in ("gate_mode", "experts") if key in document]:
         raise FileFormatError(path, f"has {other[0]}, a key of mergekit-moe, which makes mixtures of experts", _REMEDY)
@@ -382,7 +382,7 @@ _Setting = tuple[tuple[float, ...] | None, tuple[tuple[str, Any], ...]]
 
 
 def _settings(
-    levels: _Levels, first: Checkpoint, models: Sequence[str], method: str, name: str, defaults: Mapping[str, Any]
+    levels: _Levels, first: Checkpoint, models: Sequence[str], method: str, name: str, defaults: Mapping[str, Json]
 ) -> tuple[dict[str, Json], list[dict[str, Json]]]:
     """Return weights and options of most tensors, and rules for the others, by layer where a layer has one setting."""
     by_tensor = {tensor: _setting(levels, tensor, models, method, defaults) for tensor in first.tensors}
@@ -412,7 +412,9 @@ def _fields(setting: _Setting) -> dict[str, Json]:
     return {"options": chosen} | ({} if weights is None else {"weights": list(weights)})
 
 
-def _setting(levels: _Levels, tensor: str, models: Sequence[str], method: str, defaults: Mapping[str, Any]) -> _Setting:
+def _setting(
+    levels: _Levels, tensor: str, models: Sequence[str], method: str, defaults: Mapping[str, Json]
+) -> _Setting:
     """Return weights and options of one tensor."""
     if method == "slerp":
         return None, (("t", float(levels.value("t", tensor, None))),)

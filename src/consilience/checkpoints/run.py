@@ -43,6 +43,7 @@ from consilience.checkpoints.tensor_reader import (
     TensorReader,
     read_tensor,
 )
+from consilience.checks import Json
 from consilience.core.progress import Progress
 from consilience.core.provenance import library_versions
 from consilience.files.atomic import write_bytes
@@ -71,7 +72,7 @@ class FinishedMerge:
     """
 
     digests: Mapping[str, str]
-    provenance: Mapping[str, Any]
+    provenance: Mapping[str, Json]
     notes: tuple[str, ...]
     resumed: int
 
@@ -129,7 +130,7 @@ def run(
                 input_files.close()
         files = {shard.name: partial_output.finished[shard.name].sha256 for shard in plan.shards}
         notes = [*plan.notes, *notes]
-        details: dict[str, Any] = {}
+        details: dict[str, Json] = {}
         if alignment is not None:
             details["aligned"] = {"units_moved": list(alignment.moved)}
         if not is_single:
@@ -142,7 +143,7 @@ def run(
     return FinishedMerge(files, record, tuple(notes), resumed)
 
 
-def _identity_document(prepared: PreparedMerge) -> dict[str, Any]:
+def _identity_document(prepared: PreparedMerge) -> dict[str, Json]:
     """Return what makes two merges the same, as JSON values: the request, files as they are now, versions."""
     inputs = prepared.inputs
     versions = library_versions()

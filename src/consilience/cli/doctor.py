@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from consilience.checks import Json
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import INDENT, echo_prose
 from consilience.cli.merge import format_bytes
@@ -95,7 +96,7 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _devices() -> list[dict[str, Any]]:
+def _devices() -> list[dict[str, Json]]:
     """Return the accelerators that PyTorch sees, with their memory; none without PyTorch."""
     if find_spec("torch") is None:
         return []

@@ -16,6 +16,7 @@ import click
 import consilience as cs
 from consilience.api.kinds import DRAWS, POSTERIORS, SHARDS, are_shards, format_of, kind_of, list_models
 from consilience.catalogue import ALIASES
+from consilience.checks import Json
 from consilience.core.arguments import CALL_KEYWORDS
 from consilience.core.inputs import EQUAL, name_inputs
 from consilience.core.kind import Kind
@@ -282,7 +283,7 @@ def _scheduler_address(engine: str | None, scheduler: str | None) -> str | None:
     return scheduler
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+def parse_settings(settings: Sequence[str]) -> dict[str, Json]:
     """Return options of a method by name, each from a text OPTION=VALUE whose value is YAML.
 
     Raises
@@ -382,7 +383,7 @@ def have_descriptions(files: Sequence[SafetensorsFile]) -> bool:
     return any(beside) or any(file.stated_format == DESCRIPTION for file in files)
 
 
-def _document(file: SafetensorsFile) -> Mapping[str, object] | None:
+def _document(file: SafetensorsFile) -> Mapping[str, Json] | None:
     """Return the JSON document of a file; None where it has none or is broken."""
     try:
         document = file.document

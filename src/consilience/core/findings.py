@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.checks import Json
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 
@@ -213,7 +214,7 @@ class Findings:
         return self.status == Status.CONVERGED.name.lower()
 
 
-def findings_of(result: Mapping[str, Any]) -> Findings:
+def findings_of(result: Mapping[str, Json]) -> Findings:
     """Return the findings in the ``result`` of a provenance."""
     status = str(result.get("status", "unknown"))
     measure = next((name for name in ("criterion", "cost") if _path(result.get("path"), name)), "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Facts, Paragraph
@@ -220,7 +220,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         ]
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Json]:
         """The provenance with the verdict, as every saved file carries it."""
         return {**self.provenance, "verdict": self.verdict.to_json()}
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.core.inputs import NamedInput, defined_in, name_inputs
 from consilience.core.progress import Progress, seeded, shown
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
@@ -259,7 +260,7 @@ def root_mean_square(values: Any) -> float:
     return largest * float(np.sqrt(np.mean((numbers / largest) ** 2)))
 
 
-def refuse_parameters(parameters: Mapping[str, Any]) -> None:
+def refuse_parameters(parameters: Mapping[str, Json]) -> None:
     """Raise OptionError for hyper-parameters beside what rebuilds no estimator."""
     if parameters:
         raise OptionError(", ".join(parameters), "is for statistics of estimators; a posterior says all itself")
@@ -449,7 +450,7 @@ class Kind(ABC):
         SafetensorsFile(path).header()
         raise UnsupportedError(path, "is no network: it says all that it knows itself")
 
-    def rebuild(self, described: Any, parameters: Mapping[str, Any]) -> Any:
+    def rebuild(self, described: Any, parameters: Mapping[str, Json]) -> Any:
         """Return the model that a posterior, statistics or draws describe, with these hyper-parameters changed.
 
         Raises

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.status import Status
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
@@ -41,7 +41,7 @@ def library_versions() -> dict[str, str]:
 
 def make_provenance(
     method: str, options: Mapping[str, Any], seed: int | None, inputs: list[dict[str, Any]], result: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     """Return the record that a fused file carries, as JSON values.
 
     Parameters
@@ -69,11 +69,11 @@ def make_provenance(
 def result_record(
     n_components: int,
     status: Status,
-    details: Mapping[str, Any],
+    details: Mapping[str, Json],
     objective: float | None = None,
     history: Array | None = None,
     site_digests: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     """Return what came out of a fusion, as its provenance says it.
 
     Parameters
@@ -163,7 +163,7 @@ def read_fused(
     fused: SafetensorsFile,
     sites: Sequence[SafetensorsFile],
     read: Callable[[SafetensorsFile], tuple[Content, dict[str, Any] | None]],
-) -> tuple[Content, dict[str, Any], list[tuple[str, Content]]]:
+) -> tuple[Content, dict[str, Json], list[tuple[str, Content]]]:
     """Return what is in a fused file, its provenance, and by name what is in those of its inputs that are at hand.
 
     Parameters

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from consilience.catalogue import did_you_mean, with_suggestions
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.frames import Tabular
@@ -404,7 +404,7 @@ class Draws(Displayed, Tabular):
 
     # -- files and containers
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Json]:
         """Return everything but the arrays, as JSON values."""
         return {
             "variables": {

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from consilience.checks import AnyArray
+from consilience.checks import AnyArray, Json
 from consilience.draws.containers import CONTAINERS
 from consilience.draws.draws import Draws
 from consilience.errors import ConsilienceError, FileFormatError, InputError
@@ -66,7 +66,7 @@ class DrawsHeader(StrictModel):
     provenance: MadeHeader | None = None
 
 
-def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Any] | None = None) -> None:
+def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Json] | None = None) -> None:
     """Write a draws file, whole or not at all.
 
     Raises

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.core.fusion import FusedInput
 from consilience.core.gather import Described, FormatReading, gather, site_digests, twice
 from consilience.core.inputs import NamedInput, in_order, too_few_models
@@ -76,7 +77,7 @@ def _fuse_described(
     """Combine subposteriors, and return the fusion with its record."""
     combined = method.combine(stack, rng, progress)
     draws = _as_given(stack.sites, combined.draws, method, combined.details)
-    details: dict[str, Any] = {
+    details: dict[str, Json] = {
         "sites": {site.name: _facts_of(site.value) for site in described},
         "overlap": _overlap(stack),
         **combined.details,
@@ -109,7 +110,7 @@ def _fuse_described(
     )
 
 
-def _as_given(sites: Sequence[Draws], coordinates: Any, method: DrawsMethod, details: Mapping[str, Any]) -> Draws:
+def _as_given(sites: Sequence[Draws], coordinates: Any, method: DrawsMethod, details: Mapping[str, Json]) -> Draws:
     """Return fused coordinates as draws like those of the first site, which hold the prior once."""
     first = sites[0]
     powers = [site.prior for site in sites if isinstance(site.prior, float)]
@@ -129,7 +130,7 @@ def _as_given(sites: Sequence[Draws], coordinates: Any, method: DrawsMethod, det
     )
 
 
-def _facts_of(draws: Draws) -> dict[str, Any]:
+def _facts_of(draws: Draws) -> dict[str, Json]:
     """Return what is said of one site's draws."""
     ess, rhat = bulk_ess(draws.unconstrained), rank_rhat(draws.unconstrained)
     return {
@@ -141,7 +142,7 @@ def _facts_of(draws: Draws) -> dict[str, Any]:
     }
 
 
-def _overlap(stack: Subposteriors) -> dict[str, Any]:
+def _overlap(stack: Subposteriors) -> dict[str, Json]:
     """Return how far subposteriors overlap, as JSON values."""
     if stack.n_draws <= stack.n_coordinates + 1:  # no covariance: coordinates count alone
         return {

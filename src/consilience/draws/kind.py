@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.checks import Json
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, refuse_parameters
 from consilience.errors import InputError, OptionError, Problem
@@ -161,7 +162,7 @@ class PosteriorDraws(Kind):
         record = model.record if isinstance(model, DrawsFusion) else None
         write_draws(path, self.describe(model, **{"data": None, **stated}, features=features), record)
 
-    def rebuild(self, described: Any, parameters: Mapping[str, Any]) -> Any:
+    def rebuild(self, described: Any, parameters: Mapping[str, Json]) -> Any:
         """Return draws in the container that they came in; see `Kind.rebuild`."""
         from consilience.draws.containers import to_container
         from consilience.draws.draws import Draws

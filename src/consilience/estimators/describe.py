@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, is_number
+from consilience.checks import Array, Json, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.features import Features, final_model, is_pipeline, sklearn_features
 from consilience.core.min_count import MIN_COUNT
@@ -164,7 +164,7 @@ def _known(model: Any) -> tuple[EstimatorAdapter, dict[str, Any]]:
 
 
 def _statistics(
-    adapter: EstimatorAdapter, sums: Sums, model: Any, parameters: dict[str, Any], features: Features
+    adapter: EstimatorAdapter, sums: Sums, model: Any, parameters: dict[str, Json], features: Features
 ) -> Statistics:
     """Return sums with what an estimator says of itself, checked."""
     statistics = Statistics(
@@ -197,7 +197,7 @@ def _of_data(
     adapter: EstimatorAdapter,
     model: Any,
     whole: Any,
-    parameters: dict[str, Any],
+    parameters: dict[str, Json],
     features: Features,
     data: Any,
     sample_weight: Any,

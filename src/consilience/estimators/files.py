@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from consilience.checks import AnyArray, Array
+from consilience.checks import AnyArray, Array, Json
 from consilience.core.features import Features
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
@@ -91,7 +91,7 @@ class StatisticsHeader(StrictModel):
     provenance: MadeHeader | None = None
 
 
-def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str, Any] | None = None) -> None:
+def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str, Json] | None = None) -> None:
     """Write a statistics file, whole or not at all.
 
     Raises

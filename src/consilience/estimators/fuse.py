@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from consilience.catalogue import suggestion
+from consilience.checks import Json
 from consilience.core.caller import warn_caller
 from consilience.core.fusion import FusedInput
 from consilience.core.gather import site_digests
@@ -116,7 +117,7 @@ def _fuse_described(
     fused: Statistics,
     model: Any,
     differing: Sequence[str],
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, Json],
     min_count: float,
     seed: int | None,
     caught: Sequence[warnings.WarningMessage],
@@ -127,7 +128,7 @@ def _fuse_described(
         warn_caller(f"sites differ in a hyper-parameter that changes no sums: {line}", HyperParameterWarning)
     for warning in caught:
         warn_caller(str(warning.message), warning.category)
-    details: dict[str, Any] = {
+    details: dict[str, Json] = {
         "sites": {site.name: site.value.n_observations for site in described},
         **_classes(fused, described),
         **_withheld(described, min_count),
@@ -183,7 +184,7 @@ def _classes(fused: Statistics, described: Sequence[DescribedEstimator]) -> dict
     }
 
 
-def _withheld(described: Sequence[DescribedEstimator], min_count: float) -> dict[str, Any]:
+def _withheld(described: Sequence[DescribedEstimator], min_count: float) -> dict[str, Json]:
     """Return the classes that were left out for too few rows, by site."""
     left_out = [(site.name, problem) for site in described for problem in site.withheld]
     if not left_out:

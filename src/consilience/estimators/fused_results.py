@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import ndtri, stdtr, stdtrit
 
 from consilience.catalogue import no_attribute
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.errors import InputError, UnsupportedError
 
 FAMILY_OPTIONS = {"NegativeBinomial": "alpha", "Tweedie": "var_power"}
@@ -40,7 +40,7 @@ def require_statsmodels() -> Any:
     return statsmodels.api
 
 
-def make_family(parameters: Mapping[str, Any]) -> Any:
+def make_family(parameters: Mapping[str, Json]) -> Any:
     """Return the family of a generalised linear model, with its link.
 
     Raises

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.errors import InputError, UnsupportedError
 
 COVARIANCE_ESTIMATORS = ("OAS", "EmpiricalCovariance", "ShrunkCovariance")
@@ -19,7 +20,7 @@ PRIORS = ("priors", "class_prior")
 """Hyper-parameters with a value for every class, in the order of the classes."""
 
 
-def encoded_parameters(model: Any) -> dict[str, Any]:
+def encoded_parameters(model: Any) -> dict[str, Json]:
     """Return the hyper-parameters of an estimator as JSON values.
 
     Raises

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.checks import Json
 from consilience.core.kind import (
     FileFormat,
     Kind,
@@ -169,7 +170,7 @@ class Estimators(Kind):
         del symmetry  # of a network, of which an estimator has none
         write_statistics(path, self.describe(model, **{"data": None, **stated}, features=features))
 
-    def rebuild(self, described: Any, parameters: Mapping[str, Any]) -> Any:
+    def rebuild(self, described: Any, parameters: Mapping[str, Json]) -> Any:
         """Return the estimator that sums give; see `Kind.rebuild`."""
         from consilience.estimators.rebuild import rebuild
         from consilience.estimators.statistics import Statistics

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from consilience.catalogue import suggestion
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.features import Features
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import whole_moments
@@ -28,7 +28,7 @@ PASSTHROUGH = "passthrough"
 """The kind of a step that does nothing."""
 
 
-def rebuild(statistics: Statistics, parameters: Mapping[str, Any] | None = None) -> Any:
+def rebuild(statistics: Statistics, parameters: Mapping[str, Json] | None = None) -> Any:
     """Return the fitted estimator of some statistics.
 
     Parameters
@@ -96,7 +96,7 @@ def too_few_rows(statistics: Statistics) -> list[Problem]:
     return [Problem("", f"has no rows of class {', '.join(names[:8])} at any site", "leave that class out", "E-SHAPE")]
 
 
-def with_parameters(statistics: Statistics, parameters: Mapping[str, Any]) -> Statistics:
+def with_parameters(statistics: Statistics, parameters: Mapping[str, Json]) -> Statistics:
     """Return statistics with other hyper-parameters; values by class may be a mapping from labels.
 
     Raises

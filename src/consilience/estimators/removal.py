@@ -241,7 +241,7 @@ def _min_count(provenance: dict[str, Any] | None) -> float:
     return float((provenance or {}).get("options", {}).get("min_count", MIN_COUNT))
 
 
-def _n_sites(provenance: dict[str, Any] | None) -> int:
+def _n_sites(provenance: dict[str, Json] | None) -> int:
     return 1 if provenance is None else len(_records(provenance))
 
 

@@ -91,7 +91,7 @@ class Step:
 
     name: str
     kind: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Json]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -66,7 +66,7 @@ class Product(EvidenceFamily):
             yield (name, family, *(np.asarray(array)[:, columns] for array in arrays))
             start += family.size
 
-    def to_natural(self, **parameters: Mapping[str, Any]) -> Array:
+    def to_natural(self, **parameters: Mapping[str, Json]) -> Array:
         """Return eta (n, P) from each block's parameters, given as a mapping under the block's name."""
         names = [name for name, _ in self.blocks]
         if sorted(parameters) != sorted(names):

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.kind import Extent, root_mean_square
 from consilience.core.min_count import MAX_NAMED
 from consilience.errors import Problem
@@ -152,7 +152,7 @@ def parameter_scales(posterior: Posterior) -> dict[str, float]:
     return scales if posterior.counts is None else {**scales, "counts": root_mean_square(posterior.counts)}
 
 
-def _scales(prefix: str, parameters: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _scales(prefix: str, parameters: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
     """Yield names and sizes of parameters, those of a product's factors after the names of the factors."""
     for name, values in parameters.items():
         if isinstance(values, Mapping):

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
-from consilience.checks import AnyArray
+from consilience.checks import AnyArray, Json
 from consilience.core.features import Features
 from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
@@ -101,7 +101,7 @@ class FileSummary:
     shapes: dict[str, tuple[int, ...]]
 
 
-def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Any] | None = None) -> None:
+def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Json] | None = None) -> None:
     """Write a posterior file, whole or not at all.
 
     Raises
@@ -140,7 +140,7 @@ def read_summary(where: Path | SafetensorsFile) -> FileSummary:
     return FileSummary(header, dict(tensors.shapes))
 
 
-def family_of(path: Path | str, config: dict[str, Any], remedy: str = REMEDY) -> Family:
+def family_of(path: Path | str, config: dict[str, Json], remedy: str = REMEDY) -> Family:
     """Return the family that a file's header describes.
 
     Raises

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Labels
+from consilience.checks import Json, Labels
 from consilience.core.fusion import FusedInput
 from consilience.core.gather import Described, site_digests
 from consilience.core.inputs import EQUAL, in_order, stated_numbers
@@ -318,7 +318,7 @@ def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> li
     return adapter.refuse(ensemble) + refused_options
 
 
-def recommended_method(method: Any, options: Mapping[str, Any], source: Mapping[str, Any]) -> Method:
+def recommended_method(method: Any, options: Mapping[str, Any], source: Mapping[str, Json]) -> Method:
     """Return the named method, or the one recommended for models of this source; an empty one is no library's."""
     if method is not None:
         return make_method(method, options)
@@ -341,7 +341,7 @@ def _side_by_side(ensemble: Ensemble, _fused: Posterior) -> Any:
     return ensemble_of(members, ensemble.site_weights)
 
 
-def _input_record(described: Described[Posterior], weight: float, matching: Matching, site: int) -> dict[str, Any]:
+def _input_record(described: Described[Posterior], weight: float, matching: Matching, site: int) -> dict[str, Json]:
     """Return the record of an input in the provenance of a fused file."""
     record = described.record(described.value.n_components, weight, matching.of_site(site).tolist())
     if matching.confidence is not None:
@@ -351,6 +351,6 @@ def _input_record(described: Described[Posterior], weight: float, matching: Matc
     return record
 
 
-def _input_key(record: dict[str, Any]) -> tuple[str, str]:
+def _input_key(record: dict[str, Json]) -> tuple[str, str]:
     """Order inputs by content, so that arrival order does not change a fused file."""
     return str(record.get("sha256", "")), str(record["name"])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.checks import Json
 from consilience.core.inputs import REGISTERED_PACKAGES, defined_in
 from consilience.core.kind import (
     FileFormat,
@@ -167,7 +168,7 @@ class Posteriors(Kind):
         del symmetry  # of a network, of which a posterior has none
         write_posterior(path, describe(model, features=features, **stated))
 
-    def rebuild(self, described: Any, parameters: Mapping[str, Any]) -> Any:
+    def rebuild(self, described: Any, parameters: Mapping[str, Json]) -> Any:
         """Return the model of a posterior; see `Kind.rebuild`."""
         from consilience.posteriors.posterior import Posterior
         from consilience.posteriors.rebuild import rebuild

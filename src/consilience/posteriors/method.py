@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import Array, Labels, is_number
+from consilience.checks import Array, Json, Labels, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
@@ -99,7 +99,7 @@ class PosteriorOutcome:
     objective: float
     history: Array
     status: Status
-    details: Mapping[str, Any]
+    details: Mapping[str, Json]
     atoms: Posterior | None = None
 
 

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.core.status import Status
 from consilience.core.verdict import FUSED, Verdict
 from consilience.drawing.words import all_of, first_names, shorten
@@ -476,7 +476,7 @@ def _distant(components: Sequence[tuple[str, float]]) -> tuple[str, str, str]:
     return "outlier", f"{', '.join(shown)}{more}", f"look at the units of {names}{more}"
 
 
-def _left_out(records: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+def _left_out(records: Sequence[Mapping[str, Json]]) -> tuple[str, str, str]:
     """Return which sites robust fusion left out, and why, of records of ``Judgement.details``."""
     shown = [f"{record['model']} ({record['step']})" for record in records[:MAX_NAMED_SITES]]
     names = ", ".join(str(record["model"]) for record in records[:MAX_NAMED_SITES])

@@ -108,7 +108,7 @@ _REASONS = {
 """Why a field must agree, where its name does not say it."""
 
 
-def trains_biases(config: Mapping[str, Any]) -> bool:
+def trains_biases(config: Mapping[str, Json]) -> bool:
     """Return whether biases of the base were trained, whole; peft loads them in place of the base's."""
     return (config.get("bias") or "none") != "none"
 

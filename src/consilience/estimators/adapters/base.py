@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.catalogue import with_suggestions
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.features import Features, sklearn_features
 from consilience.errors import InputError, Problem
 from consilience.estimators.design import Design
@@ -108,7 +108,7 @@ class EstimatorAdapter(ABC):
         """Return whether ``fit`` was called."""
         return hasattr(model, "n_features_in_")
 
-    def parameters_of(self, model: Any) -> dict[str, Any]:
+    def parameters_of(self, model: Any) -> dict[str, Json]:
         """Return the hyper-parameters of a fitted object as JSON values."""
         return encoded_parameters(model)
 
@@ -129,12 +129,12 @@ class EstimatorAdapter(ABC):
         del model
         return Design()
 
-    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
+    def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Return why an estimator of these hyper-parameters is no function of sums; None where it is one."""
         del parameters
         return None
 
-    def needs_fourth_moments(self, parameters: Mapping[str, Any]) -> bool:
+    def needs_fourth_moments(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether ``fit`` shrinks by fourth moments, which sites tell in a second message."""
         del parameters
         return False
@@ -176,7 +176,7 @@ class EstimatorAdapter(ABC):
 
     @abstractmethod
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return the sums of rows.
 
@@ -194,7 +194,7 @@ class EstimatorAdapter(ABC):
             Whether a step before the estimator mixes columns, so that it needs products although it would not.
         """
 
-    def is_loose(self, parameters: Mapping[str, Any]) -> bool:
+    def is_loose(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether `fit` would stop at a tolerance, or draw at random, where the sums are solved exactly."""
         return any(parameters.get(name) in values for name, values in self.loose_solvers.items())
 
@@ -204,7 +204,7 @@ class EstimatorAdapter(ABC):
         rows: SiteRows,
         numbers: Any,
         n_classes: int,
-        parameters: Mapping[str, Any],
+        parameters: Mapping[str, Json],
         *,
         products: bool,
     ) -> Sums:
@@ -270,7 +270,7 @@ class RefittedAdapter(EstimatorAdapter):
         return model
 
 
-def new_estimator(module: str, name: str, parameters: Mapping[str, Any]) -> Any:
+def new_estimator(module: str, name: str, parameters: Mapping[str, Json]) -> Any:
     """Return an estimator with these hyper-parameters, not fitted.
 
     Raises

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import linalg
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import (
     RefittedAdapter,
@@ -29,7 +29,7 @@ class ClassMomentsAdapter(RefittedAdapter):
     needs: ClassVar[Needs] = "classes"
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return the moments of each class."""
         del parameters
@@ -43,7 +43,7 @@ class DiscriminantAdapter(ClassMomentsAdapter):
     module: ClassVar[str] = "sklearn.discriminant_analysis"
     lacks: ClassVar[str | None] = "the number of rows and the scatter of every class"
 
-    def needs_fourth_moments(self, parameters: Mapping[str, Any]) -> bool:
+    def needs_fourth_moments(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether shrinkage is "auto": Ledoit's and Wolf's, of the standardised rows of each class."""
         return parameters.get("shrinkage") == "auto"
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import linalg
 from scipy.special import gammaln
 
-from consilience.checks import Array, is_number, symmetric_part
+from consilience.checks import Array, Json, is_number, symmetric_part
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, joint_moments, moments_of_classes
 from consilience.estimators.adapters.discriminant import QuadraticDiscriminantAnalysisAdapter
@@ -67,7 +67,7 @@ class HeadAdapter(EstimatorAdapter):
     module: ClassVar[str] = "consilience.estimators.heads.model"
     needs: ClassVar[Needs] = "classes"
     sum_parameters: ClassVar[tuple[str, ...]] = (FEATURES, NORM_BOUND)
-    defaults: ClassVar[Mapping[str, Any]]
+    defaults: ClassVar[Mapping[str, Json]]
     """Hyper-parameters of the head itself."""
     follows_units: ClassVar[bool] = False
     sent_as: ClassVar[str | None] = "cs.learners.Head(kind, features=...).fit(X, y)"
@@ -96,7 +96,7 @@ class HeadAdapter(EstimatorAdapter):
         statistics: Statistics = model.statistics
         return statistics
 
-    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
+    def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse hyper-parameters that are no numbers in their range."""
         for name in self.defaults:
             value: Any = parameters.get(name)
@@ -138,7 +138,7 @@ class PooledHeadAdapter(HeadAdapter):
         return shapes | ({f"counts {NOISE!r}": ()} if NOISE in statistics.counts else {})
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return counts and sums by class, and the moments of all rows."""
         del parameters, products
@@ -150,7 +150,7 @@ class RidgeHeadAdapter(PooledHeadAdapter):
     """Ridge regression of indicators of classes on features of unit variance, the intercept free of penalty."""
 
     kind: ClassVar[str] = "consilience.RidgeHead"
-    defaults: ClassVar[Mapping[str, Any]] = {"ridge": RIDGE}
+    defaults: ClassVar[Mapping[str, Json]] = {"ridge": RIDGE}
 
     def head(self, statistics: Statistics) -> LinearHead:
         """Return the ridge solution of all sums."""
@@ -164,7 +164,7 @@ class LDAHeadAdapter(PooledHeadAdapter):
     """Linear discriminants: one covariance within classes, shrunk towards tr(W) / d, priors by counts."""
 
     kind: ClassVar[str] = "consilience.LDAHead"
-    defaults: ClassVar[Mapping[str, Any]] = {"shrinkage": SHRINKAGE}
+    defaults: ClassVar[Mapping[str, Json]] = {"shrinkage": SHRINKAGE}
 
     def head(self, statistics: Statistics) -> DiscriminantHead:
         """Return coefficients Sigma^-1 m_c and intercepts -m_c . coef_c / 2 + log prior_c."""
@@ -202,7 +202,7 @@ class BayesianHeadAdapter(PooledHeadAdapter):
     """
 
     kind: ClassVar[str] = "consilience.BayesianHead"
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[Mapping[str, Json]] = {}
     mark: ClassVar[Mark] = "exact"
 
     def head(self, statistics: Statistics) -> BayesianLinearHead:
@@ -218,7 +218,7 @@ class RegressionHeadAdapter(HeadAdapter):
     needs: ClassVar[Needs] = "targets"
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return joint moments."""
         del numbers, n_classes, parameters, products
@@ -235,7 +235,7 @@ class RidgeRegressionHeadAdapter(RegressionHeadAdapter):
     """Ridge regression of real targets on features of unit variance, the intercept free of penalty."""
 
     kind: ClassVar[str] = "consilience.RidgeRegressionHead"
-    defaults: ClassVar[Mapping[str, Any]] = {"ridge": RIDGE}
+    defaults: ClassVar[Mapping[str, Json]] = {"ridge": RIDGE}
 
     def head(self, statistics: Statistics) -> RegressionHead:
         """Return the ridge solution of all sums."""
@@ -251,7 +251,7 @@ class BayesianRegressionHeadAdapter(RegressionHeadAdapter):
     """
 
     kind: ClassVar[str] = "consilience.BayesianRegressionHead"
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[Mapping[str, Json]] = {}
 
     def head(self, statistics: Statistics) -> BayesianRegressionHead:
         """Return posterior means, and what their predictive distributions are made of."""
@@ -264,13 +264,13 @@ class ClassHeadAdapter(HeadAdapter):
     """Heads from the moments of each class, which classifiers of scikit-learn judge."""
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return the moments of each class."""
         del parameters
         return Sums({ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=self.is_diagonal and not products)})
 
-    def _delegated(self, statistics: Statistics, adapter: EstimatorAdapter, parameters: dict[str, Any]) -> Any:
+    def _delegated(self, statistics: Statistics, adapter: EstimatorAdapter, parameters: dict[str, Json]) -> Any:
         """Return the head whose classifier is that of these sums."""
         inner = Statistics(
             adapter.kind, parameters, statistics.n_columns, statistics.moments, classes=statistics.classes
@@ -283,7 +283,7 @@ class GaussianNBHeadAdapter(ClassHeadAdapter):
 
     kind: ClassVar[str] = "consilience.GaussianNBHead"
     is_diagonal: ClassVar[bool] = True
-    defaults: ClassVar[Mapping[str, Any]] = {"var_smoothing": 1e-9}
+    defaults: ClassVar[Mapping[str, Json]] = {"var_smoothing": 1e-9}
 
     def head(self, statistics: Statistics) -> DelegatedHead:
         """Return scikit-learn's GaussianNB of all sums."""
@@ -296,7 +296,7 @@ class QDAHeadAdapter(ClassHeadAdapter):
     """Quadratic discriminants: a covariance of each class, C times as many numbers as linear ones."""
 
     kind: ClassVar[str] = "consilience.QDAHead"
-    defaults: ClassVar[Mapping[str, Any]] = {"reg_param": REG_PARAM}
+    defaults: ClassVar[Mapping[str, Json]] = {"reg_param": REG_PARAM}
 
     def head(self, statistics: Statistics) -> DelegatedHead:
         """Return scikit-learn's QuadraticDiscriminantAnalysis of all sums."""

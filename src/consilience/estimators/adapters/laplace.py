@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, symmetric_part
+from consilience.checks import Array, Json, symmetric_part
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, RefittedAdapter, Sums, new_estimator
 from consilience.estimators.adapters.likelihood import Likelihood, Multinomial, Tweedie
@@ -106,20 +106,20 @@ class LaplaceProductAdapter(EstimatorAdapter):
 class LaplaceAdapter(LaplaceProductAdapter):
     """A generalised linear model with a normal prior on its coefficients and none on its intercept."""
 
-    def is_concave(self, parameters: Mapping[str, Any]) -> bool:
+    def is_concave(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether the information is positive semidefinite at any coefficients, and not at the fit alone."""
         del parameters
         return True
 
     @abstractmethod
     def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> Likelihood:
         """Return the log-likelihood of rows with its derivatives at free coefficients (q,), as a refinement asks."""
 
     @abstractmethod
     def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> float:
         """Return the log-likelihood of rows at free coefficients (q,)."""
 
@@ -136,7 +136,7 @@ class LaplaceAdapter(LaplaceProductAdapter):
     follows_units: ClassVar[bool] = False
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return the expansion at the fit of these rows."""
         model = new_estimator(self.module, self.class_name, parameters)
@@ -153,7 +153,7 @@ class LaplaceAdapter(LaplaceProductAdapter):
         return {f"counts {name!r}": shape for name, shape in shapes.items()}
 
 
-def number(parameters: Mapping[str, Any], name: str) -> float:
+def number(parameters: Mapping[str, Json], name: str) -> float:
     """Return a hyper-parameter that is a number, not negative.
 
     Raises
@@ -167,12 +167,12 @@ def number(parameters: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
-def with_intercept(X: Array, parameters: Mapping[str, Any]) -> Array:
+def with_intercept(X: Array, parameters: Mapping[str, Json]) -> Array:
     """Return rows with a last column of ones where the model has an intercept."""
     return np.hstack([X, np.ones((len(X), 1))]) if parameters.get("fit_intercept", True) else X
 
 
-def prior_precision(p: int, precision: float, parameters: Mapping[str, Any]) -> Array:
+def prior_precision(p: int, precision: float, parameters: Mapping[str, Json]) -> Array:
     """Return the prior precision of p coefficients, of which the intercept, the last, has none."""
     diagonal = np.full(p, precision)
     if parameters.get("fit_intercept", True):
@@ -247,7 +247,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
     kind: ClassVar[str] = "sklearn.LogisticRegression"
     needs: ClassVar[Needs] = "classes"
 
-    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
+    def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse penalties that are no normal prior, and objectives that are no likelihood of the rows."""
         if parameters.get("penalty") in ("l1", "elasticnet") or parameters.get("l1_ratio"):
             return Problem("penalty", "is no normal prior, so that no Laplace approximation adds up", "fit with l2")
@@ -260,7 +260,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         return None
 
     @staticmethod
-    def precision(parameters: Mapping[str, Any]) -> float:
+    def precision(parameters: Mapping[str, Json]) -> float:
         """Return 1 / C, 0 without a penalty."""
         if parameters.get("penalty", "l2") is None:
             return 0.0
@@ -275,7 +275,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         rows: SiteRows,
         numbers: Any,
         n_classes: int,
-        parameters: Mapping[str, Any],
+        parameters: Mapping[str, Json],
         *,
         products: bool,
     ) -> Sums:
@@ -329,7 +329,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         return _settled(hessian, *statistics.counts[SHIFT].shape)
 
     def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> Likelihood:
         """Return the log-likelihood of rows with its derivatives."""
         law = self._law(coefficients, rows, numbers, n_classes, parameters)
@@ -338,13 +338,13 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         return Likelihood(law.value(), gradient, information)
 
     def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> float:
         """Return the log-likelihood of rows."""
         return self._law(coefficients, rows, numbers, n_classes, parameters).value()
 
     def _law(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> Multinomial:
         A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)
         theta = coefficients.reshape(-1, A.shape[1])
@@ -415,11 +415,11 @@ class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
     fixed_power: ClassVar[float | None] = None
     """The power of the variance, where it is no hyper-parameter."""
 
-    def is_concave(self, parameters: Mapping[str, Any]) -> bool:
+    def is_concave(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether the log-likelihood is concave: for powers above 2 it is so near the fit only."""
         return self.power(parameters) <= 2.0
 
-    def power(self, parameters: Mapping[str, Any]) -> float:
+    def power(self, parameters: Mapping[str, Json]) -> float:
         """Return the power of the variance."""
         return number(parameters, "power") if self.fixed_power is None else self.fixed_power
 
@@ -429,7 +429,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
         rows: SiteRows,
         numbers: Any,
         n_classes: int,
-        parameters: Mapping[str, Any],
+        parameters: Mapping[str, Json],
         *,
         products: bool,
     ) -> Sums:
@@ -477,26 +477,26 @@ class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
         return float(statistics.counts[PEARSON]) / (n - fitted)
 
     def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> Likelihood:
         """Return the log-likelihood of rows with its derivatives."""
         law = self._law_of(coefficients, rows, parameters)
         return Likelihood(law.value(), law.gradient(), law.information(), law.pearson())
 
     def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> float:
         """Return the log-likelihood of rows."""
         return self._law_of(coefficients, rows, parameters).value()
 
-    def _law_of(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> Tweedie:
+    def _law_of(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Json]) -> Tweedie:
         if rows.y.ndim != 1:
             raise InputError("y", f"has shape {rows.y.shape}, expected one target", code="E-SHAPE")
         A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)
         weights = np.ones(len(A)) if rows.weights is None else rows.weights
         return self._law(coefficients, A, rows.y, weights, parameters)
 
-    def _law(self, beta: Array, A: Array, y: Array, weights: Array, parameters: Mapping[str, Any]) -> Tweedie:
+    def _law(self, beta: Array, A: Array, y: Array, weights: Array, parameters: Mapping[str, Json]) -> Tweedie:
         q = self.power(parameters)
         is_identity = q == 0.0 and parameters.get("link") != "log"  # least squares, of which "auto" has the identity
         return Tweedie(A, y, weights, beta, q, is_identity)
@@ -537,7 +537,7 @@ class TweedieRegressorAdapter(GeneralisedLinearAdapter):
     kind: ClassVar[str] = "sklearn.TweedieRegressor"
     sum_parameters: ClassVar[tuple[str, ...]] = ("fit_intercept", "power", "link")
 
-    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
+    def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse the identity link of means that must be positive."""
         power = decode(parameters.get("power"))
         if isinstance(power, int | float) and power < 0.0:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, symmetric_part
+from consilience.checks import Array, Json, symmetric_part
 from consilience.core.features import Features
 from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.adapters.base import Sums
@@ -116,7 +116,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
         return digest.hexdigest()
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Raise: a fitted approximation says all."""
         self.refuse_data()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import linalg
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.caller import warn_caller
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import RefittedAdapter, Sums, joint_moments
@@ -102,13 +102,13 @@ class RegressionAdapter(RefittedAdapter):
     needs: ClassVar[Needs] = "targets"
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return joint moments."""
         del numbers, n_classes, parameters, products
         return joint_moments(rows)
 
-    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
+    def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse coefficients that are held positive: an inequality is no function of sums alone."""
         if parameters.get("positive"):
             return Problem("positive", "holds coefficients above zero, which is not fused", "fit with positive=False")

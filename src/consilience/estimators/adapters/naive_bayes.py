@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import RefittedAdapter, Sums, class_priors, moments_of_classes
 from consilience.estimators.hyper_parameters import decode, encode
@@ -35,7 +35,7 @@ class GaussianNBAdapter(RefittedAdapter):
     is_diagonal: ClassVar[bool] = True
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return the moments of each class."""
         del parameters
@@ -184,7 +184,7 @@ class CategoricalNBAdapter(CountAdapter):
         return {**shapes, f"maxima {CATEGORIES!r}": (statistics.n_columns,)}
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return weighted counts of every class and category (C, sum K_j)."""
         del products

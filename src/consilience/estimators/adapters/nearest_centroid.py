@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import require_two_classes
 from consilience.estimators.adapters.discriminant import ClassMomentsAdapter
@@ -22,7 +23,7 @@ class NearestCentroidAdapter(ClassMomentsAdapter):
     is_diagonal: ClassVar[bool] = True
     compared: ClassVar[tuple[str, ...]] = ("centroids_",)
 
-    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
+    def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse medians."""
         if parameters.get("metric") != "euclidean":
             metric = parameters.get("metric")

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.errors import Problem
 from consilience.estimators.adapters.base import require_two_classes
 from consilience.estimators.adapters.discriminant import ClassMomentsAdapter
@@ -22,7 +23,7 @@ class RidgeClassifierAdapter(ClassMomentsAdapter):
     loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = RIDGE_SOLVERS
     lacks: ClassVar[str | None] = "the number of rows and the moments of every class"
 
-    def refusal(self, parameters: Mapping[str, Any]) -> Problem | None:
+    def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse coefficients that are held positive."""
         if parameters.get("positive"):
             return Problem("positive", "holds coefficients above zero, which is not fused", "fit with positive=False")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import RefittedAdapter, Sums, whole_moments
 from consilience.estimators.site_rows import SiteRows
@@ -32,7 +32,7 @@ class StandardScalerAdapter(RefittedAdapter):
         return {f"moments {ROWS!r}": (statistics.n_columns,) if statistics.last_step is None else ()}
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return the moments of each column."""
         del numbers, n_classes, parameters
@@ -101,7 +101,7 @@ class ExtremesAdapter(RefittedAdapter):
         return {f"counts {ROWS!r}": (), **{f"maxima {name!r}": d.shape for name in self.extremes(d, d)}}
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return the extremes of each column."""
         del numbers, n_classes, parameters, products

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import linalg
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.caller import warn_caller
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import Mark, RefittedAdapter, Sums, whole_moments
@@ -32,7 +32,7 @@ class SecondMomentsAdapter(RefittedAdapter):
     module: ClassVar[str] = "sklearn.decomposition"
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return the moments of all rows."""
         del numbers, n_classes, parameters, products
@@ -291,7 +291,7 @@ class LedoitWolfAdapter(CovarianceAdapter):
     mark: ClassVar[Mark] = "approximate"
     lacks: ClassVar[str | None] = "the number of rows and the covariance before shrinkage"
 
-    def needs_fourth_moments(self, parameters: Mapping[str, Any]) -> bool:
+    def needs_fourth_moments(self, parameters: Mapping[str, Json]) -> bool:
         """Return that it does."""
         del parameters
         return True

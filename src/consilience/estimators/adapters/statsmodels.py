@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, Labels, symmetric_part
+from consilience.checks import Array, Json, Labels, symmetric_part
 from consilience.core.features import Features
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, joint_moments
@@ -105,7 +105,7 @@ class StatsmodelsAdapter(EstimatorAdapter):
         """Return the names of the columns."""
         return Features(names=_names(model))
 
-    def parameters_of(self, model: Any) -> dict[str, Any]:
+    def parameters_of(self, model: Any) -> dict[str, Json]:
         """Return what the coefficients are of, as JSON values."""
         del model
         return {}
@@ -167,7 +167,7 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         return self.class_name == "WLS"
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Return joint moments of columns and target."""
         del numbers, n_classes, parameters, products
@@ -327,7 +327,7 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         raise OptionError("data", f"are not needed: a fitted {self.class_name} of statsmodels says all; leave them out")
 
     def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
+        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
     ) -> Sums:
         """Raise: a result says all."""
         self.refuse_data()
@@ -339,7 +339,7 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         rows: SiteRows,
         numbers: Any,
         n_classes: int,
-        parameters: Mapping[str, Any],
+        parameters: Mapping[str, Json],
         *,
         products: bool,
     ) -> Sums:
@@ -472,7 +472,7 @@ class ModelLikelihoodAdapter(LikelihoodAdapter):
     """Models whose likelihood statsmodels itself gives at any coefficients and on any rows."""
 
     def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> Likelihood:
         """Return the log-likelihood of rows with its derivatives, as statsmodels has them."""
         del numbers, n_classes
@@ -487,7 +487,7 @@ class ModelLikelihoodAdapter(LikelihoodAdapter):
             )
 
     def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> float:
         """Return the log-likelihood of rows."""
         del numbers, n_classes
@@ -497,10 +497,10 @@ class ModelLikelihoodAdapter(LikelihoodAdapter):
             return float(model.loglike(coefficients, **options))
 
     @abstractmethod
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
         """Return a model of statsmodels for rows, not fitted, and options of its likelihood."""
 
-    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> float:
+    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Json]) -> float:
         """Return the sum of squared Pearson residuals; 0 where the dispersion is one."""
         del coefficients, rows, parameters
         return 0.0
@@ -514,7 +514,7 @@ class GLMAdapter(ModelLikelihoodAdapter):
     sum_parameters: ClassVar[tuple[str, ...]] = ("family", "family_option", "link", "link_power", "scale")
     estimates_scale: ClassVar[bool] = True
 
-    def parameters_of(self, model: Any) -> dict[str, Any]:
+    def parameters_of(self, model: Any) -> dict[str, Json]:
         """Return family, link and how the dispersion is known."""
         if isinstance(model, FusedResults):
             return dict(model.parameters)
@@ -544,7 +544,7 @@ class GLMAdapter(ModelLikelihoodAdapter):
         """Return the site's dispersion."""
         return float(model.scale)
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
         """Return a GLM of rows at dispersion one."""
         sm = require_statsmodels()
         with warnings.catch_warnings():
@@ -552,7 +552,7 @@ class GLMAdapter(ModelLikelihoodAdapter):
             model = sm.GLM(rows.y, rows.X, family=make_family(parameters), freq_weights=rows.weights)
         return model, {"scale": 1.0}
 
-    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> float:
+    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Json]) -> float:
         """Return the sum of squared Pearson residuals."""
         family = make_family(parameters)
         with np.errstate(all="ignore"):
@@ -560,7 +560,7 @@ class GLMAdapter(ModelLikelihoodAdapter):
             squares = (rows.y - mu) ** 2 / family.variance(mu)
         return float(squares.sum() if rows.weights is None else rows.weights @ squares)
 
-    def is_concave(self, parameters: Mapping[str, Any]) -> bool:
+    def is_concave(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether the information is positive semidefinite anywhere: of canonical links and a few others."""
         return (parameters.get("family"), parameters.get("link")) in _CONCAVE
 
@@ -590,7 +590,7 @@ def _require_known_link(link: Any) -> None:
     )
 
 
-def _simple_options(link: Any) -> dict[str, Any]:
+def _simple_options(link: Any) -> dict[str, Json]:
     return {name: value for name, value in vars(link).items() if isinstance(value, int | float | str)} | {
         name: getattr(value, "name", str(type(value))) for name, value in vars(link).items() if name == "dbn"
     }
@@ -624,13 +624,13 @@ class LogitAdapter(ModelLikelihoodAdapter):
     kind: ClassVar[str] = "statsmodels.Logit"
     extra_arguments: ClassVar[tuple[str, ...]] = ("offset",)
 
-    def parameters_of(self, model: Any) -> dict[str, Any]:
+    def parameters_of(self, model: Any) -> dict[str, Json]:
         """Return what the rows have beside columns."""
         if isinstance(model, FusedResults):
             return dict(model.parameters)
         return {"extra": list(self.extra_of(model.model))}
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
         """Return a Logit of rows."""
         _refuse_weights(rows, self.class_name)
         return require_statsmodels().Logit(rows.y, rows.X), {}
@@ -646,13 +646,13 @@ class DiscretePoissonAdapter(ModelLikelihoodAdapter):
     kind: ClassVar[str] = "statsmodels.Poisson"
     extra_arguments: ClassVar[tuple[str, ...]] = ("offset", "exposure")
 
-    def parameters_of(self, model: Any) -> dict[str, Any]:
+    def parameters_of(self, model: Any) -> dict[str, Json]:
         """Return what the rows have beside columns."""
         if isinstance(model, FusedResults):
             return dict(model.parameters)
         return {"extra": list(self.extra_of(model.model))}
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
         """Return a Poisson regression of rows."""
         _refuse_weights(rows, self.class_name)
         return require_statsmodels().Poisson(rows.y, rows.X), {}
@@ -669,7 +669,7 @@ class MNLogitAdapter(LikelihoodAdapter):
     has_score: ClassVar[bool] = False
     sum_parameters: ClassVar[tuple[str, ...]] = ("categories",)
 
-    def parameters_of(self, model: Any) -> dict[str, Any]:
+    def parameters_of(self, model: Any) -> dict[str, Json]:
         """Return the categories, the first of which is the reference."""
         if isinstance(model, FusedResults):
             return dict(model.parameters)
@@ -697,7 +697,7 @@ class MNLogitAdapter(LikelihoodAdapter):
         return Multinomial(rows.X, codes, np.ones(rows.n) if rows.weights is None else rows.weights, theta)
 
     def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> Likelihood:
         """Return the log-likelihood of rows with its derivatives."""
         law = self._law(coefficients, rows, parameters)
@@ -705,7 +705,7 @@ class MNLogitAdapter(LikelihoodAdapter):
         return Likelihood(law.value(), law.gradient()[1:].ravel(), law.information()[1:, :, 1:, :].reshape(q, q))
 
     def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any]
+        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
     ) -> float:
         """Return the log-likelihood of rows."""
         return self._law(coefficients, rows, parameters).value()
@@ -719,7 +719,7 @@ class PHRegAdapter(ModelLikelihoodAdapter):
     has_score: ClassVar[bool] = False
     sum_parameters: ClassVar[tuple[str, ...]] = ("ties",)
 
-    def parameters_of(self, model: Any) -> dict[str, Any]:
+    def parameters_of(self, model: Any) -> dict[str, Json]:
         """Return how ties are treated."""
         if isinstance(model, FusedResults):
             return dict(model.parameters)
@@ -730,7 +730,7 @@ class PHRegAdapter(ModelLikelihoodAdapter):
         del statistics
         return "PHReg, stratified by site, that fit gives on"
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
         """Return a Cox model of rows, whose y has the time and the status."""
         _refuse_weights(rows, self.class_name)
         require_statsmodels()

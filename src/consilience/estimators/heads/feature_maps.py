@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.errors import InputError, OptionError, UnsupportedError
 
 BATCH_ROWS = 256
@@ -43,7 +43,7 @@ class FeatureMap(ABC):
 
     @property
     @abstractmethod
-    def recipe(self) -> Mapping[str, Any] | None:
+    def recipe(self) -> Mapping[str, Json] | None:
         """What makes the map again, as JSON values; None where only the object itself is the map."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class Columns(FeatureMap):
         return hashlib.sha256(COLUMNS.encode()).hexdigest()
 
     @property
-    def recipe(self) -> Mapping[str, Any]:
+    def recipe(self) -> Mapping[str, Json]:
         """No parameters."""
         return {}
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy import linalg
 
-from consilience.checks import AnyArray, Array, is_count, is_number
+from consilience.checks import AnyArray, Array, Json, is_count, is_number
 from consilience.errors import InputError, OptionError
 from consilience.estimators.heads.feature_maps import FeatureMap, remember
 
@@ -64,7 +64,7 @@ class RandomConvolutions(FeatureMap):
         self.filter_counts = (first, n_filters - small - first, small)
 
     @property
-    def recipe(self) -> Mapping[str, Any]:
+    def recipe(self) -> Mapping[str, Json]:
         """The arguments of `random_convolutions`."""
         return {
             "shape": list(self.shape),

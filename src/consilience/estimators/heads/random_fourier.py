@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, is_count, is_number
+from consilience.checks import Array, Json, is_count, is_number
 from consilience.errors import InputError, OptionError
 from consilience.estimators.heads.feature_maps import FeatureMap, remember
 
@@ -28,7 +28,7 @@ class RandomFourier(FeatureMap):
         self.n_columns, self.count, self.length, self.seed = n_columns, count, length, seed
 
     @property
-    def recipe(self) -> Mapping[str, Any]:
+    def recipe(self) -> Mapping[str, Json]:
         """The arguments of `random_fourier`."""
         return {"n_columns": self.n_columns, "count": self.count, "length": self.length, "seed": self.seed}
 

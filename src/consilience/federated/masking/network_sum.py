@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import AnyArray, Array, is_number
+from consilience.checks import AnyArray, Array, Json, is_number
 from consilience.core.provenance import make_provenance
 from consilience.errors import InputError, OptionError
 from consilience.federated.masking.fixed_point import Words, decode, encode
@@ -99,7 +99,7 @@ class NetworkSum(Summand):
         return sum(prod(values.shape) for values in self.start.values()) + 1
 
     @property
-    def content(self) -> Mapping[str, Any]:
+    def content(self) -> Mapping[str, Json]:
         """What the plan says of weights and noise."""
         weights = self.weights if isinstance(self.weights, str) else dict(sorted(self.weights.items()))
         return {"weights": weights, **({} if self.noise is None else {"noise": self.noise.to_json()})}
@@ -168,7 +168,7 @@ class NetworkSum(Summand):
             )
         return float(DESCRIPTION_FILES.read_header(companions[0])[0].n_observations)
 
-    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Any], fractional_bits: int) -> SumResult:
+    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Json], fractional_bits: int) -> SumResult:
         """Return the average of the networks; see `Summand.result`."""
         sums = decode(words, fractional_bits)
         if not sums[-1] > 0.0:

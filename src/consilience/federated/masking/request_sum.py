@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 import consilience as cs
+from consilience.checks import Json
 from consilience.errors import InputError, UnsupportedError
 from consilience.federated.masking.fixed_point import Words, decode, encode
 from consilience.federated.masking.summands import Summand, SumResult
@@ -75,7 +76,7 @@ class RequestSum(Summand):
         return sum(prod(shape) for shape, _ in self.sums.values()) + 2
 
     @property
-    def content(self) -> Mapping[str, Any]:
+    def content(self) -> Mapping[str, Json]:
         """Which request it is."""
         return {"request": self.request.digest, "number": self.request.number, "rounds": self.request.rounds}
 
@@ -88,7 +89,7 @@ class RequestSum(Summand):
         withheld = float(answered.content.fields.get("withheld", 0))
         return encode(np.concatenate([*parts, [answered.n_observations, withheld]]), n_sites, fractional_bits)
 
-    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Any], fractional_bits: int) -> SumResult:
+    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Json], fractional_bits: int) -> SumResult:
         """Return what the request comes to; see `Summand.result`."""
         del plan
         values, offset, arrays = decode(words, fractional_bits), 0, {}

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Json
 from consilience.core.provenance import make_provenance, result_record
 from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError
@@ -284,7 +284,7 @@ class StatisticsSum(Summand):
                 raise InputError(file, text)
         return replace(statistics, counts=counts)
 
-    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Any], fractional_bits: int) -> SumResult:
+    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Json], fractional_bits: int) -> SumResult:
         """Return the fusion of the sums; see `Summand.result`."""
         sums, unit = iter(to_integers(words)), 1 << fractional_bits
         moments = {name: layout.record(sums, fractional_bits) for name, layout in self.layouts.items()}

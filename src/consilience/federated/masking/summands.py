@@ -46,7 +46,7 @@ class Summand(ABC):
         """Number L of numbers."""
 
     @property
-    def content(self) -> Mapping[str, Any]:
+    def content(self) -> Mapping[str, Json]:
         """JSON values that the plan says of it, beside its name and the digest of the expected file."""
         return {}
 
@@ -73,7 +73,7 @@ class Summand(ABC):
         """
 
     @abstractmethod
-    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Any], fractional_bits: int) -> SumResult:
+    def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Json], fractional_bits: int) -> SumResult:
         """Return what the sum comes to.
 
         Parameters

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from consilience.checks import Json
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, Problem
@@ -239,9 +240,9 @@ def _describe_units(layout: Layout, units: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {units[name]}" for name in names) or "none"
 
 
-def _axis_to_json(axis: Axis) -> dict[str, Any]:
+def _axis_to_json(axis: Axis) -> dict[str, Json]:
     """Return an axis as JSON values, with the odd copies of its segments where not all are odd."""
-    entry: dict[str, Any] = {"side": axis.side, "segments": [[s.group, s.outer, s.inner] for s in axis.segments]}
+    entry: dict[str, Json] = {"side": axis.side, "segments": [[s.group, s.outer, s.inner] for s in axis.segments]}
     if any(segment.odd is not None for segment in axis.segments):
         entry["odd"] = [None if segment.odd is None else list(segment.odd) for segment in axis.segments]
     return entry

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
-from consilience.checks import Labels
+from consilience.checks import Json, Labels
 from consilience.core.inputs import library_classes
 from consilience.core.scores import Scores
 from consilience.errors import InputError, Problem
@@ -49,7 +49,7 @@ class Adapter(ABC):
     """Whether the columns are the words of a vocabulary, by which models of different vocabularies are aligned."""
     recommended: ClassVar[str] = "kl"
     """The method that ``method=None`` takes for such models."""
-    recommended_options: ClassVar[Mapping[str, Any]] = {}
+    recommended_options: ClassVar[Mapping[str, Json]] = {}
     """Options of the recommended method where they are not its defaults."""
     records_n_observations: ClassVar[bool] = True
     """Whether fitted models record how many observations they were fitted to. If not, ``describe`` is told the number,

@@ -365,7 +365,7 @@ def _one_per_site(stack: Stack, labels: Labels) -> Labels:
 
 
 def _diagnostics(
-    stack: Stack, matching: SearchedMatching, outliers: list[dict[str, Any]]
+    stack: Stack, matching: SearchedMatching, outliers: list[dict[str, Json]]
 ) -> tuple[Array | None, dict[str, Json]]:
     """Return the confidence of each match (L',) and, as JSON values, heterogeneity (B,) and outliers."""
     labels = matching.labels

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.errors import InputError
 from consilience.matching.assignment import assign_block
 from consilience.posteriors.ensemble import Ensemble
@@ -99,7 +99,7 @@ class GroupHolders:
         new_labels[remaining] = np.arange(len(remaining))
         return remaining, new_labels
 
-    def records(self, names: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    def records(self, names: Sequence[Sequence[str]]) -> list[dict[str, Json]]:
         """Return the minority components as JSON values.
 
         Parameters

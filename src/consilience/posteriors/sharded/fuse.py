@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consilience.checks import Array, Labels, as_weights, is_count
+from consilience.checks import Array, Json, Labels, as_weights, is_count
 from consilience.core.gather import Described, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, too_few_models
 from consilience.core.kind import Prepared, Request
@@ -422,7 +422,7 @@ def _without_minority(shards: PreparedShards, fit: ShardedFit) -> ShardedFit:
 class _ThinSites:
     """Components of shards with too few observations: records of the first, how many, and sites of nothing else."""
 
-    records: tuple[dict[str, Any], ...]
+    records: tuple[dict[str, Json], ...]
     count: int
     empty: tuple[Problem, ...]
 
@@ -619,7 +619,7 @@ def _digest(path: Path) -> str:
 
 def _input_records(
     shards: Shards, sample: PilotSample, site_weights: Array | None, digests: Mapping[str, str | None]
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Json]]:
     """Return the inputs' records of a fused file: one for each packed file, or for each run of posterior files."""
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sample.sites_by_shard)])  # (S + 1,)
     records: dict[str, dict[str, Any]] = {}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from consilience.checks import Json
 from consilience.core.features import Features
 from consilience.core.scores import ScoreKind, Scores, row_scores
 from consilience.errors import InputError, Problem
@@ -34,7 +35,7 @@ class InducingPointAdapter(Adapter):
     """
 
     recommended: ClassVar[str] = "spahm"
-    recommended_options: ClassVar[Mapping[str, Any]] = {"mass": 50.0, "shrink": False}
+    recommended_options: ClassVar[Mapping[str, Json]] = {"mass": 50.0, "shrink": False}
     """Inducing inputs are rarely shared: the mass is that of Yurochkin et al. 2019 for them. They are not shrunk."""
     recombines: ClassVar[bool] = True
 
