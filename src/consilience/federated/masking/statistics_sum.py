@@ -298,7 +298,7 @@ class StatisticsSum(Summand):
             fused = fused.some_classes(np.flatnonzero(fused.row_counts > 0))
         if problems := statistics_problems(fused):
             raise InputError(problem.about("the sum of all sites") for problem in problems)
-        details = {"n_sites": len(sites), "masked": dict(plan)}
+        details: dict[str, Json] = {"n_sites": len(sites), "masked": dict(plan)}
         result = result_record(fused.n_components, Status.CONVERGED, details)
         records = [{"name": site, "components": fused.n_components} for site in sites]
         provenance = make_provenance("sums", {"masked": True}, None, records, result)
