@@ -105,7 +105,42 @@ def _sentence(old: int, new: int) -> str:
     return f"{'rose' if new > old else 'fell'} from {old} to {new}"
 
 
+def skeleton_table() -> str:
+    """Return what every call runs and opens, and the size of the tree, before the kinds shared one skeleton and after."""
+    document = json.loads((ROOT / "benchmarks/house.json").read_text())
+    before, after = document["skeleton: before"], document["skeleton: after"]
+    lines = ["| call | source files run | their lines | openings of a file |", "| --- | ---: | ---: | ---: |"]
+    for name, new in after["calls"].items():
+        old = before["calls"][name]
+        cells = [_change(old["files_run"], new["files_run"]), _change(old["lines_run"], new["lines_run"])]
+        readings = (old["reading"], new["reading"])
+        opens = "-" if None in readings else _change(*(round(one["opens in all"], 1) for one in readings))
+        lines.append(f"| {name} | {' | '.join(cells)} | {opens} |")
+    rows = {
+        "source files": "files",
+        "lines": "lines",
+        "lines of code": "code_lines",
+        "functions over 50 lines": "functions_over_50_lines",
+        "functions of complexity over 15": "complexity_over_15",
+        "mappings of text to anything": "untyped_mappings",
+        "short files that one neighbour alone imports": "chapters",
+    }
+    lists = {
+        "import circles, with imports inside functions": "circles",
+        "classes of one name": "class_names_defined_twice",
+    }
+    trees = (before["tree"], after["tree"])
+    lines += ["", "| the tree | before | after |", "| --- | ---: | ---: |"]
+    lines += [f"| {name} | {' | '.join(f'{tree[key]:,}' for tree in trees)} |" for name, key in rows.items()]
+    lines += [f"| {name} | {' | '.join(str(len(tree[key])) for tree in trees)} |" for name, key in lists.items()]
+    for command in ("import consilience", "consilience --help"):
+        seconds = [entry["imports"][command]["seconds"] for entry in (before, after)]
+        lines.append(f"| `{command}`, seconds | {' | '.join(f'{value:.2f}' for value in seconds)} |")
+    return "\n".join(lines) + "\n"
+
+
 HOUSE: dict[str, Callable[[], str]] = {
+    "house-skeleton": skeleton_table,
     "house-calls": calls_table,
     "house-tree": tree_table,
     "house-times": times_table,

@@ -26,7 +26,7 @@ MIN_CLASS_RANK = 5
 """Moments by class whose rank would have to be less than this for their size are left out. Chosen by hand."""
 
 
-class InputMoments(Statistic):
+class InputMomentStatistic(Statistic):
     """Moments of rows of numbers, by class where they are not too large.
 
     Parameters

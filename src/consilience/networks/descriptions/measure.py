@@ -22,7 +22,7 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, Leaving, least_class_observations, named
 from consilience.networks.descriptions.errors import ErrorCounts
-from consilience.networks.descriptions.input_moments import InputMoments
+from consilience.networks.descriptions.input_moments import InputMomentStatistic
 from consilience.networks.descriptions.layers import LayerFactors
 from consilience.networks.descriptions.mixtures import MAX_COORDINATES, SplitClasses
 from consilience.networks.descriptions.observations import (
@@ -311,7 +311,7 @@ def _statistics_of(setting: Setting) -> list[Statistic]:
         if len(setting.shape) == 1 and (table := token_table(setting.module)) is not None:
             statistics.append(TokenStatistic(setting, table))
     else:
-        moments = InputMoments(setting)
+        moments = InputMomentStatistic(setting)
         by_class = moments.class_rank is not None
         statistics += [RangeStatistic(), moments]
     if setting.n_classes and setting.n_outputs in (setting.n_classes, 1):
