@@ -106,7 +106,7 @@ def _sentence(old: int, new: int) -> str:
 
 
 def skeleton_table() -> str:
-    """Return what every call runs and opens, and the size of the tree, before the kinds shared one skeleton and after."""
+    """Return what calls run and open, and the size of the tree, before the kinds shared one skeleton and after."""
     document = json.loads((ROOT / "benchmarks/house.json").read_text())
     before, after = document["skeleton: before"], document["skeleton: after"]
     lines = ["| call | source files run | their lines | openings of a file |", "| --- | ---: | ---: | ---: |"]

@@ -121,7 +121,7 @@ def predictive_barrier(
     labels : array_like of int, shape (n,)
         Number of the class of each input, from 0.
     path : {"wasserstein", "natural", "mixture"}
-        See `consilience.bayesian.posterior_paths`. Default: "wasserstein".
+        Which path; see the module. Default: "wasserstein".
     points : int
         Number of positions on the path, ends included; the middle is always added. Default: 25, a usual grid.
     samples : int

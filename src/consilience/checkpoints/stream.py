@@ -139,7 +139,8 @@ class Stream:
             for task in {task.name: task for task in self._constants}.values():
                 refuse_other_constant(task.name, readers_of(task).models, task.size)
             self._flushing.submit(os.fsync, out.fileno()).result()
-        return digest.finish(path)
+        with path.open("rb", buffering=0) as written:
+            return digest.finish(written)
 
     def _wait_for_pending(self, max_pending: int = 0) -> None:
         """Wait until no more than `max_pending` writes are under way; raise what went wrong in them."""

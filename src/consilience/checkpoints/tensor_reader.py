@@ -65,13 +65,12 @@ class RunningDigest:
         self.position = stop
         return future
 
-    def finish(self, path: Path) -> str:
+    def finish(self, stream: BinaryIO) -> str:
         """Return the digest, after the rest of the file has been read."""
-        with path.open("rb", buffering=0) as stream:
-            stream.seek(self.position)
-            while chunk := stream.read(_CHUNK_BYTES):
-                self._hashing.submit(self._digest.update, chunk).result()
-                self.position += len(chunk)
+        stream.seek(self.position)
+        while chunk := stream.read(_CHUNK_BYTES):
+            self._hashing.submit(self._digest.update, chunk).result()
+            self.position += len(chunk)
         return self._hashing.submit(self._digest.hexdigest).result()
 
 
@@ -157,7 +156,7 @@ class InputFiles:
 
     def digests(self) -> dict[Path, str]:
         """Return the SHA-256 of every file, by its resolved path."""
-        return {path: digest.finish(path) for path, digest in self._digests.items()}
+        return {path: digest.finish(self._stream(path)) for path, digest in self._digests.items()}
 
     def close(self) -> None:
         """Close all files."""

@@ -35,7 +35,7 @@ def count_observations(model: Any, adapter: Adapter, posterior: Posterior, data:
     posterior : Posterior
         What it was described as; the data must have its columns.
     data : array_like of shape (n, D), table, str or Path
-        The data; see ``observations.read_observations``.
+        The data; see ``core.observations.read_observations``.
     sample_weight : array_like of shape (n,), optional
         Weight of every row in the fit.
 

@@ -11,7 +11,7 @@ with moments of one posterior and natural parameters of the other for features,
     KL(q1 || q0) = -<(E w, E w^2)_1, (m / v, -1 / (2 v))_0> + terms that no permutation changes.
 
 The Hellinger affinity of whole posteriors is a product over weights, so that its logarithm is a sum that one assignment
-per group maximises (`methods.affinities`). A permutation that does not come closer than none is discarded.
+per group maximises. A permutation that does not come closer than none is discarded.
 
 Departure from the source: appendix A of the paper says that KL leaves a distance of means only. But the trace term
 depends on the permutation too, unless all variances of one posterior are equal, and is kept here.

@@ -167,7 +167,7 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
     max_components : int, optional
         Largest number of components. Default: no limit.
     exclusive : bool
-        Whether what the search leaves out stays out; see ``placement``.
+        Whether what the search leaves out stays out; see the module.
 
     Returns
     -------

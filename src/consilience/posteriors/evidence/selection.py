@@ -5,7 +5,7 @@ fits. Neither is right everywhere: where the matching under the strict one loses
 virtual loss, in nats of the user's data, decides. The lenient matching is taken if the strict one loses more by the
 greatest of 0.1 nats per observation, a quarter of its loss, and two standard errors of the difference. The quarter is
 for sites that truly differ, where everything loses.
-Where what was chosen loses so much, and components are no nearer to those of other sites than by chance (``nearness``),
+Where what was chosen loses so much, and components are no nearer to those of other sites than by chance,
 sites share nothing, and the matching without heterogeneity is taken if it loses less by as much again.
 Components of fits gone wrong are then left out (``strays``), and where the matching is below another one on its own
 path that one is taken, in turn. Families without a virtual loss take the strict matching.

@@ -14,7 +14,7 @@ With all weights above 1e-150 of the largest nothing underflows that matters: wh
 share everywhere, whatever the evidence was, and what falls below 1e-308 of it is far below its rounding. Smaller
 weights are raised to that size first. When the marginals then say that such a weight is used with probability m, they
 are wrong by no more than m, since raising makes its paths more probable and leaves the odds of all others as they are;
-where m is not below rounding, everything is done again with logarithms (``log_messages``).
+where m is not below rounding, everything is done again with logarithms.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ and theta_l for L local components,
     min over theta, P of sum_{l, g} P_lg KL(theta_g || theta_l) + lambda sum_g ||P_g||_2,
 
 every local component in one group, no two of one site in the same: equation (9). With lambda = 0 and G given it is (6),
-with as many components at every site (3). ``descent`` solves it for binary, ``relaxed`` for relaxed P, from several
+with as many components at every site (3). ``problem`` solves it for binary P, and this file for relaxed P, from several
 starts. By default no lambda is chosen: ``evidence.selection`` selects G, and who is who, by evidence.
 
 Relaxed KL-fusion from one start: the matching P >= 0 as in the paper, rounded to a binary one at the end.
