@@ -44,7 +44,7 @@ def test_files_of_something_else_are_refused(tmp_path):
     curve = Barrier(np.array([0.0, 0.5, 1.0]), {"loss": np.array([1.0, 4.0, 3.0])})
     path = tmp_path / "line.safetensors"
     curve.save(path)
-    with pytest.raises(FileFormatError, match=r"line.safetensors: expected a file of format .*consilience-plane"):
+    with pytest.raises(FileFormatError, match=r"line.safetensors: is a loss barrier, expected a plane file"):
         Plane.load(path)
     with pytest.raises(FileFormatError, match="cannot be read as a barrier file"):
         Barrier.load(tmp_path / "none.safetensors")

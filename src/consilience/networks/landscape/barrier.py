@@ -31,7 +31,7 @@ from consilience.drawing.plots import Chart, Plotted, draw_curve
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
-from consilience.networks.landscape.files import read_arrays, write_arrays
+from consilience.networks.landscape.files import Arrays, Names, format_of_arrays, write_arrays
 from consilience.networks.landscape.parameters import Model, Span
 
 _GOLDEN_RATIO = (np.sqrt(5.0) - 1.0) / 2.0
@@ -157,7 +157,7 @@ class Barrier(Displayed, Plotted, Tabular):
     def save(self, path: str | Path) -> None:
         """Write the curves to a file."""
         curves = {f"values.{name}": curve for name, curve in self.values.items()}
-        write_arrays(path, "barrier", {"t": self.t, **curves}, {"values": list(self.values)})
+        write_arrays(BARRIER_FILES, path, {"t": self.t, **curves}, {"values": list(self.values)})
 
     @classmethod
     def load(cls, path: str | Path) -> Barrier:
@@ -168,9 +168,14 @@ class Barrier(Displayed, Plotted, Tabular):
         FileFormatError
             When the file is none of these.
         """
-        return read_arrays(
-            path, "barrier", lambda a, names: cls(a["t"], {name: a[f"values.{name}"] for name in names["values"]})
-        )
+        return BARRIER_FILES.load(path)
+
+    @classmethod
+    def _from_arrays(cls, arrays: Arrays, names: Names) -> Barrier:
+        return cls(arrays["t"], {name: arrays[f"values.{name}"] for name in names["values"]})
+
+
+BARRIER_FILES = format_of_arrays("barrier", Barrier._from_arrays)
 
 
 def barrier(

@@ -31,7 +31,7 @@ from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.plots import Chart, Plotted, draw_grid
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
-from consilience.networks.landscape.files import Arrays, Names, read_arrays, write_arrays
+from consilience.networks.landscape.files import Arrays, Names, format_of_arrays, write_arrays
 from consilience.networks.landscape.parameters import Model, Span
 
 _DEGENERATE = 1e-6
@@ -184,7 +184,7 @@ class Plane(Displayed, Plotted):
             **{f"marker.{name}": np.array(column) for name, column in marker_columns.items()},
         }
         names = {"values": list(self.values), "markers": [marker.name for marker in self.markers]}
-        write_arrays(path, "plane", arrays, names)
+        write_arrays(PLANE_FILES, path, arrays, names)
 
     @classmethod
     def load(cls, path: str | Path) -> Plane:
@@ -195,7 +195,7 @@ class Plane(Displayed, Plotted):
         FileFormatError
             When the file is none of these.
         """
-        return read_arrays(path, "plane", cls._from_arrays)
+        return PLANE_FILES.load(path)
 
     @classmethod
     def _from_arrays(cls, arrays: Arrays, names: Names) -> Plane:
@@ -215,6 +215,9 @@ class Plane(Displayed, Plotted):
         surfaces = {name: arrays[f"values.{name}"] for name in names["values"]}
         dx, dy = arrays["scale"].tolist()
         return cls(arrays["alphas"], arrays["betas"], dx, dy, surfaces, markers)
+
+
+PLANE_FILES = format_of_arrays("plane", Plane._from_arrays)
 
 
 def plane(

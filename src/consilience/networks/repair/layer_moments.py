@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from consilience.checks import Array
 from consilience.errors import InputError
-from consilience.networks.landscape.files import Arrays, Names, read_arrays, write_arrays
+from consilience.networks.landscape.files import Arrays, Names, format_of_arrays, write_arrays
 from consilience.networks.repair.convolution_patches import patch_chunks
 from consilience.networks.repair.partial_forward import (
     Layer,
@@ -127,7 +127,7 @@ class LayerMoments:
             "skipped": list(self.skipped),
             "reasons": list(self.skipped.values()),
         }
-        write_arrays(path, "moments", arrays, names)
+        write_arrays(MOMENT_FILES, path, arrays, names)
 
     @classmethod
     def load(cls, path: str | Path) -> LayerMoments:
@@ -138,26 +138,26 @@ class LayerMoments:
         FileFormatError
             When the file is missing, or no such file.
         """
+        return MOMENT_FILES.load(path)
 
-        def build(arrays: Arrays, names: Names) -> LayerMoments:
-            layers = {
-                name: InputMoments(arrays[f"mean.{name}"], arrays[f"covariance.{name}"]) for name in names["layers"]
-            }
-            for name, moments in layers.items():
-                mean, covariance = moments.mean, moments.covariance
-                if covariance.shape != (*mean.shape, *mean.shape) or mean.ndim != 1:
-                    raise InputError(
-                        "", f"layer {name}: mean {mean.shape} and covariance {covariance.shape}", code="E-SHAPE"
-                    )
-            return cls(
-                layers,
-                int(names["samples"][0]),
-                dict(zip(names["normalised"], names["norms"], strict=True)),
-                frozenset(names["outputs"]),
-                dict(zip(names["skipped"], names["reasons"], strict=True)),
-            )
+    @classmethod
+    def _from_arrays(cls, arrays: Arrays, names: Names) -> LayerMoments:
+        layers = {name: InputMoments(arrays[f"mean.{name}"], arrays[f"covariance.{name}"]) for name in names["layers"]}
+        for name, moments in layers.items():
+            mean, covariance = moments.mean, moments.covariance
+            if covariance.shape != (*mean.shape, *mean.shape) or mean.ndim != 1:
+                text = f"layer {name}: mean {mean.shape} and covariance {covariance.shape}"
+                raise InputError("", text, code="E-SHAPE")
+        return cls(
+            layers,
+            int(names["samples"][0]),
+            dict(zip(names["normalised"], names["norms"], strict=True)),
+            frozenset(names["outputs"]),
+            dict(zip(names["skipped"], names["reasons"], strict=True)),
+        )
 
-        return read_arrays(path, "moments", build)
+
+MOMENT_FILES = format_of_arrays("moments", LayerMoments._from_arrays)
 
 
 def _patch_axis(axis: Axis, units: Mapping[str, int], length: int) -> Axis:
