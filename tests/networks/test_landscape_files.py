@@ -59,7 +59,7 @@ def test_files_of_something_else_are_refused(tmp_path):
             {"barrier": Barrier, "plane": Plane}[kind].load(path)
     for metadata in (None, {"consilience": "[]"}):
         save_file(arrays, path, metadata=metadata)
-        with pytest.raises(FileFormatError, match=r"(has no consilience metadata|metadata is not valid).*write it with"):
+        with pytest.raises(FileFormatError, match=r"metadata.*write it with"):
             Barrier.load(path)
     save_file(arrays, path, metadata={"consilience": "{"})
     with pytest.raises(FileFormatError, match="metadata is not valid JSON"):
