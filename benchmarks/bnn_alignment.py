@@ -68,7 +68,7 @@ def pair(width: int, seed: int) -> tuple[list[cs.BayesianNetwork], list[nn.Modul
     return posteriors, modules, symmetry
 
 
-def ensemble(fusion: cs.NetworkFusion) -> NetworkEnsemble:
+def ensemble(fusion: cs.results.NetworkFusion) -> NetworkEnsemble:
     """Return the networks that were fused, as methods get them."""
     networks = tuple(one.network for one in fusion.inputs)
     return NetworkEnsemble(networks, np.full(len(networks), 1.0 / len(networks)), dict(networks[0].units))

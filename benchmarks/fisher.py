@@ -92,7 +92,7 @@ def run_information() -> dict[str, Any]:
     return {"images": IMAGES, "results": results}
 
 
-def small(seed: int) -> tuple[list[nn.Module], list[cs.FisherInformation]]:
+def small(seed: int) -> tuple[list[nn.Module], list[cs.results.FisherInformation]]:
     """Return three networks of 400 parameters of one start, and their information on 350 points each."""
     torch.manual_seed(seed)
     start = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 5, bias=False))
@@ -111,7 +111,7 @@ def small(seed: int) -> tuple[list[nn.Module], list[cs.FisherInformation]]:
     return networks, [cs.fisher(one, x, "factors", rank=None, prior_precision=3.5) for one in networks]
 
 
-def solved(method: cs.SelfSupervisedFisher, networks: Any, known: Any) -> tuple[MaskedObjective, Any]:
+def solved(method: cs.methods.SelfSupervisedFisher, networks: Any, known: Any) -> tuple[MaskedObjective, Any]:
     """Return the objective that a fusion solved, and where it started."""
     with mock.patch.object(type(method), "_solve", autospec=True, side_effect=type(method)._solve) as call:
         cs.fuse(networks, method, fishers=known)
@@ -124,7 +124,7 @@ def run_masked() -> dict[str, Any]:
     for seed in SEEDS:
         networks, known = small(seed)
         for shrinkage in (0.0, 0.9):
-            method = cs.SelfSupervisedFisher(shrinkage=shrinkage, mask_rate=0.2)
+            method = cs.methods.SelfSupervisedFisher(shrinkage=shrinkage, mask_rate=0.2)
             objective, start = solved(method, networks, known)
 
             def exact(objective: MaskedObjective = objective, start: Any = start, method: Any = method) -> Any:
@@ -158,7 +158,7 @@ def run_masked() -> dict[str, Any]:
     return {"steps": STEPS, "rate": RATE, "momentum": MOMENTUM, "repeats": REPEATS, "results": results}
 
 
-def large() -> tuple[list[nn.Module], list[cs.FisherInformation]]:
+def large() -> tuple[list[nn.Module], list[cs.results.FisherInformation]]:
     """Return three networks of a million parameters and factors of random sites, of what such sites look like."""
     torch.manual_seed(0)
     first, second = LARGE["widths"]
@@ -176,7 +176,7 @@ def large() -> tuple[list[nn.Module], list[cs.FisherInformation]]:
             made *= lengths.reshape(-1, *[1] * values.ndim)
             factors[name], residual[name] = made, 0.01 * torch.rand_like(values.data)
         networks.append(network)
-        known.append(cs.FisherInformation(residual, factors, 1e4, 1.0, "categorical"))
+        known.append(cs.results.FisherInformation(residual, factors, 1e4, 1.0, "categorical"))
     return networks, known
 
 

@@ -353,7 +353,7 @@ def attempt(action: Callable[[], Any]) -> Any:
     """Return what an action gives; "failed" where it raises: a fusion that a hostile site stops."""
     try:
         return action()
-    except (cs.InputError, ValueError, ArithmeticError):
+    except (cs.errors.InputError, ValueError, ArithmeticError):
         return "failed"
 
 

@@ -36,7 +36,7 @@ class FactorialOpenings(Openings):
 
 
 @dataclass(frozen=True)
-class PublishedSPAHM(cs.SPAHM):
+class PublishedSPAHM(cs.methods.SPAHM):
     """SPAHM, with the price of new atoms as published where `factorial` is on."""
 
     factorial: bool = False

@@ -31,7 +31,7 @@ from consilience.core.provenance import library_versions
 HERE = Path(__file__).parent
 MAX_RECORDED = 12
 """Sites up to which their losses are recorded."""
-FUSIONS: dict[str, Callable[[list[cs.Posterior], int], cs.PosteriorFusion]] = {
+FUSIONS: dict[str, Callable[[list[cs.Posterior], int], cs.results.PosteriorFusion]] = {
     "default": lambda sites, _: cs.fuse(sites),
     "told": lambda sites, n_true: cs.fuse(sites, n_components=n_true),
     "told a third": lambda sites, n_true: cs.fuse(sites, n_components=max(1, n_true // 3)),
@@ -67,7 +67,7 @@ def with_strong_site(cell: Cell) -> Cell:
     )
 
 
-def judged(cell: Cell, fusion: cs.PosteriorFusion) -> dict[str, Any]:
+def judged(cell: Cell, fusion: cs.results.PosteriorFusion) -> dict[str, Any]:
     """Return what the verdict says, and the gain over the best site and the loss against all on held-out rows."""
     rows, sites, verdict = cell.held_out, cell.posteriors, fusion.verdict
     fused = plug_in(fusion.posterior).log_density(rows)

@@ -67,7 +67,7 @@ def run(which: str, seed: int, adjusted: bool) -> tuple[dict[str, Any], str] | N
 
 def main() -> None:
     """Print the tables."""
-    warnings.simplefilter("ignore", cs.WithheldWarning)
+    warnings.simplefilter("ignore", cs.errors.WithheldWarning)
     for adjusted in (True, False):
         runs = (run(sys.argv[1], seed, adjusted) for seed in itertools.count())
         found = list(itertools.islice((one for one in runs if one is not None), SEEDS))

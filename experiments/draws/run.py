@@ -89,7 +89,7 @@ def run_density(name, make, seed):
     }
     try:
         fusion = cs.fuse(sites, allow_divergent=True, rng=seed)
-    except cs.InputError:  # of modes, which the density products keep
+    except cs.errors.InputError:  # of modes, which the density products keep
         fusion = cs.fuse(sites, "semiparametric", parametric=False, allow_divergent=True, rng=seed)
 
     def density(likelihood):
@@ -129,7 +129,7 @@ def run_cell(name, make, seed):
         started = time.perf_counter()
         try:
             fusion = cs.fuse(sites, allow_divergent=True, rng=seed, **options)
-        except cs.InputError as error:
+        except cs.errors.InputError as error:
             cell["methods"][name] = {"refused": str(error.problems[0])}
             return
         kept = ("chosen", "largest_skewness", "acceptance_rate")
@@ -193,7 +193,7 @@ def main():
                     continue
                 started = time.perf_counter()
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", cs.HarmWarning)
+                    warnings.simplefilter("ignore", cs.errors.HarmWarning)
                     if not known:
                         results[key] = {"half": part, "target": name, "seed": seed, **run_cell(name, make, seed)}
                     results[key]["methods"] |= run_density(name, make, seed)

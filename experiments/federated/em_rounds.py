@@ -88,7 +88,7 @@ def answers_of(message, data, min_count):
     """Return the answers of sites; one whose components all have fewer rows than `min_count` does not answer."""
     answers = {}
     for site, rows in data.items():
-        with suppress(cs.InputError):
+        with suppress(cs.errors.InputError):
             answers[site] = cs.federated.answer(message, rows, min_count=min_count)
     return answers
 

@@ -114,7 +114,9 @@ def variants(setting: str) -> dict[str, dict[str, Variant]]:
 
 
 @lru_cache(maxsize=1)
-def prepared(setting: str, dataset: str, seed: int) -> tuple[list[nn.Module], list[cs.FisherInformation], ImageData]:
+def prepared(
+    setting: str, dataset: str, seed: int
+) -> tuple[list[nn.Module], list[cs.results.FisherInformation], ImageData]:
     """Return the networks of a seed, what each site sends with its own, and images."""
     networks, infos = load_trained(setting, dataset, seed), []
     for which, network in enumerate(networks):
@@ -126,7 +128,7 @@ def prepared(setting: str, dataset: str, seed: int) -> tuple[list[nn.Module], li
     return networks, infos, data
 
 
-def norm_of(info: cs.FisherInformation) -> float:
+def norm_of(info: cs.results.FisherInformation) -> float:
     """Return the Euclidean norm of the diagonal."""
     return float(torch.cat([values.double().flatten() for values in info.diagonal.values()]).norm())
 

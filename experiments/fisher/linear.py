@@ -69,7 +69,7 @@ def regression(weights: np.ndarray) -> nn.Linear:
     return net
 
 
-def sites(seed: int, parts: str) -> tuple[list[nn.Linear], list[cs.FisherInformation], np.ndarray]:
+def sites(seed: int, parts: str) -> tuple[list[nn.Linear], list[cs.results.FisherInformation], np.ndarray]:
     """Return the sites' regressions, their information, and the posterior mean of all data."""
     phi, t = observed(seed)
     cuts = [slice(round(low * OBSERVATIONS), round(high * OBSERVATIONS)) for low, high in PARTS[parts]]
@@ -84,7 +84,9 @@ def error(fusion: Any, aim: np.ndarray) -> float:
     return float(np.mean((fusion.model.weight.detach().numpy()[0] - aim) ** 2))
 
 
-def curve(nets: list[nn.Linear], infos: list[cs.FisherInformation], aim: np.ndarray, prior: str) -> dict[str, Any]:
+def curve(
+    nets: list[nn.Linear], infos: list[cs.results.FisherInformation], aim: np.ndarray, prior: str
+) -> dict[str, Any]:
     """Return objective and error of stochastic SSF by number of steps, from a random start."""
     runs = [cs.fuse(nets, "ssf", fishers=infos, rng=0, prior=prior, **SGD, steps=steps) for steps in STEPS]
     thinned = np.unique(np.geomspace(1, len(runs[-1].history), 150).astype(int)) - 1

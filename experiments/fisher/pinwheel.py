@@ -51,7 +51,7 @@ CHOSEN = {
 }
 
 
-def variants() -> dict[str, dict[str, tuple[str, str | cs.SelfSupervisedFisher, dict[str, Any]]]]:
+def variants() -> dict[str, dict[str, tuple[str, str | cs.methods.SelfSupervisedFisher, dict[str, Any]]]]:
     """Return methods, and by variant: whose information they take, the library's method, and its options."""
     priors = ("removed", "kept")
     shrunk = {
@@ -59,7 +59,7 @@ def variants() -> dict[str, dict[str, tuple[str, str | cs.SelfSupervisedFisher, 
         for shrinkage in SHRINKAGES
         for prior in priors
     }
-    found: dict[str, dict[str, tuple[str, str | cs.SelfSupervisedFisher, dict[str, Any]]]] = {
+    found: dict[str, dict[str, tuple[str, str | cs.methods.SelfSupervisedFisher, dict[str, Any]]]] = {
         "isotropic": {"": ("none", "fisher", {"structure": "isotropic"})},
         FISHER: {"": ("leading", "fisher", {"structure": "diagonal"})},
         WITH_PRIOR: {
@@ -87,7 +87,7 @@ def prepared(seed: int) -> tuple[list[nn.Module], dict[str, list[Any] | None], P
     train, validation, test = pinwheel_networks.points(seed)
     networks = pinwheel_networks.trained(seed, train)
 
-    def each(**told: Any) -> list[cs.FisherInformation]:
+    def each(**told: Any) -> list[cs.results.FisherInformation]:
         told = {"kind": "factors", "prior_precision": PRIOR_PRECISION, **told}
         return [cs.fisher(network, train.x, rng=seed, **told) for network in networks]
 
@@ -97,7 +97,7 @@ def prepared(seed: int) -> tuple[list[nn.Module], dict[str, list[Any] | None], P
 
 
 def scored(
-    seed: int, count: int, whose: str, method: str | cs.SelfSupervisedFisher, told: dict[str, Any]
+    seed: int, count: int, whose: str, method: str | cs.methods.SelfSupervisedFisher, told: dict[str, Any]
 ) -> dict[str, Any]:
     """Return validation and test scores of one merge; infinite losses where the objective has no minimum."""
     networks, infos, validation, test = prepared(seed)

@@ -30,7 +30,7 @@ LEARNING_RATE = 0.01
 """Learning rate of the published code."""
 
 
-def published_sums(network: nn.Module, x: Tensor, prior_precision: float, seed: int) -> cs.FisherInformation:
+def published_sums(network: nn.Module, x: Tensor, prior_precision: float, seed: int) -> cs.results.FisherInformation:
     """Return the mean gradient of a sampled logit as the only factor, and the sum of squares less that factor's.
 
     Parameters
@@ -66,7 +66,7 @@ def published_sums(network: nn.Module, x: Tensor, prior_precision: float, seed: 
 
 
 @dataclass(frozen=True)
-class PublishedDescent(cs.SelfSupervisedFisher):
+class PublishedDescent(cs.methods.SelfSupervisedFisher):
     """Self-supervised Fisher merging by the descent of the published code, without a window; not shrunk."""
 
     def effective_shrinkage(self, sites: AlignedSites) -> float:

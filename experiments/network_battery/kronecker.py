@@ -78,7 +78,7 @@ def results(cell: training.Cell) -> dict[str, Any]:
         return made
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cs.WithheldWarning)
+        warnings.simplefilter("ignore", cs.errors.WithheldWarning)
         described, plain = (
             timed(name, lambda layers=layers: [
                 cs.describe(model, site, classes=cell.data.n_classes, layers=layers)
@@ -95,7 +95,7 @@ def results(cell: training.Cell) -> dict[str, Any]:
         )  # fmt: skip
     n = [len(x) for x, _ in sites]
 
-    def fused(name: str, inputs: Any, **options: Any) -> cs.NetworkFusion:
+    def fused(name: str, inputs: Any, **options: Any) -> cs.results.NetworkFusion:
         fusion = timed(name, lambda: cs.fuse(inputs, rng=0, **options))
         scores[name] = accuracy(cell, fusion.model)
         return fusion

@@ -116,7 +116,7 @@ def results(cell: training.Cell) -> dict[str, Any]:
         return made
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cs.WithheldWarning)
+        warnings.simplefilter("ignore", cs.errors.WithheldWarning)
         described = timed("at the sites: description", lambda: [
             cs.describe(model, site, classes=cell.data.n_classes) for model, site in zip(models, sites, strict=True)
         ])  # fmt: skip

@@ -132,7 +132,7 @@ def scored(simulation: Simulation, points: np.ndarray, labels: np.ndarray | None
 
 
 def spahm(
-    simulation: Simulation, setting: Setting, *, centres: bool, method: str | cs.SPAHM = "spahm"
+    simulation: Simulation, setting: Setting, *, centres: bool, method: str | cs.methods.SPAHM = "spahm"
 ) -> dict[str, Any]:
     """Fuse true local centroids, or k-means centres, by SPAHM."""
     points, truth = (simulation.centres, simulation.centre_labels) if centres else (simulation.moved, simulation.labels)

@@ -82,7 +82,7 @@ def together(models: Sequence[SparseGP], *, product: bool) -> Predict:
     return predict
 
 
-def matched(models: Sequence[SparseGP], method: cs.SPAHM | cs.KMeans, seed: int) -> np.ndarray:
+def matched(models: Sequence[SparseGP], method: cs.methods.SPAHM | cs.methods.KMeans, seed: int) -> np.ndarray:
     """Return fused inducing inputs and values (G, 8) as the method averages them."""
     ensemble = Ensemble.of([cs.describe(gp) for gp in models])
     return method.fuse(ensemble, np.random.default_rng(seed)).posterior.natural
@@ -112,12 +112,12 @@ def predictors(name: str, trial: Trial) -> tuple[list[Predict] | Predict, int, f
         return one_by_one([model])[0], model.n_inducing, None
     start = time.perf_counter()
     if name == "SPAHM, paper's variant":
-        pairs = matched(trial.local(), cs.SPAHM(mass=MASS), trial.seed)
+        pairs = matched(trial.local(), cs.methods.SPAHM(mass=MASS), trial.seed)
         return by_pairs(trial.local(), pairs), len(pairs), time.perf_counter() - start
     if name == "k-means, paper's variant":
-        count = len(matched(trial.local(), cs.SPAHM(mass=MASS), trial.seed))
+        count = len(matched(trial.local(), cs.methods.SPAHM(mass=MASS), trial.seed))
         start = time.perf_counter()
-        pairs = matched(trial.local(), cs.KMeans(n_components=count), trial.seed)
+        pairs = matched(trial.local(), cs.methods.KMeans(n_components=count), trial.seed)
         return by_pairs(trial.local(), pairs), len(pairs), time.perf_counter() - start
     if name == "SPAHM, Bayes product":
         fusion, seconds = trial.fused()

@@ -224,7 +224,7 @@ def accuracy(net: nn.Module, case: Case, training: bool = False) -> float:
 
 MATCHING = ("ot", "wb", "fedma", "rebasin")
 """Methods that match units by weights, as they stand in the literature: nothing is fitted afterwards."""
-Fusions = Mapping[str, Callable[[], cs.NetworkFusion]]
+Fusions = Mapping[str, Callable[[], cs.results.NetworkFusion]]
 
 
 def fusions_of(case: Case) -> Fusions:
@@ -256,7 +256,7 @@ def fusions_of(case: Case) -> Fusions:
     }
 
 
-def row_of(case: Case, make: Callable[[], cs.NetworkFusion]) -> dict[str, Any]:
+def row_of(case: Case, make: Callable[[], cs.results.NetworkFusion]) -> dict[str, Any]:
     """Return the accuracies of a fusion, of its candidates, and the processor time that it took."""
     started = time.process_time()
     with warnings.catch_warnings():

@@ -81,7 +81,7 @@ def results(cell: training.Cell, is_ordered: bool) -> dict[str, Any]:
         return round(100 * float((answers.numpy() == y).mean()), 2)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cs.WithheldWarning)
+        warnings.simplefilter("ignore", cs.errors.WithheldWarning)
         described = [
             cs.describe(model, site, classes=cell.data.n_classes)
             for model, site in zip(cell.models, cell.data.sites, strict=True)

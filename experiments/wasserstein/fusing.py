@@ -59,15 +59,15 @@ CHOSEN = {
 
 
 def fused(
-    models: Sequence[nn.Module], images: Images, method: str | cs.WassersteinFusion | None, **told: Any
-) -> cs.NetworkFusion:
+    models: Sequence[nn.Module], images: Images, method: str | cs.methods.WassersteinFusion | None, **told: Any
+) -> cs.results.NetworkFusion:
     """Return the fusion of models; `told` are options of the method and of ``fuse``."""
     found = cs.fuse(models, method, example=images.x[:2], **told)
-    assert isinstance(found, cs.NetworkFusion)  # noqa: S101  (narrows the type)
+    assert isinstance(found, cs.results.NetworkFusion)  # noqa: S101  (narrows the type)
     return found
 
 
-def same_width(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+def same_width(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.results.NetworkFusion]], ImageData]:
     """Return two MLPNets and how they are fused into one."""
     models, data = [load_trained("mlp_net", seed, which) for which in range(2)], image_data.load_mnist()
     inputs = data.train.x[:UNLABELED]
@@ -87,18 +87,20 @@ def same_width(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.Ne
     return models, {name: _run(models, data.train, *one) for name, one in runs.items()}, data
 
 
-def same_width_default(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+def same_width_default(
+    seed: int,
+) -> tuple[list[nn.Module], dict[str, Callable[[], cs.results.NetworkFusion]], ImageData]:
     """Return two MLPNets, and how the default fuses them without and with descriptions."""
     models, _, data = same_width(seed)
     rows = (data.train.x.numpy(), data.train.y.numpy())
 
-    def described() -> cs.NetworkFusion:
+    def described() -> cs.results.NetworkFusion:
         return fused([cs.describe(model, data=rows) for model in models], data.train, None)
 
     return models, {"default": _run(models, data.train, None, {}), "default, described": described}, data
 
 
-def wider(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+def wider(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.results.NetworkFusion]], ImageData]:
     """Return two, four or six MLPNets and how they are fused into one of MLPLarge, and two into 1.5 times the width."""
     data = image_data.load_mnist()
     models = [load_trained("mlp_net", seed, which) for which in range(6)]
@@ -118,7 +120,9 @@ def wider(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.Network
     return models, runs, data
 
 
-def random_start(kind: str, seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+def random_start(
+    kind: str, seed: int
+) -> tuple[list[nn.Module], dict[str, Callable[[], cs.results.NetworkFusion]], ImageData]:
     """Return two, four or six MLPNets and how they are fused into MLPLarge from random weights, several draws each."""
     data = image_data.load_mnist() if kind == "mlp_net" else image_data.load_fashion_mnist()
     models = [load_trained(kind, seed, which) for which in range(6)]
@@ -127,8 +131,8 @@ def random_start(kind: str, seed: int) -> tuple[list[nn.Module], dict[str, Calla
     for count in (2, 4, 6):
         for draw in range(DRAWS):
             for name, method in (
-                ("WB", cs.WassersteinFusion(start="random")),
-                ("WB without annealing", cs.WassersteinFusion(start="random", annealing=False)),
+                ("WB", cs.methods.WassersteinFusion(start="random")),
+                ("WB without annealing", cs.methods.WassersteinFusion(start="random", annealing=False)),
                 ("WB as published", PublishedFusion(start="random", epsilon=0.0005)),
             ):
                 runs[f"{name}, n = {count}, draw {draw}"] = _run(
@@ -140,7 +144,7 @@ def random_start(kind: str, seed: int) -> tuple[list[nn.Module], dict[str, Calla
 
 def biased_convolutions(
     kind: str, seed: int
-) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+) -> tuple[list[nn.Module], dict[str, Callable[[], cs.results.NetworkFusion]], ImageData]:
     """Return two and four convolutional networks and how they are fused into one of their width."""
     data = image_data.load_few_fashion_images()
     models = [load_trained(kind, seed, which) for which in range(4)]
@@ -156,7 +160,7 @@ def biased_convolutions(
     return models, runs, data
 
 
-def heterogeneous(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+def heterogeneous(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.results.NetworkFusion]], ImageData]:
     """Return two parties' networks and how they are fused in all proportions, into the same width or twice theirs."""
     data, runs = image_data.load_mnist(), {}
     models = [load_trained(kind, seed, which) for kind in ("split_net", "split_small") for which in range(2)]
@@ -171,11 +175,13 @@ def heterogeneous(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs
     return models, runs, data
 
 
-def convolutional(kind: str, seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], ImageData]:
+def convolutional(
+    kind: str, seed: int
+) -> tuple[list[nn.Module], dict[str, Callable[[], cs.results.NetworkFusion]], ImageData]:
     """Return two networks for CIFAR-10 and how they are fused, each with and without repair."""
     models, data = [load_trained(kind, seed, which) for which in range(2)], image_data.load_cifar10()
     inputs = data.train.x[:UNLABELED]
-    runs: dict[str, Callable[[], cs.NetworkFusion]] = {}
+    runs: dict[str, Callable[[], cs.results.NetworkFusion]] = {}
     for name, method, told in (
         ("average", "average", {}),
         ("OT", "ot", {}),
@@ -196,12 +202,15 @@ def convolutional(kind: str, seed: int) -> tuple[list[nn.Module], dict[str, Call
 
 
 def _run(
-    models: Sequence[nn.Module], images: Images, method: str | cs.WassersteinFusion | None, told: Mapping[str, Any]
-) -> Callable[[], cs.NetworkFusion]:
+    models: Sequence[nn.Module],
+    images: Images,
+    method: str | cs.methods.WassersteinFusion | None,
+    told: Mapping[str, Any],
+) -> Callable[[], cs.results.NetworkFusion]:
     return lambda: fused(models, images, method, **told)
 
 
-Prepared = tuple[list[nn.Module], dict[str, Callable[[], cs.NetworkFusion]], Any]
+Prepared = tuple[list[nn.Module], dict[str, Callable[[], cs.results.NetworkFusion]], Any]
 """Base networks, what fuses them by name, and their data."""
 PARTS: dict[str, tuple[str, Callable[[int], Prepared]]] = {
     "same": ("mlp_net", same_width),

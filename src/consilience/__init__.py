@@ -26,9 +26,12 @@ def __getattr__(name: str) -> Any:
     if name in names:
         globals()[name] = value = of_stub(name)
         return value
+    from consilience import errors, methods, results
     from consilience.catalogue import no_attribute
 
-    raise no_attribute(f"module {__name__!r}", name, known=known)
+    place = next((module for module in (errors, methods, results) if name in dir(module)), None)
+    remedy = "" if place is None else f"it is {place.__name__}.{name}"
+    raise no_attribute(f"module {__name__!r}", name, remedy, known=known)
 
 
 def __dir__() -> list[str]:

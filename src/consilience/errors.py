@@ -190,7 +190,7 @@ class RobustWarning(UserWarning):
 class HarmWarning(UserWarning):
     """A fused model is taken up that is known to be worse than the best of the models that went in.
 
-    Silenced by intent with ``warnings.simplefilter("ignore", consilience.HarmWarning)``.
+    Silenced by intent with ``warnings.simplefilter("ignore", consilience.errors.HarmWarning)``.
     """
 
     code = "W-HARM"
@@ -199,7 +199,7 @@ class HarmWarning(UserWarning):
 class UnprovedSymmetryWarning(UserWarning):
     """A symmetry is used that nobody proved: if it is wrong, so is the fused network.
 
-    Silenced by intent with ``warnings.simplefilter("ignore", consilience.UnprovedSymmetryWarning)``.
+    Silenced by intent with ``warnings.simplefilter("ignore", consilience.errors.UnprovedSymmetryWarning)``.
     """
 
     code = "W-UNPROVED"

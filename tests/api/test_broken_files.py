@@ -64,7 +64,7 @@ def test_a_broken_file_among_good_ones_is_named_with_what_it_is(kind, place, goo
         (problem,) = cs.check(models)
         assert problem.startswith(f"{path}: {text}"), problem
         assert problem.remedy or spoil is None
-        with pytest.raises(cs.InputError) as caught:
+        with pytest.raises(cs.errors.InputError) as caught:
             cs.fuse(models)
         assert list(caught.value.problems) == [problem]
 
@@ -74,7 +74,7 @@ def test_a_truncated_file_in_a_folder_and_on_the_command_line_is_named(kind, goo
     for path in good[kind]:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "riga.safetensors").write_bytes(good[kind][0].read_bytes()[:-7])
-    with pytest.raises(cs.InputError, match=r"riga\.safetensors: is truncated"):
+    with pytest.raises(cs.errors.InputError, match=r"riga\.safetensors: is truncated"):
         cs.fuse(tmp_path)
     for finished in (
         command("check", *tmp_path.glob("*.safetensors")),

@@ -89,11 +89,11 @@ def test_what_holds_no_weights_is_no_checkpoint(tag_and_path):
         text, remedy = misplaced(
             tag, "a network or a checkpoint" if act == "a network" else "the weights of a checkpoint"
         )
-        with pytest.raises(cs.InputError) as refused:
+        with pytest.raises(cs.errors.InputError) as refused:
             call(path)
         assert f"{text}; {remedy}" in str(refused.value), act
     (path.parent / "second.safetensors").write_bytes(path.read_bytes())
-    with pytest.raises(cs.InputError, match=f"{text.partition(',')[0]}, expected the weights"):
+    with pytest.raises(cs.errors.InputError, match=f"{text.partition(',')[0]}, expected the weights"):
         merged(path.parent)
     done = command("merge", path, path, "-o", "out")
     assert (done.code, text.partition(",")[0] in done.err) == (1, True)

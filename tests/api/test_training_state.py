@@ -27,7 +27,7 @@ ACTS = {
 
 
 def raised(problems):
-    raise cs.InputError(problems)
+    raise cs.errors.InputError(problems)
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -44,5 +44,5 @@ def test_a_path_is_no_model_to_describe(tmp_path):
     for path, message in ((tmp_path / "a.pt", r"torch\.load\('a\.pt', weights_only=True\), then consilience\.save"),
                           (str(tmp_path / "b.safetensors"), r"is the path of a file .*; load it: consilience\.load"),
                           (Path("nowhere.safetensors"), "nowhere.safetensors: cannot be read")):  # fmt: skip
-        with pytest.raises(cs.UnsupportedError, match=message):
+        with pytest.raises(cs.errors.UnsupportedError, match=message):
             cs.describe(path)

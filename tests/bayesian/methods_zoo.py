@@ -15,7 +15,7 @@ SPECIMENS = Specimens(
     {
         "auto": BayesianAuto(n_inputs=200, n_samples=8),
         "kl": KLNetworkFusion(regularization=0.3),
-        "w2": cs.PosteriorAlignment(),
+        "w2": cs.methods.PosteriorAlignment(),
         "average": NetworkAverage(),
         "ensemble": NetworkEnsembleMethod(),
     },

@@ -156,7 +156,7 @@ def test_unlabelled_inputs_compare_by_the_ensemble(bnns):
     fusion = cs.fuse(bnns, inputs=torch.tensor(X[HELD][:300]), **FAST)
     assert fusion.verdict.criterion == "disagreement with the sites' ensemble"
     assert fusion.verdict.harmless is None
-    with pytest.raises(cs.OptionError, match="inputs: of no use for Bayesian networks"):
+    with pytest.raises(cs.errors.OptionError, match="inputs: of no use for Bayesian networks"):
         cs.fuse(bnns, "kl", inputs=torch.tensor(X[HELD][:300]))
 
 

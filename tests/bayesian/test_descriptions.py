@@ -56,17 +56,17 @@ def test_what_is_known_is_kept():
     assert cs.describe(learned, (x, y)).description.classes == CLASSES
     assert cs.describe(learned).description.n_observations == 360
     assert cs.describe(learned, (x[:200], y[:200])).description.n_observations == 360  # the data are some of them
-    with pytest.raises(cs.InputError, match="n_observations: is 360, but data has 720 observations"):
+    with pytest.raises(cs.errors.InputError, match="n_observations: is 360, but data has 720 observations"):
         cs.describe(learned, (np.tile(x, (2, 1)), np.tile(y, 2)))
 
 
 def test_numbers_of_observations_do_not_tell_how_many_are_withheld():
     x, y = rows(counts=(150, 120, 3))
     learned = cs.learners.GaussianBNN(hidden=(4,), epochs=1, seed=0).fit(x, y, classes=3).posterior
-    with pytest.warns(cs.WithheldWarning, match="1 of 3 classes have fewer than 5"):
+    with pytest.warns(cs.errors.WithheldWarning, match="1 of 3 classes have fewer than 5"):
         described = cs.describe(learned, (x, y))
     assert described.n_observations == described.description.n_observations == 270
-    with pytest.warns(cs.WithheldWarning):
+    with pytest.warns(cs.errors.WithheldWarning):
         again = cs.describe(described, (x, y))
     assert again.n_observations == 270
 
@@ -129,9 +129,9 @@ def test_a_description_is_bound_to_means_and_variances(files):
     described = cs.describe(bnn_of(), rows(counts=COUNTS))
     other = cs.describe(bnn_of(1), rows(1, counts=COUNTS))
     text = "describes other parameters than those of"
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.fuse([replace(moved(described), description=described.description), other])
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.fuse([described, bnn_of(1)], descriptions=[None, described.description])
     stray = cs.check([files / "lund.safetensors", bnn_of(3), files / "oslo.description.safetensors"])
     assert ["describes no network here" in str(problem) for problem in stray] == [True]
@@ -152,18 +152,22 @@ def test_other_classes_inputs_and_scales_are_refused_by_name():
 def test_a_network_with_other_names_of_classes_than_its_description_is_refused():
     described = cs.describe(bnn_of(), rows(counts=COUNTS), classes=CLASSES)
     renamed = replace(described, classes=("x", "y", "z"))
-    with pytest.raises(cs.InputError, match="describes classes ash, birch, cedar, and has x, y, z"):
+    with pytest.raises(cs.errors.InputError, match="describes classes ash, birch, cedar, and has x, y, z"):
         cs.fuse([renamed, renamed])
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"sample_weight": [1.0]}, cs.OptionError, "sample_weight: is for statistical models"),
-        ({"classes": ("a", "b", "c")}, cs.InputError, "classes: are a, b, c, and the network has ash, birch, cedar"),
-        ({"classes": 4}, cs.InputError, "are 4, but the network has 3 outputs"),
-        ({"n_observations": 3}, cs.InputError, "is 3, but data has 360 observations"),
-        ({"min_count": -1}, cs.OptionError, "min_count"),
+        ({"sample_weight": [1.0]}, cs.errors.OptionError, "sample_weight: is for statistical models"),
+        (
+            {"classes": ("a", "b", "c")},
+            cs.errors.InputError,
+            "classes: are a, b, c, and the network has ash, birch, cedar",
+        ),
+        ({"classes": 4}, cs.errors.InputError, "are 4, but the network has 3 outputs"),
+        ({"n_observations": 3}, cs.errors.InputError, "is 3, but data has 360 observations"),
+        ({"min_count": -1}, cs.errors.OptionError, "min_count"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, error, message):
@@ -173,13 +177,13 @@ def test_options_that_do_not_fit_are_refused(options, error, message):
 
 def test_what_cannot_be_described_is_refused():
     bnn, data = bnn_of(), rows(counts=COUNTS)
-    with pytest.raises(cs.OptionError, match="by its module, and this one has none"):
+    with pytest.raises(cs.errors.OptionError, match="by its module, and this one has none"):
         cs.describe(replace(bnn, module=None), data)
-    with pytest.raises(cs.OptionError, match="needed to describe a network"):
+    with pytest.raises(cs.errors.OptionError, match="needed to describe a network"):
         cs.describe(bnn)
-    with pytest.raises(cs.UnsupportedError, match="an ensemble: is its members"):
+    with pytest.raises(cs.errors.UnsupportedError, match="an ensemble: is its members"):
         cs.describe(cs.fuse([bnn, bnn_of(1)], "ensemble").model, data)
-    with pytest.raises(cs.InputError, match="does not take"):
+    with pytest.raises(cs.errors.InputError, match="does not take"):
         cs.describe(bnn, rows(d=5, counts=COUNTS))
     assert cs.describe(replace(bnn, module=None), n_observations=10).description.n_observations == 10
 

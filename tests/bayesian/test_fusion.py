@@ -205,10 +205,12 @@ def test_a_bound_below_the_widest_site_is_refused(most):
 def test_the_typed_method_is_the_named_one(options):
     models = random_sites((3, 5, 2), 3)
     named = fused(models, "kl", **options)
-    typed = fused(models, cs.KLNetworkFusion(**options))
+    typed = fused(models, cs.methods.KLNetworkFusion(**options))
     assert_layers(layers_of(named.model), layers_of(typed.model), rtol=0, atol=0)
     if "restarts" not in options and options:
-        assert_layers(layers_of(named.model), layers_of(fused(models, cs.KLFusion(**options)).model), rtol=0, atol=0)
+        assert_layers(
+            layers_of(named.model), layers_of(fused(models, cs.methods.KLFusion(**options)).model), rtol=0, atol=0
+        )
 
 
 def test_the_recommended_method_chooses_and_is_kl_fusion_where_nothing_tells():
@@ -339,10 +341,10 @@ def test_the_objective_of_a_divergence_is_its_weighted_sum_before_and_after(metr
 def test_an_alignment_has_converged_unless_its_passes_end_before(metric):
     """Divergences move one network after the other to the reference, for which a pass over its groups is enough."""
     models = random_sites((3, 5, 4, 2), 3)
-    assert fused(models, "w2", metric=metric).status is cs.Status.CONVERGED
+    assert fused(models, "w2", metric=metric).status is cs.results.Status.CONVERGED
     is_joint = metric in ("w2", "means")
     one_pass = fused(models, "w2", metric=metric, max_iterations=1).status
-    assert one_pass is (cs.Status.MAX_ITERATIONS if is_joint else cs.Status.CONVERGED)
+    assert one_pass is (cs.results.Status.MAX_ITERATIONS if is_joint else cs.results.Status.CONVERGED)
 
 
 def test_several_copies_align_with_one_another():
@@ -460,8 +462,8 @@ REFUSED = {
     "other classes": (lambda: [good(classes=("a", "b")), good(1, classes=("a", "c"))], {}),
     "a method for modules": (lambda: [good(), good(1)], {"method": "fedma"}),
     "a method for posteriors": (lambda: [good(), good(1)], {"method": "spahm"}),
-    "a typed method for modules": (lambda: [good(), good(1)], {"method": cs.ReBasin()}),
-    "a typed method for posteriors": (lambda: [good(), good(1)], {"method": cs.SPAHM()}),
+    "a typed method for modules": (lambda: [good(), good(1)], {"method": cs.methods.ReBasin()}),
+    "a typed method for posteriors": (lambda: [good(), good(1)], {"method": cs.methods.SPAHM()}),
     "a method that does not exist": (lambda: [good(), good(1)], {"method": "nonsense"}),
     "an option that does not exist": (lambda: [good(), good(1)], {"method": "kl", "nonsense": 1}),
     "a negative price": (lambda: [good(), good(1)], {"method": "kl", "regularization": -1}),
@@ -475,7 +477,7 @@ REFUSED = {
     "too few weights": (lambda: [good(), good(1)], {"weights": (1.0,)}),
     "negative weights": (lambda: [good(), good(1)], {"weights": (1.0, -1.0)}),
     "weights that are not finite": (lambda: [good(), good(1)], {"weights": (1.0, float("nan"))}),
-    "options of mixtures": (lambda: [good(), good(1)], {"method": cs.KLFusion(n_components=3)}),
+    "options of mixtures": (lambda: [good(), good(1)], {"method": cs.methods.KLFusion(n_components=3)}),
     "no such reference": (lambda: [good(), good(1)], {"reference": 7}),
 }
 
@@ -485,7 +487,7 @@ def test_what_cannot_be_fused_is_refused_in_a_line(case):
     models, options = REFUSED[case]
     models = models()
     told = {"example": example(random_layers((3, 4, 2), np.random.default_rng(0))), **options}
-    with pytest.raises((InputError, OptionError, cs.UnsupportedError)) as caught:
+    with pytest.raises((InputError, OptionError, cs.errors.UnsupportedError)) as caught:
         cs.fuse(models, **told)
     lines = str(caught.value).splitlines()
     assert 1 <= len(lines) <= 6

@@ -86,7 +86,7 @@ def test_the_number_of_observations_can_be_said_of_other_networks(bnns, tmp_path
 
 @pytest.mark.parametrize("n", [0, -3, float("nan"), "many", True])
 def test_a_number_of_observations_that_is_none_is_refused(bnns, n):
-    with pytest.raises(cs.InputError, match="n_observations: expected a positive number"):
+    with pytest.raises(cs.errors.InputError, match="n_observations: expected a positive number"):
         cs.BayesianNetwork(bnns[0].module, bnns[0].means, bnns[0].variances, n_observations=n)
 
 
@@ -101,7 +101,7 @@ def test_a_file_with_a_number_of_observations_that_is_none_is_refused(bnns, tmp_
     header["__metadata__"]["consilience"] = json.dumps(document)
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
-    with pytest.raises(cs.FileFormatError, match="not valid at n_observations"):
+    with pytest.raises(cs.errors.FileFormatError, match="not valid at n_observations"):
         cs.load(path)
 
 
@@ -142,7 +142,7 @@ def test_an_ensemble_by_class_counts_pools_the_predictive_probabilities(bnns):
         stationary = np.real(vectors[:, np.argmax(np.real(values))])
         np.testing.assert_allclose(answer, stationary / stationary.sum(), atol=1e-3)  # the jump itself is left out
     np.testing.assert_allclose(pooled.sum(axis=1), 1.0, rtol=ROUNDING)
-    with pytest.raises(cs.InputError, match="expected a row for each of 3 models"):
+    with pytest.raises(cs.errors.InputError, match="expected a row for each of 3 models"):
         cs.fuse(bnns, method="ensemble", class_counts=counts[:2])
 
 

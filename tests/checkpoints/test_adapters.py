@@ -166,7 +166,7 @@ def test_modules_trained_as_a_whole_are_averaged_over_those_that_have_them(tmp_p
     assert torch.equal(load_file(done.output / "adapter_model.safetensors")[head], torch.full((3, 8), 0.75))
     assert config_of(done.output)["modules_to_save"] == ["lm_head"]
     assert any("lm_head.weight is not in" in note for note in done.notes)
-    with pytest.raises(cs.InputError, match="trained as a whole, and a sum of changes needs their base"):
+    with pytest.raises(cs.errors.InputError, match="trained as a whole, and a sum of changes needs their base"):
         cs.merge([first, second], tmp_path / "sum", "task_arithmetic")
 
 
@@ -194,7 +194,7 @@ def test_biases_that_peft_trained_are_averaged_as_modules_trained_as_a_whole(tmp
         torch.testing.assert_close(stored[name], shares[0] * made[0][name] + shares[1] * made[1][name])
     assert config_of(done.output)["bias"] == setting
     assert not done.notes
-    with pytest.raises(cs.InputError, match="trained as a whole, and a sum of changes needs their base"):
+    with pytest.raises(cs.errors.InputError, match="trained as a whole, and a sum of changes needs their base"):
         cs.merge(models, tmp_path / "sum", "task_arithmetic")
 
 
@@ -204,7 +204,9 @@ def test_adapters_that_trained_other_biases_are_refused_in_one_line_with_the_rea
         write_adapter(tmp_path / name, with_biases(seed, setting) if setting in BIASES else factors(seed), bias=setting)
         for seed, (name, setting) in enumerate((("a", first), ("b", second)))
     ]
-    with pytest.raises(cs.InputError, match=f"b: bias is '{second}', in .*a '{first}': trained biases") as refused:
+    with pytest.raises(
+        cs.errors.InputError, match=f"b: bias is '{second}', in .*a '{first}': trained biases"
+    ) as refused:
         cs.merge(models, tmp_path / "out")
     assert len(refused.value.problems) == 1
 
@@ -218,7 +220,7 @@ def test_a_bias_of_the_base_that_was_not_trained_must_be_the_same(tmp_path):
     bias = BIASES["lora_only"][0]
     models = [write_adapter(tmp_path / name, factors(seed) | {bias: torch.full((12,), float(seed))})
               for seed, name in enumerate("ab")]  # fmt: skip
-    with pytest.raises(cs.InputError, match=r"base_layer\.bias is another than in .*a, so the bases differ"):
+    with pytest.raises(cs.errors.InputError, match=r"base_layer\.bias is another than in .*a, so the bases differ"):
         cs.merge(models, tmp_path / "out")
 
 
@@ -255,7 +257,7 @@ def test_a_bias_of_a_factor_that_has_another_shape_is_named(tmp_path):
     short = with_factor_biases(0) | {f"{PREFIX}model.layers.0.q_proj.lora_B.bias": torch.zeros(5)}
     models = [write_adapter(tmp_path / name, one, lora_bias=True) for name, one in (("a", short), ("b", factors(1)))]
     with pytest.raises(
-        cs.InputError, match=r"a: model\.layers\.0\.q_proj has a bias \[5\] of factor B, expected \[12\]"
+        cs.errors.InputError, match=r"a: model\.layers\.0\.q_proj has a bias \[5\] of factor B, expected \[12\]"
     ):
         cs.merge(models, tmp_path / "out")
 
@@ -280,7 +282,7 @@ def test_a_bias_of_a_factor_that_has_another_shape_is_named(tmp_path):
 )  # fmt: skip
 def test_what_cannot_be_stacked_is_refused_by_name(tmp_path, changed, message):
     models = [write_adapter(tmp_path / "a", factors(0)), write_adapter(tmp_path / "b", factors(1), **changed)]
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.merge(models, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -308,7 +310,7 @@ def test_shapes_parts_and_values_that_do_not_fit_are_named(tmp_path):
         ("infinite", infinite, "lora_A.weight has NaN or infinite values"),
         ("none", {"x": torch.ones(1)}, "has no factors lora_A and lora_B"),
     ):
-        with pytest.raises(cs.InputError, match=message):
+        with pytest.raises(cs.errors.InputError, match=message):
             cs.merge([write_adapter(tmp_path / name, made), good], tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
@@ -317,30 +319,32 @@ def test_bases_that_differ_in_what_adapters_store_of_them_are_refused(tmp_path):
     base = f"{PREFIX}embed.base_layer.weight"
     models = [write_adapter(tmp_path / name, factors(seed) | {base: torch.full((3, 2), float(seed))})
               for seed, name in enumerate("ab")]  # fmt: skip
-    with pytest.raises(cs.InputError, match=r"base_layer\.weight is another than in .*a, so the bases differ"):
+    with pytest.raises(cs.errors.InputError, match=r"base_layer\.weight is another than in .*a, so the bases differ"):
         cs.merge(models, tmp_path / "out")
 
 
 @pytest.mark.parametrize("method", ["ties", "dare", "slerp", "fisher"])
 def test_methods_that_look_at_entries_are_refused(tmp_path, method):
-    with pytest.raises(cs.OptionError, match="looks at the entries of the product B A"):
+    with pytest.raises(cs.errors.OptionError, match="looks at the entries of the product B A"):
         cs.merge(two(tmp_path), tmp_path / "out", method)
 
 
 def test_options_of_whole_models_are_refused(tmp_path):
     models = two(tmp_path)
-    with pytest.raises(cs.OptionError, match="patterns: is for whole models"):
+    with pytest.raises(cs.errors.OptionError, match="patterns: is for whole models"):
         cs.merge(models, tmp_path / "out", patterns=[{"pattern": "*", "weights": [1, 2]}])
-    with pytest.raises(cs.OptionError, match="an adapter is a folder"):
+    with pytest.raises(cs.errors.OptionError, match="an adapter is a folder"):
         cs.merge(models, tmp_path / "out.safetensors")
-    with pytest.raises(cs.OptionError, match="not negative"):
+    with pytest.raises(cs.errors.OptionError, match="not negative"):
         cs.merge(models, tmp_path / "out", weights=[1, -1])
 
 
 def test_an_adapter_beside_a_whole_model_is_refused(tmp_path):
     adapter = write_adapter(tmp_path / "a", factors(0))
     model = write(tmp_path / "m", tensors(0))
-    with pytest.raises(cs.InputError, match=r"is an adapter, and .*m is none; merge each adapter into its base first"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"is an adapter, and .*m is none; merge each adapter into its base first"
+    ):
         cs.merge([model, adapter], tmp_path / "out")
 
 
@@ -350,10 +354,10 @@ def test_folders_that_are_half_an_adapter_are_refused(tmp_path):
                                    ("c", "adapter_config.json", "and no adapter_config.json")):  # fmt: skip
         half = write_adapter(tmp_path / name, factors(1))
         (half / removed).unlink()
-        with pytest.raises(cs.InputError, match=message):
+        with pytest.raises(cs.errors.InputError, match=message):
             cs.merge([whole, half], tmp_path / "out")
     (tmp_path / "b" / "adapter_model.bin").write_bytes(b"\x80")
-    with pytest.raises(cs.InputError, match="only a pickle"):
+    with pytest.raises(cs.errors.InputError, match="only a pickle"):
         cs.merge([whole, tmp_path / "b"], tmp_path / "out")
 
 

@@ -72,7 +72,9 @@ def test_integers_that_differ_are_refused_and_a_pattern_copies_them(tmp_path, na
     states = [
         {"w": torch.ones(2), "entry": values.contiguous()} for values in (CONSTANTS[name], CONSTANTS[name].flip(-1))
     ]
-    with pytest.raises(cs.InputError, match=r"1\.safetensors: entry is not the same as in .*0\.safetensors.*pattern"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"1\.safetensors: entry is not the same as in .*0\.safetensors.*pattern"
+    ):
         merged(tmp_path, states)
     assert not (tmp_path / "out.safetensors").exists()
     assert not partial_folder(tmp_path / "out.safetensors").exists()
@@ -102,7 +104,7 @@ def test_infinities_that_differ_anywhere_are_refused(tmp_path, change):
     two = one.clone()
     change(one[-5:]), change(two[-5:])  # the last piece is the same in both, and not finite
     two[0] += 1  # the first is not
-    with pytest.raises(cs.InputError, match=r"mask has NaN or infinite values.*E-NUMBER"):
+    with pytest.raises(cs.errors.InputError, match=r"mask has NaN or infinite values.*E-NUMBER"):
         merged(tmp_path, [{"mask": one}, {"mask": two}])
     assert same_bits(merged(tmp_path, [{"mask": one}, {"mask": one}])[0]["mask"], one)
 
@@ -142,7 +144,7 @@ def test_folders_under_a_prefix_are_merged_under_the_plain_names(tmp_path, prefi
 def test_a_prefix_with_more_than_it_is_the_reason_of_the_refusal(tmp_path):
     plain = {"a.weight": torch.ones(2, 3), "b.bias": torch.zeros(2)}
     wrapped = {f"bert.{name}": values for name, values in plain.items()} | {"cls.weight": torch.ones(2)}
-    with pytest.raises(cs.InputError, match=r"prefix 'bert\.'.*cls\.weight would still differ") as caught:
+    with pytest.raises(cs.errors.InputError, match=r"prefix 'bert\.'.*cls\.weight would still differ") as caught:
         merged(tmp_path, [plain, wrapped])
     assert len(caught.value.problems) == 1
 

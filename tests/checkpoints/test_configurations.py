@@ -36,7 +36,7 @@ def test_what_shapes_do_not_show_is_refused_with_both_values(tmp_path, changed, 
     if "rope_scaling" in changed:  # absent: whether that is the default, nobody here knows
         assert any("rope_scaling" in note for note in cs.merge(models, tmp_path / "out").notes)
         return
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.merge(models, tmp_path / "out")
     done = cs.merge(models, tmp_path / "out", allow_differences=True)
     assert any(str(next(iter(changed))).replace("rope_parameters", "rope_theta") in note for note in done.notes)
@@ -61,13 +61,13 @@ def test_versions_of_transformers_that_spell_positions_differently_agree(tmp_pat
     newer |= {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}
     assert not cs.merge(pair(tmp_path, LLAMA, newer), tmp_path / "out").notes
     left_out = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
-    with pytest.raises(cs.InputError, match=r"rope_theta is 500000\.0, in .*a 10000\.0"):
+    with pytest.raises(cs.errors.InputError, match=r"rope_theta is 500000\.0, in .*a 10000\.0"):
         cs.merge(pair(tmp_path / "two", left_out, LLAMA | {"rope_theta": 5e5}), tmp_path / "out2")
 
 
 def test_parts_of_a_model_are_compared_too(tmp_path):
     models = pair(tmp_path, {"text_config": LLAMA}, {"text_config": LLAMA | {"hidden_act": "relu"}})
-    with pytest.raises(cs.InputError, match=r"text_config\.hidden_act is relu, in .*a silu"):
+    with pytest.raises(cs.errors.InputError, match=r"text_config\.hidden_act is relu, in .*a silu"):
         cs.merge(models, tmp_path / "out")
 
 
@@ -80,7 +80,7 @@ def test_fields_that_nobody_knows_and_tokens_are_noted(tmp_path):
 def test_the_base_is_compared_too(tmp_path):
     models = pair(tmp_path, LLAMA, LLAMA)
     base = write(tmp_path / "base", tensors(5), LLAMA | {"rope_theta": 7.0})
-    with pytest.raises(cs.InputError, match=r"base: config\.json: rope_theta is 7\.0"):
+    with pytest.raises(cs.errors.InputError, match=r"base: config\.json: rope_theta is 7\.0"):
         cs.merge(models, tmp_path / "out", "ties", base=base)
 
 
@@ -105,7 +105,7 @@ def test_tokenizers_are_compared_by_what_they_do(tmp_path, changed, message):
     models = pair(tmp_path, LLAMA, LLAMA)
     for model, content in zip(models, (tokenizer(), tokenizer(**changed)), strict=True):
         (model / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(cs.InputError, match=f"b: its tokenizer {message}.*, unlike that of .*a"):
+    with pytest.raises(cs.errors.InputError, match=f"b: its tokenizer {message}.*, unlike that of .*a"):
         cs.merge(models, tmp_path / "out")
     assert any("its tokenizer" in note for note in cs.merge(models, tmp_path / "out", allow_differences=True).notes)
 
@@ -125,12 +125,12 @@ def test_older_files_of_tokenizers_are_compared(tmp_path, name, first, second):
     for model, text in zip(models, (first, second), strict=True):
         (model / "tokenizer.json").unlink()
         (model / name).write_text(text)
-    with pytest.raises(cs.InputError, match="its tokenizer"):
+    with pytest.raises(cs.errors.InputError, match="its tokenizer"):
         cs.merge(models, tmp_path / "out")
 
 
 def test_a_broken_tokenizer_is_named(tmp_path):
     models = pair(tmp_path, LLAMA, LLAMA)
     (models[1] / "tokenizer.json").write_text("{nope")
-    with pytest.raises(cs.InputError, match=r"b.tokenizer\.json"):
+    with pytest.raises(cs.errors.InputError, match=r"b.tokenizer\.json"):
         cs.merge(models, tmp_path / "out")

@@ -239,17 +239,17 @@ def test_tensors_start_at_a_multiple_of_their_width(tmp_path):
 
 def test_a_method_can_be_given_as_a_value(tmp_path):
     base, models = three(tmp_path)
-    one = cs.merge(models, tmp_path / "one", cs.TIES(density=0.4), base=base)
+    one = cs.merge(models, tmp_path / "one", cs.methods.TIES(density=0.4), base=base)
     two = cs.merge(models, tmp_path / "two", "ties", base=base, density=0.4)
     assert same_bits(read(one.output), read(two.output))
     assert one.provenance == two.provenance
-    with pytest.raises(cs.OptionError, match="belong inside TIES"):
-        cs.merge(models, tmp_path / "three", cs.TIES(), base=base, density=0.4)
+    with pytest.raises(cs.errors.OptionError, match="belong inside TIES"):
+        cs.merge(models, tmp_path / "three", cs.methods.TIES(), base=base, density=0.4)
 
 
 def test_rules_are_checked_where_they_are_given():
     assert as_rules(None) == ()
-    with pytest.raises(cs.OptionError, match="number 1 is not valid"):
+    with pytest.raises(cs.errors.OptionError, match="number 1 is not valid"):
         as_rules([{"pattern": "*"}, {"patern": "*"}])
 
 

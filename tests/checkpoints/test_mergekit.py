@@ -262,7 +262,7 @@ HEAD = "models: [{model: one, parameters: {weight: 1}}, {model: two, parameters:
 def test_what_has_no_counterpart_is_named(places, text, message):
     recipe = places / "recipe.yaml"
     recipe.write_text(text)
-    with pytest.raises(cs.FileFormatError, match=message):
+    with pytest.raises(cs.errors.FileFormatError, match=message):
         read_merge_recipe(recipe)
 
 

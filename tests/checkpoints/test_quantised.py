@@ -28,7 +28,7 @@ def pair(tmp_path, make=packed, config=None):
 def test_a_merge_refuses_packed_weights_by_their_method(tmp_path, config, method):
     base = {"base": write(tmp_path / "base", packed(7))} if method == "ties" else {}
     with pytest.raises(
-        cs.InputError, match=r"a: is quantised by (AWQ or GPTQ|gptq) .*; dequantise it first"
+        cs.errors.InputError, match=r"a: is quantised by (AWQ or GPTQ|gptq) .*; dequantise it first"
     ) as refused:
         cs.merge(pair(tmp_path, config=config), tmp_path / "out", method, **base)
     assert len(refused.value.problems) == 2 + len(base)
@@ -43,7 +43,7 @@ def test_fuse_and_check_refuse_packed_weights(tmp_path, act, where):
     found = "gptq" if where == "files" else "AWQ or GPTQ"
     try:
         problems = act(models, "average")
-    except cs.InputError as error:
+    except cs.errors.InputError as error:
         problems = error.problems
     assert all(f"is quantised by {found} (l.qweight)" in problem for problem in problems)
     assert len(problems) == 2
@@ -51,13 +51,13 @@ def test_fuse_and_check_refuse_packed_weights(tmp_path, act, where):
 
 def test_single_files_are_refused_by_the_configuration_beside_them(tmp_path):
     files = [folder / "model.safetensors" for folder in pair(tmp_path, config=GPTQ)]
-    with pytest.raises(cs.InputError, match="is quantised by gptq"):
+    with pytest.raises(cs.errors.InputError, match="is quantised by gptq"):
         cs.merge(files, tmp_path / "out.safetensors")
 
 
 def test_a_quantised_model_beside_a_whole_one_is_one_line(tmp_path):
     models = [write(tmp_path / "a", tensors(0)), write(tmp_path / "b", packed(1), GPTQ)]
-    with pytest.raises(cs.InputError, match="b: is quantised by gptq") as refused:
+    with pytest.raises(cs.errors.InputError, match="b: is quantised by gptq") as refused:
         cs.merge(models, tmp_path / "out")
     assert len(refused.value.problems) == 1
 
@@ -70,7 +70,7 @@ def test_a_recipe_of_mergekit_is_refused_alike(tmp_path):
     models = "models: [{model: a, parameters: {weight: 1}}, {model: b, parameters: {weight: 1}}]"
     recipe.write_text(f"{models}\nmerge_method: linear\n")
     read = read_merge_recipe(recipe)
-    with pytest.raises(cs.InputError, match="is quantised by AWQ or GPTQ"):
+    with pytest.raises(cs.errors.InputError, match="is quantised by AWQ or GPTQ"):
         cs.merge(read.models, tmp_path / "out", read.method)
 
 
@@ -99,5 +99,5 @@ def test_the_state_of_an_optimiser_in_safetensors_is_refused(tmp_path, act):
     for seed, path in enumerate(paths):
         save_file({f"state.0.{part}": torch.full((3,), float(seed)) for part in ("exp_avg", "exp_avg_sq")}, path)
     call = (lambda: cs.merge(paths, tmp_path / "out")) if act == "merge" else (lambda: cs.fuse(paths, "average"))
-    with pytest.raises(cs.InputError, match=r"a\.safetensors: has the state of an optimiser"):
+    with pytest.raises(cs.errors.InputError, match=r"a\.safetensors: has the state of an optimiser"):
         call()

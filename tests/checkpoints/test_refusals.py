@@ -14,7 +14,7 @@ from consilience.networks.symmetry.symmetry import Symmetry
 from tests.checkpoints.some_checkpoints import read, tensors, write
 
 
-def refused(tmp_path, models, match=None, error=cs.InputError, **arguments):
+def refused(tmp_path, models, match=None, error=cs.errors.InputError, **arguments):
     """Return why a merge is refused; nothing was written."""
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(error, match=match) as caught:
@@ -63,7 +63,7 @@ def test_values_that_are_not_finite_are_found_by_name(tmp_path, method, value):
     states[1]["model.norm.weight"][3] = value
     models = [write(tmp_path / name, state) for name, state in zip("ab", states, strict=True)]
     base = {"base": write(tmp_path / "base", tensors(2))} if method in ("ties", "dare") else {}
-    with pytest.raises(cs.InputError, match=r"/b: model\.norm\.weight has NaN or infinite values"):
+    with pytest.raises(cs.errors.InputError, match=r"/b: model\.norm\.weight has NaN or infinite values"):
         cs.merge(models, tmp_path / "out", method, **base)
     assert {path.name for path in tmp_path.iterdir()} <= {"a", "b", "base"}
     copied = [{"pattern": "model.norm.*", "method": "copy", "from": 1}]
@@ -74,7 +74,7 @@ def test_values_that_are_not_finite_are_found_by_name(tmp_path, method, value):
 def test_values_beyond_the_type_of_the_output_are_refused(tmp_path):
     state = tensors(0) | {"big": torch.tensor([1e5], dtype=torch.float32)}
     model = write(tmp_path / "a", state)
-    with pytest.raises(cs.InputError, match=r"big: merged values reach 1e\+05, beyond float16"):
+    with pytest.raises(cs.errors.InputError, match=r"big: merged values reach 1e\+05, beyond float16"):
         cs.merge([model, model], tmp_path / "out", dtype="float16")
     small = read(cs.merge([model, model], tmp_path / "small", dtype="float8_e4m3fn").output)
     assert small["big"].float().item() == 448.0
@@ -201,17 +201,17 @@ def test_outputs_that_exist_are_not_touched(tmp_path):
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
     refused(tmp_path, models, "is not empty")
-    refused(tmp_path, models, "not overwritten", cs.OptionError, overwrite=True)
+    refused(tmp_path, models, "not overwritten", cs.errors.OptionError, overwrite=True)
     for inside in (models[0], models[0] / "x", tmp_path):
-        with pytest.raises(cs.InputError, match="one of the inputs"):
+        with pytest.raises(cs.errors.InputError, match="one of the inputs"):
             cs.merge(models, inside, overwrite=True)
-    with pytest.raises(cs.InputError, match="there is no folder"):
+    with pytest.raises(cs.errors.InputError, match="there is no folder"):
         cs.merge(models, tmp_path / "no" / "out")
     (tmp_path / "link").symlink_to(out)
-    with pytest.raises(cs.InputError, match="is a link"):
+    with pytest.raises(cs.errors.InputError, match="is a link"):
         cs.merge(models, tmp_path / "link")
     (tmp_path / "file.safetensors").write_bytes(b"")
-    with pytest.raises(cs.InputError, match="exists"):
+    with pytest.raises(cs.errors.InputError, match="exists"):
         cs.merge(models, tmp_path / "file.safetensors")
     (tmp_path / "empty").mkdir()
     assert cs.merge(models, tmp_path / "empty").output.is_dir()
@@ -257,15 +257,15 @@ def test_methods_get_what_they_need_and_nothing_else(tmp_path):
 def test_options_that_do_not_fit_are_said_to(tmp_path, arguments, said):
     count = arguments.pop("models", 2)
     models = [write(tmp_path / str(number), {"w": torch.zeros(2)}) for number in range(count)]
-    refused(tmp_path, models, said, cs.OptionError, **arguments)
+    refused(tmp_path, models, said, cs.errors.OptionError, **arguments)
 
 
 def test_models_are_paths(tmp_path):
-    with pytest.raises(cs.OptionError, match="expected a list of paths"):
+    with pytest.raises(cs.errors.OptionError, match="expected a list of paths"):
         cs.merge(str(tmp_path), tmp_path / "out")
-    with pytest.raises(cs.InputError, match="save it first"):
+    with pytest.raises(cs.errors.InputError, match="save it first"):
         cs.merge([np.zeros(3)], tmp_path / "out")
-    with pytest.raises(cs.InputError, match="there are none"):
+    with pytest.raises(cs.errors.InputError, match="there are none"):
         cs.merge([], tmp_path / "out")
 
 
@@ -300,6 +300,6 @@ def test_a_disk_that_is_too_full_is_known_before(tmp_path, monkeypatch):
     model = write(tmp_path / "a", tensors(0))
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 10, 100))
-    with pytest.raises(cs.InputError, match="has 100 left; make room"):
+    with pytest.raises(cs.errors.InputError, match="has 100 left; make room"):
         cs.merge([model], tmp_path / "out")
     assert not (tmp_path / "out").exists()

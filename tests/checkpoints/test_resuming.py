@@ -124,7 +124,7 @@ def test_two_merges_into_one_output_do_not_meet(tmp_path, models):
 
     def progress(done, total):
         if not failed:
-            with pytest.raises(cs.InputError, match="another merge into the same output is under way") as caught:
+            with pytest.raises(cs.errors.InputError, match="another merge into the same output is under way") as caught:
                 cs.merge(models, output, shard_bytes=3000)
             failed.append(caught.value)
 
@@ -155,6 +155,6 @@ def test_an_input_that_changes_while_it_is_read_is_noticed(tmp_path, models):
     def progress(done, total):
         os.utime(path, ns=(1, 1))
 
-    with pytest.raises(cs.InputError, match="changed while it was read"):
+    with pytest.raises(cs.errors.InputError, match="changed while it was read"):
         cs.merge(models, tmp_path / "out", progress=progress)
     assert not (tmp_path / "out").exists()

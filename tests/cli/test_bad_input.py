@@ -235,14 +235,16 @@ def test_a_full_disk_under_the_summary_is_one_line_too(folder, process):
 @pytest.mark.parametrize("path", ["nowhere/site", "a.safetensors/site", "", "n" * 300, "zero\0byte"])
 def test_saving_to_an_impossible_place_is_refused(folder, unchanged, path):
     unchanged()
-    with pytest.raises(cs.InputError, match=": cannot be written: "):
+    with pytest.raises(cs.errors.InputError, match=": cannot be written: "):
         cs.save(site(), path)
 
 
 def test_saving_what_is_not_json_is_refused(folder, unchanged):
     unchanged()
     for source in ({"kind": object()}, {"kind": float("nan")}):
-        with pytest.raises(cs.InputError, match=r"c.safetensors: cannot be written: its header would not be JSON"):
+        with pytest.raises(
+            cs.errors.InputError, match=r"c.safetensors: cannot be written: its header would not be JSON"
+        ):
             cs.save(site(source=source), "c.safetensors")
 
 

@@ -55,13 +55,15 @@ def test_check_counts_weights_among_the_problems(command, words):
 
 @pytest.mark.parametrize("rng", [-1, 1.5, "seed", None])
 def test_seeds_that_make_no_sense(folder, rng):
-    with pytest.raises(cs.OptionError, match=r"^rng: expected a Generator or an integer that is not negative, found "):
+    with pytest.raises(
+        cs.errors.OptionError, match=r"^rng: expected a Generator or an integer that is not negative, found "
+    ):
         cs.fuse(TWO, rng=rng)
 
 
 @pytest.mark.parametrize("models", [{"a", "b"}, 5])
 def test_models_must_be_a_list(models):
-    with pytest.raises(cs.InputError, match=r"^models: expected a list of models or paths, found "):
+    with pytest.raises(cs.errors.InputError, match=r"^models: expected a list of models or paths, found "):
         cs.fuse(models)
 
 

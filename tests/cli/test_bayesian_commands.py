@@ -347,7 +347,7 @@ def test_a_described_network_is_written_anew_with_its_symmetry(plain, observed, 
     assert cs.load("site.description.safetensors").digest == loaded.digest
 
 
-@pytest.mark.filterwarnings("always::consilience.WithheldWarning")
+@pytest.mark.filterwarnings("always::consilience.errors.WithheldWarning")
 def test_a_file_that_would_tell_how_many_are_withheld_is_written_anew(bnns, folder, command):
     cs.save(bnns[0], folder / "known.safetensors", n_observations=200)
     inputs = np.random.default_rng(0).normal(size=(200, 6))

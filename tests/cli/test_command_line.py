@@ -36,7 +36,7 @@ def test_a_method_is_explained(command):
     said = command("methods", "slerp").out
     assert "  t=0.5  (float)" in said
     assert "Position between the first model (0) and the second (1)" in said
-    for option in fields(cs.KLFusion):
+    for option in fields(cs.methods.KLFusion):
         assert f"\n  {option.name}=" in command("methods", "kl").out
 
 

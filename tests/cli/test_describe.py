@@ -54,7 +54,7 @@ def test_sites_of_another_scale_are_named_by_check(data, command):
     assert same.err == done.err
 
 
-@pytest.mark.filterwarnings("always::consilience.WithheldWarning")
+@pytest.mark.filterwarnings("always::consilience.errors.WithheldWarning")
 def test_inspect_says_what_a_description_tells_of_people(data, command):
     np.savez("few.npz", x=np.random.default_rng(0).normal(size=(200, 6)), y=np.r_[np.zeros(198, int), 1, 2])
     done = command("describe", SITES[0], *MODULE, "--data", "few.npz")

@@ -84,7 +84,7 @@ def test_both_doors_say_the_same_refusal_in_their_words(tmp_path, monkeypatch):
     for shift, name in enumerate("ab"):
         natural = family.to_natural(mean=means + shift, variance=np.ones((2, 2)))
         cs.save(cs.Posterior(family, natural, counts=[20.0, 30.0]), f"{name}.safetensors")
-    with pytest.raises(cs.OptionError, match=r"^min_count: expected .* \[E-VALUE\]$"):
+    with pytest.raises(cs.errors.OptionError, match=r"^min_count: expected .* \[E-VALUE\]$"):
         cs.fuse(["a.safetensors", "b.safetensors"], min_count=float("inf"))
     done = command("fuse", "a.safetensors", "b.safetensors", "-o", "out.safetensors", "--set", "min_count=.inf")
     assert done.code == 2

@@ -164,7 +164,7 @@ def test_a_table_with_named_columns_is_taken_by_name(rows):
     table = Table({"kind": KINDS, "weight": rows[:, 1], "age": rows[:, 0]})
     assert str(cs.evaluate(*FILES, table, labels="kind")) == str(cs.evaluate(*FILES, rows, labels=KINDS))
     with pytest.raises(
-        cs.InputError, match=r"^data: lacks the column 'age', found weight; give the columns of the models"
+        cs.errors.InputError, match=r"^data: lacks the column 'age', found weight; give the columns of the models"
     ):
         cs.evaluate(*FILES, Table({"weight": rows[:, 1]}))
 

@@ -147,7 +147,7 @@ def test_what_is_no_file_is_refused(folder, command, kind):
     )
     long = "n" * 300 + f".{kind}"
     refused(command("evaluate", *TWO, "--data", long), long, "cannot be read: File name too long$")
-    with pytest.raises(cs.InputError, match="cannot be read: embedded null byte"):
+    with pytest.raises(cs.errors.InputError, match="cannot be read: embedded null byte"):
         cs.evaluate(*TWO, f"zero\0.{kind}")
 
 
@@ -181,13 +181,15 @@ def test_bad_labels_are_refused(folder, command, unchanged, name):
 
 @pytest.mark.parametrize("labels", [[1, 2], np.ones((6, 1)), [1, 2, None, 1, 2, 3], ["", *"abcde"], 5, sparse.eye(6)])
 def test_bad_labels_of_the_function_are_refused(folder, labels):
-    with pytest.raises(cs.InputError, match=r"^labels: (expected one class|row \d, counted from 0: expected a class)"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^labels: (expected one class|row \d, counted from 0: expected a class)"
+    ):
         cs.evaluate(*TWO, ROWS, labels=labels)
 
 
 @pytest.mark.parametrize("data", [None, 5, "abc", [], [[1, 2], [3]], [["a", "b"]], [[None, object()]], {"x0": 1}])
 def test_bad_data_of_the_function_are_refused(folder, data):
-    with pytest.raises(cs.InputError, match=r"^(data|abc): (expected|has)"):
+    with pytest.raises(cs.errors.InputError, match=r"^(data|abc): (expected|has)"):
         cs.evaluate(*TWO, data)
 
 
@@ -242,12 +244,12 @@ def test_bad_model_files_are_refused(folder, command, unchanged, name, place):
 
 def test_models_of_the_function_are_named_by_their_role(folder):
     with pytest.raises(
-        cs.UnsupportedError,
+        cs.errors.UnsupportedError,
         match=r"^your own model: no adapter for builtins\.int; there are some for mixtures, .* \[E-MODEL\]$",
     ):
         cs.evaluate("a.safetensors", 5, ROWS)
     with pytest.raises(
-        cs.InputError, match=r"^the fused model: this KMeans is not fitted yet; call fit first \[E-UNFITTED\]$"
+        cs.errors.InputError, match=r"^the fused model: this KMeans is not fitted yet; call fit first \[E-UNFITTED\]$"
     ):
         cs.evaluate(KMeans(), "a.safetensors", ROWS)
 

@@ -78,7 +78,7 @@ def test_a_site_with_little_in_common_is_pointed_out(folder):
 
 def check_problems(*sites):
     problems = cs.check(list(sites))
-    with pytest.raises(cs.InputError) as refused:
+    with pytest.raises(cs.errors.InputError) as refused:
         cs.fuse(list(sites))
     assert list(refused.value.problems) == problems
     return problems

@@ -40,18 +40,18 @@ def test_a_problem_keeps_its_code_and_ends_with_it():
     for one in (problem, problem.about("b"), problem.renamed("lund", "c"), problem.without_subject()):
         assert one.code == "E-DATA"
         assert one.endswith("; fit a model [E-DATA]")
-    (found,) = cs.InputError("lund", "is data", "fit a model", "E-DATA").problems
+    (found,) = cs.errors.InputError("lund", "is data", "fit a model", "E-DATA").problems
     assert found == problem
     assert found.code == "E-DATA"
     assert Problem("a", "is data").code == ""
 
 
 def test_every_error_ends_with_a_code_of_the_catalogue_and_what_wraps_it_says_it_once():
-    for error in (cs.InputError, cs.FileFormatError, cs.OptionError, cs.UnsupportedError):
+    for error in (cs.errors.InputError, cs.errors.FileFormatError, cs.errors.OptionError, cs.errors.UnsupportedError):
         assert error.code in FAMILIES
         first = error("a", "is empty", "write it again")
         assert str(first) == f"a: is empty; write it again [{error.code}]"
-        outer = cs.InputError("b", f"cannot be read ({first})", "give another")
+        outer = cs.errors.InputError("b", f"cannot be read ({first})", "give another")
         assert str(outer) == f"b: cannot be read (a: is empty; write it again); give another [{error.code}]"
     assert set(FAMILIES) <= set(CATALOGUE)
 

@@ -36,7 +36,7 @@ class TestEveryKind:
         fused = fused_file(kind, [first, second], tmp_path)
         line = f"{fused}: was fused from {first}, which is given too: it would count twice"
         assert any(problem.startswith(line) for problem in cs.check([fused, first]))
-        with pytest.raises(cs.InputError, match="which is given too: it would count twice") as caught:
+        with pytest.raises(cs.errors.InputError, match="which is given too: it would count twice") as caught:
             cs.fuse([fused, first])
         assert caught.value.problems[0].code == "E-TWICE"
         assert not any("twice" in problem for problem in cs.check([fused, third]))
@@ -53,5 +53,5 @@ class TestEveryKind:
 def test_a_fusion_in_memory_knows_what_it_was_fused_from(kind):
     first, second = (kinds_zoo.OBJECTS[kind](seed) for seed in (0, 1))
     fusion = cs.fuse({"lund": first, "oslo": second})
-    with pytest.raises(cs.InputError, match="both: was fused from lund, which is given too"):
+    with pytest.raises(cs.errors.InputError, match="both: was fused from lund, which is given too"):
         cs.fuse({"both": fusion, "lund": first})

@@ -29,7 +29,7 @@ def test_a_mapping_names_the_models_in_results():
     assert sorted(record["name"] for record in fusion.provenance["inputs"]) == ["lund", "oslo"]
     assert fusion.matching.names == ("lund", "oslo")
     assert np.array_equal(fusion.matching.of_site("oslo"), fusion.matching.of_site(1))
-    with pytest.raises(cs.OptionError, match="bergen: is no model here; the models are lund, oslo"):
+    with pytest.raises(cs.errors.OptionError, match="bergen: is no model here; the models are lund, oslo"):
         fusion.matching.of_site("bergen")
 
 
@@ -74,12 +74,14 @@ def test_weights_and_numbers_of_observations_follow_the_names():
     ],
 )
 def test_weights_of_other_names_are_refused(weights, text):
-    with pytest.raises(cs.OptionError, match=text):
+    with pytest.raises(cs.errors.OptionError, match=text):
         cs.fuse({"lund": mixture(0), "oslo": mixture(1)}, weights=weights)
 
 
 def test_a_problem_names_its_model():
-    with pytest.raises(cs.InputError, match="oslo: this BayesianGaussianMixture is not fitted yet; call fit first"):
+    with pytest.raises(
+        cs.errors.InputError, match="oslo: this BayesianGaussianMixture is not fitted yet; call fit first"
+    ):
         cs.fuse({"lund": mixture(0), "oslo": BayesianGaussianMixture()})
 
 
@@ -93,7 +95,7 @@ def test_a_broken_file_is_called_by_its_name(tmp_path):
 
 @pytest.mark.parametrize("name", [1, "", "  "])
 def test_names_that_are_no_text_are_refused(name):
-    with pytest.raises(cs.InputError, match="models: expected names that are texts"):
+    with pytest.raises(cs.errors.InputError, match="models: expected names that are texts"):
         name_inputs({name: mixture(0)})
 
 
@@ -106,7 +108,7 @@ def test_networks_have_names_and_a_reference_by_name():
     numbered = cs.fuse(list(models.values()), "consensus", example=example, reference=1, weights=[1, 2])
     for key, values in fusion.network.arrays.items():
         assert torch.equal(values, numbered.network.arrays[key])
-    with pytest.raises(cs.OptionError, match="reference: expected one of lund, oslo, found 'bergen'"):
+    with pytest.raises(cs.errors.OptionError, match="reference: expected one of lund, oslo, found 'bergen'"):
         cs.fuse(models, "consensus", example=example, reference="bergen")
 
 

@@ -11,17 +11,17 @@ import pytest
 import consilience as cs
 
 METHODS = (
-    cs.KLFusion,
-    cs.ConsensusMonteCarlo,
-    cs.DensityProduct,
-    cs.SPAHM,
-    cs.AMPS,
-    cs.KMeans,
-    cs.DirichletProcess,
-    cs.Consensus,
-    cs.OTFusion,
-    cs.ReBasin,
-    cs.TIES,
+    cs.methods.KLFusion,
+    cs.methods.ConsensusMonteCarlo,
+    cs.methods.DensityProduct,
+    cs.methods.SPAHM,
+    cs.methods.AMPS,
+    cs.methods.KMeans,
+    cs.methods.DirichletProcess,
+    cs.methods.Consensus,
+    cs.methods.OTFusion,
+    cs.methods.ReBasin,
+    cs.methods.TIES,
 )
 VALUES = (np.array(["x"]), np.array([1.0, 2.0]), 10**400, object(), {"a": 1}, "x")
 
@@ -32,5 +32,5 @@ def test_nothing_but_an_option_error(method: Any, value: object) -> None:
     for option in (field.name for field in fields(method)):
         try:
             method(**{option: value})
-        except cs.OptionError:
+        except cs.errors.OptionError:
             continue

@@ -59,7 +59,9 @@ def test_a_line_of_a_report_knows_its_code_without_ending_with_it():
         assert (one.code, one.coded("E-INPUT").code) == ("E-ROUND", "E-ROUND")
 
 
-@pytest.mark.parametrize("error", [cs.InputError, cs.FileFormatError, cs.OptionError, cs.UnsupportedError])
+@pytest.mark.parametrize(
+    "error", [cs.errors.InputError, cs.errors.FileFormatError, cs.errors.OptionError, cs.errors.UnsupportedError]
+)
 def test_every_error_has_its_problems(error):
     assert error("is empty").problems == (f"is empty [{error.code}]",)
     (problem,) = error("a", "is empty", "write it again").problems
@@ -80,7 +82,7 @@ def _mixture(dim):
 def test_check_says_who_is_at_fault_in_a_field():
     problems = cs.check({"lund": _mixture(2), "oslo: north": _mixture(3)})
     assert {problem.subject for problem in problems} == {"oslo: north"}
-    with pytest.raises(cs.InputError) as raised:
+    with pytest.raises(cs.errors.InputError) as raised:
         cs.fuse({"lund": _mixture(2), "oslo: north": _mixture(3)})
     assert list(raised.value.problems) == problems
 
@@ -110,7 +112,7 @@ def test_a_file_of_an_adapter_that_nobody_registered_is_a_problem(tmp_path):
     problems = cs.check(paths)
     assert [problem.subject for problem in problems] == list(map(str, paths))
     assert all("consilience.register_adapter" in problem.remedy for problem in problems)
-    with pytest.raises(cs.InputError, match=r"nobody\.Rates"):
+    with pytest.raises(cs.errors.InputError, match=r"nobody\.Rates"):
         cs.fuse(paths)
 
 
@@ -128,7 +130,7 @@ class _NoExport(nn.Module):
 def test_check_lists_what_fuse_cannot_support():
     nets = [_NoExport(), _NoExport()]
     (problem,) = cs.check(nets, example=torch.ones(1, 3))
-    with pytest.raises(cs.UnsupportedError) as raised:
+    with pytest.raises(cs.errors.UnsupportedError) as raised:
         cs.fuse(nets, example=torch.ones(1, 3))
     assert raised.value.problems == (problem,)
 
@@ -136,7 +138,7 @@ def test_check_lists_what_fuse_cannot_support():
 @pytest.mark.parametrize("widths", [5, "x", [("0", 5)]], ids=str)
 def test_target_widths_of_another_type_are_refused(widths):
     nets = [nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)) for _ in range(2)]
-    with pytest.raises(cs.OptionError) as raised:
+    with pytest.raises(cs.errors.OptionError) as raised:
         cs.fuse(nets, example=torch.ones(1, 3), target_widths=widths)
     (problem,) = raised.value.problems
     assert problem.subject == "target_widths"
@@ -147,16 +149,16 @@ def test_target_widths_of_another_type_are_refused(widths):
 @pytest.mark.parametrize(
     ("make", "option"),
     [
-        (lambda: cs.SPAHM(optimize="x"), "optimize"),
-        (lambda: cs.SPAHM(shrink={}), "shrink"),
-        (lambda: cs.FedMA(class_counts=1j), "class_counts"),
-        (lambda: cs.FedMA(class_counts=[[1.0, 2.0], [3.0]]), "class_counts"),
-        (lambda: cs.FedMA(class_counts=[[1.0, -2.0]]), "class_counts"),
-        (lambda: cs.KLNetworkFusion(max_units={1: 4}), "max_units"),
+        (lambda: cs.methods.SPAHM(optimize="x"), "optimize"),
+        (lambda: cs.methods.SPAHM(shrink={}), "shrink"),
+        (lambda: cs.methods.FedMA(class_counts=1j), "class_counts"),
+        (lambda: cs.methods.FedMA(class_counts=[[1.0, 2.0], [3.0]]), "class_counts"),
+        (lambda: cs.methods.FedMA(class_counts=[[1.0, -2.0]]), "class_counts"),
+        (lambda: cs.methods.KLNetworkFusion(max_units={1: 4}), "max_units"),
     ],
 )
 def test_options_of_another_type_are_refused_by_name(make, option):
-    with pytest.raises(cs.OptionError, match=f"option {option} must be"):
+    with pytest.raises(cs.errors.OptionError, match=f"option {option} must be"):
         make()
 
 
@@ -166,5 +168,7 @@ def test_bounds_of_groups_that_do_not_exist_are_refused():
         means = dict(module.named_parameters())
         return cs.BayesianNetwork(module, means, {name: torch.ones_like(mean) for name, mean in means.items()})
 
-    problems = cs.check([network(), network()], method=cs.KLNetworkFusion(max_units={"a": 1}), example=torch.ones(1, 3))
+    problems = cs.check(
+        [network(), network()], method=cs.methods.KLNetworkFusion(max_units={"a": 1}), example=torch.ones(1, 3)
+    )
     assert [problem.subject for problem in problems] == ["max_units"]

@@ -12,7 +12,7 @@ from tests.core.values_zoo import mixture
 
 
 def fuse(shown):
-    return cs.fuse([mixture(0), mixture(1)], cs.SPAHM(restarts=2), progress=shown)
+    return cs.fuse([mixture(0), mixture(1)], cs.methods.SPAHM(restarts=2), progress=shown)
 
 
 def test_a_function_of_two_arguments_gets_steps_done_and_in_all():

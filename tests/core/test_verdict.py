@@ -15,12 +15,12 @@ def fusion():
     return cs.fuse(sites, "kmeans", n_components=2)
 
 
-@pytest.mark.parametrize("status", cs.Status, ids=lambda status: status.name)
+@pytest.mark.parametrize("status", cs.results.Status, ids=lambda status: status.name)
 def test_a_verdict_is_how_the_fusion_ended_and_the_remedy(fusion, status):
     verdict = replace(fusion, status=status).verdict
     ending, _, advice = status.value.partition("; ")
     assert verdict.code == status.name.lower()
-    if status is not cs.Status.CONVERGED:
+    if status is not cs.results.Status.CONVERGED:
         assert verdict.text.endswith(f"; {ending}.")
     assert verdict.text.startswith("Whether the fused model is no worse than the best of the models is not known")
     assert not advice or advice not in verdict.text

@@ -139,7 +139,7 @@ MORE_VALUES = {
     "plane": lambda _: cs.plane(network(0), network(1), network(2), evaluate_loss, points=3),
     "posterior by hand": lambda _: posterior(),
     "family": lambda _: cs.families.NormalWishart(dim=2),
-    "method": lambda _: cs.KLFusion(regularization=0.3),
+    "method": lambda _: cs.methods.KLFusion(regularization=0.3),
 }
 """Further values that public functions give back, and other ways for those above to come about."""
 

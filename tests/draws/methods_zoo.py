@@ -18,12 +18,12 @@ def whole_prior(n_draws=400):
 SPECIMENS = Specimens(
     "SPECIMENS in tests/draws/methods_zoo.py",
     {
-        "auto": (cs.DrawsAuto(), shared_prior),
-        "consensus_mc": (cs.ConsensusMonteCarlo(), shared_prior),
-        "gaussian_product": (cs.GaussianProduct(), shared_prior),
-        "semiparametric": (cs.DensityProduct(sweeps=600), shared_prior),
-        "wasp": (cs.WASP(), whole_prior),
-        "hierarchical": (cs.HierarchicalDraws(), shared_prior),
+        "auto": (cs.methods.DrawsAuto(), shared_prior),
+        "consensus_mc": (cs.methods.ConsensusMonteCarlo(), shared_prior),
+        "gaussian_product": (cs.methods.GaussianProduct(), shared_prior),
+        "semiparametric": (cs.methods.DensityProduct(sweeps=600), shared_prior),
+        "wasp": (cs.methods.WASP(), whole_prior),
+        "hierarchical": (cs.methods.HierarchicalDraws(), shared_prior),
     },
 )
 """By the method's name: a method, and what makes sites of some draws, with mean and covariance of their product."""

@@ -124,7 +124,7 @@ def test_a_round_fuses_what_sites_send_and_leaves_out_who_sends_another_model(si
 def test_a_site_of_few_observations_sends_nothing(tmp_path):
     draws = cs.Draws({"beta": np.random.default_rng(0).normal(size=(2, 500))}, prior=0.5, n_observations=3)
     cs.save(draws, tmp_path / "a.safetensors")
-    with pytest.raises(cs.InputError, match="is about 3 observations, fewer than 5: nothing may leave"):
+    with pytest.raises(cs.errors.InputError, match="is about 3 observations, fewer than 5: nothing may leave"):
         cs.federated.send_folder(tmp_path / "a.safetensors", tmp_path / "round", "a")
 
 
@@ -146,9 +146,9 @@ def test_draws_are_evaluated_by_held_out_rows_and_by_reference_draws():
     np.testing.assert_allclose(by_rows.scores[0].fused, density.mean(), rtol=1e-9)
     assert by_rows.better == "fused"
     assert "nats" in str(by_rows)
-    with pytest.raises(cs.InputError, match=r"gave log-likelihoods of shape \(3,\)"):
+    with pytest.raises(cs.errors.InputError, match=r"gave log-likelihoods of shape \(3,\)"):
         cs.evaluate(fusion, sites[0], lambda draws: np.zeros(3))
-    with pytest.raises(cs.InputError, match="has the variables beta, expected gamma as in the reference"):
+    with pytest.raises(cs.errors.InputError, match="has the variables beta, expected gamma as in the reference"):
         cs.evaluate(fusion, sites[0], {"gamma": rng.normal(size=(2, 500))})
-    with pytest.raises(cs.OptionError, match="labels"):
+    with pytest.raises(cs.errors.OptionError, match="labels"):
         cs.evaluate(fusion, sites[0], reference, labels=[1])

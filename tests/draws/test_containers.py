@@ -95,7 +95,7 @@ def test_relabelled_draws_keep_the_other_groups(kind, arviz):
 def test_inference_data_is_fused_without_wrapping_it(arviz):
     sites = {name: container("InferenceData", seed, arviz) for seed, name in enumerate(("lund", "oslo"))}
     assert cs.fuse(sites, prior=0.5, constraints={"tau": "positive"}).draws.constraints["tau"].to_json() == "positive"
-    with pytest.raises(cs.InputError, match=r"lund, oslo: does not say what of the prior its draws hold"):
+    with pytest.raises(cs.errors.InputError, match=r"lund, oslo: does not say what of the prior its draws hold"):
         cs.fuse(sites)
 
 
@@ -104,7 +104,7 @@ def test_arrays_have_chains_where_their_first_axis_is_the_shorter_one():
     assert cs.Draws({"a": np.zeros((250, 4))}).shape == (1, 250)
     assert cs.Draws({"a": np.zeros((100, 300))}, has_chains=False).shape == (1, 100)
     assert cs.Draws({"a": np.zeros(250), "b": np.zeros((250, 2))}).shape == (1, 250)
-    with pytest.raises(cs.InputError, match=r"variables do not agree in their draws: a \(250,\), b \(240,\)"):
+    with pytest.raises(cs.errors.InputError, match=r"variables do not agree in their draws: a \(250,\), b \(240,\)"):
         cs.Draws({"a": np.zeros(250), "b": np.zeros(240)})
 
 
@@ -145,18 +145,18 @@ def test_the_silent_objects_of_arviz_are_refused(arviz):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nested = arviz.from_dict({"posterior": {"theta": np.zeros((2, 200))}})
-    with pytest.raises(cs.InputError, match=r"is an array of objects: ArviZ 0\.x makes such ones"):
+    with pytest.raises(cs.errors.InputError, match=r"is an array of objects: ArviZ 0\.x makes such ones"):
         cs.Draws(nested)
 
 
 def test_what_holds_no_draws_says_so(arviz):
-    with pytest.raises(cs.InputError, match="without a group `posterior`"):
+    with pytest.raises(cs.errors.InputError, match="without a group `posterior`"):
         cs.Draws(arviz.from_dict(prior={"theta": np.zeros((2, 200))}))
-    with pytest.raises(cs.UnsupportedError, match="holds no posterior draws"):
+    with pytest.raises(cs.errors.UnsupportedError, match="holds no posterior draws"):
         cs.Draws(object())
-    with pytest.raises(cs.InputError, match="has no variables"):
+    with pytest.raises(cs.errors.InputError, match="has no variables"):
         cs.Draws({})
-    with pytest.raises(cs.InputError, match="is of type <U1, expected real numbers"):
+    with pytest.raises(cs.errors.InputError, match="is of type <U1, expected real numbers"):
         cs.Draws({"a": np.array([["x"] * 200] * 2)})
 
 
@@ -258,16 +258,16 @@ def test_cmdstan_files_that_are_none_are_refused(tmp_path):
     }
     for message, content in cases.items():
         path.write_text(content)
-        with pytest.raises(cs.FileFormatError, match=message):
+        with pytest.raises(cs.errors.FileFormatError, match=message):
             cs.Draws(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(cs.FileFormatError, match="is not text in UTF-8"):
+    with pytest.raises(cs.errors.FileFormatError, match="is not text in UTF-8"):
         cs.Draws(path)
-    with pytest.raises(cs.FileFormatError, match="cannot be read"):
+    with pytest.raises(cs.errors.FileFormatError, match="cannot be read"):
         cs.Draws(tmp_path / "nowhere.csv")
     write_cmdstan(path, draws=120)
-    with pytest.raises(cs.InputError, match="has 120 draws, expected 150 as"):
+    with pytest.raises(cs.errors.InputError, match="has 120 draws, expected 150 as"):
         cs.Draws([tmp_path / "a_1.csv", path])
     write_cmdstan(path, columns="mu,S.1.1")
-    with pytest.raises(cs.InputError, match="has other columns than"):
+    with pytest.raises(cs.errors.InputError, match="has other columns than"):
         cs.Draws([tmp_path / "a_1.csv", path])

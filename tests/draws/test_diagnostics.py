@@ -107,7 +107,7 @@ def test_chains_that_diverge_or_do_not_mix_are_refused_by_name():
         ),
     }
     for message, draws in cases.items():
-        with pytest.raises(cs.InputError, match=message):
+        with pytest.raises(cs.errors.InputError, match=message):
             cs.fuse({"lund": lund, "oslo": draws})
         assert cs.fuse({"lund": lund, "oslo": draws}, "gaussian_product", allow_divergent=True).draws.n_draws == 1200
 
@@ -149,7 +149,9 @@ def test_the_chain_that_lies_elsewhere_is_the_one_that_is_named(odd):
         "lund": cs.Draws({"x": chains_about(means)}, prior=0.5),
         "oslo": cs.Draws({"x": chains_about(np.zeros((4, 2)), seed=1)}, prior=0.5),
     }
-    with pytest.raises(cs.InputError, match=rf"^lund: chain {odd}: did not mix with the others: R-hat .* for x\[1\]"):
+    with pytest.raises(
+        cs.errors.InputError, match=rf"^lund: chain {odd}: did not mix with the others: R-hat .* for x\[1\]"
+    ):
         cs.fuse(sites)
 
 

@@ -117,7 +117,7 @@ def test_sites_that_differ_have_wider_intervals_under_random_effects():
     rng = np.random.default_rng(2)
     places = rng.normal(0.0, 2.0, size=(8, 2))
     sites = [cs.Draws({"beta": place + 0.3 * rng.normal(size=(2, 1000, 2))}, prior=1 / 8) for place in places]
-    with pytest.warns(cs.HarmWarning, match="hardly overlap"):
+    with pytest.warns(cs.errors.HarmWarning, match="hardly overlap"):
         _ = cs.fuse(sites, "gaussian_product").model
     product, common = (flat(cs.fuse(sites, name)) for name in ("gaussian_product", "hierarchical"))
     standard_error = places.std(axis=0, ddof=1) / 8**0.5
@@ -144,7 +144,7 @@ def test_density_products_keep_two_modes_where_gaussian_ones_fill_the_valley():
     mean_size = np.sum(full * np.abs(grid)) / full.sum()
     for method in ("gaussian_product", "consensus_mc", "hierarchical", None):
         with pytest.raises(
-            cs.InputError, match=r"two modes that are apart in theta.*method='semiparametric' keeps modes"
+            cs.errors.InputError, match=r"two modes that are apart in theta.*method='semiparametric' keeps modes"
         ):
             cs.fuse(sites, method)
     for parametric in (True, False):

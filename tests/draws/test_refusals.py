@@ -58,13 +58,15 @@ PAIRS = {
 @pytest.mark.parametrize("message", PAIRS)
 def test_sites_that_do_not_go_together_are_refused(message):
     sites = {"lund": draws(), "oslo": PAIRS[message]()}
-    with pytest.raises(cs.InputError, match=re.escape(message)):
+    with pytest.raises(cs.errors.InputError, match=re.escape(message)):
         cs.fuse(sites)
     assert any(message in problem for problem in cs.check(sites))
 
 
 def test_the_site_that_does_not_state_its_prior_is_the_one_that_is_named():
-    with pytest.raises(cs.InputError, match=r"^lund: does not say what of the prior its draws hold, and oslo does"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^lund: does not say what of the prior its draws hold, and oslo does"
+    ):
         cs.fuse({"lund": draws(prior=None), "oslo": draws(1)})
 
 
@@ -78,7 +80,7 @@ def test_variables_that_are_functions_of_others_are_named():
         return cs.Draws(variables, prior=0.5, constraints=positive)
 
     named = r"functions of each other \(mu\[0\], mu\[1\], mu\[2\], tau, variance, ... \(6\)\), so that their covariance"
-    with pytest.raises(cs.InputError, match=f"^lund: has variables that are {named}.*only="):
+    with pytest.raises(cs.errors.InputError, match=f"^lund: has variables that are {named}.*only="):
         cs.fuse({"lund": site(), "oslo": site()})
     fused = cs.fuse({"lund": site(), "oslo": site()}, only=("mu", "tau", "free"))
     assert list(fused.draws.variables) == ["mu", "free", "tau"]
@@ -89,7 +91,7 @@ def test_chains_that_were_taken_though_they_diverged_are_said(method):
     diverging = np.zeros((2, 200), dtype=bool)
     diverging[1, :30] = True
     sites = {"lund": draws(0, diverging=diverging), "oslo": draws(1)}
-    with pytest.raises(cs.InputError, match=r"^lund: chain 1: diverged in 15.0 % of its draws"):
+    with pytest.raises(cs.errors.InputError, match=r"^lund: chain 1: diverged in 15.0 % of its draws"):
         cs.fuse(sites, method)
     verdict = cs.fuse(sites, method, allow_divergent=True).verdict
     assert verdict.code == "doubtful"
@@ -101,12 +103,12 @@ def test_chains_that_were_taken_though_they_diverged_are_said(method):
 def test_a_site_that_is_given_twice_is_refused(method):
     sites = {"lund": draws(0), "oslo": draws(0), "riga": draws(1)}
     text = "^oslo: has the same draws as lund: the same rows would count twice; give every site once"
-    with pytest.raises(cs.InputError, match=text) as caught:
+    with pytest.raises(cs.errors.InputError, match=text) as caught:
         cs.fuse(sites, method, allow_divergent=True)
     assert [problem.code for problem in caught.value.problems] == ["E-TWICE"]
     values = [site.variables["beta"] for site in sites.values()]
     sites["oslo"] = cs.Draws({"beta": np.stack([values[2][1], draws(5).variables["beta"][0]])}, prior=0.5)
-    with pytest.raises(cs.InputError, match=r"^riga: has in chain 1 the same draws as oslo in chain 0"):
+    with pytest.raises(cs.errors.InputError, match=r"^riga: has in chain 1 the same draws as oslo in chain 0"):
         cs.fuse(sites, method)
 
 
@@ -116,7 +118,7 @@ def test_the_sign_of_a_zero_does_not_tell_draws_apart():
     plain, signed = (cs.Draws({"beta": np.where(values == 0.0, zero, values)}, prior=0.5) for zero in (0.0, -0.0))
     assert np.any(np.signbit(signed.variables["beta"]) & (values == 0.0))
     assert plain.digest == signed.digest
-    with pytest.raises(cs.InputError, match=r"^oslo: has the same draws as lund"):
+    with pytest.raises(cs.errors.InputError, match=r"^oslo: has the same draws as lund"):
         cs.fuse({"lund": plain, "oslo": signed})
 
 
@@ -126,20 +128,22 @@ def test_a_chain_that_is_given_twice_or_never_moved_is_refused_by_its_number():
     stuck[2] += np.random.default_rng(9).normal(size=stuck[2].shape)
     stuck[2, :, 1] = 0.1
     lund = cs.Draws({"beta": twice}, prior=0.5)
-    with pytest.raises(cs.InputError, match=r"^lund: chain 2: has the same draws as chain 0; give every chain once"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^lund: chain 2: has the same draws as chain 0; give every chain once"
+    ):
         cs.fuse({"lund": lund, "oslo": draws(1)})
     verdict = cs.fuse({"lund": lund, "oslo": draws(1)}, allow_divergent=True).verdict
     assert "lund: chain 2 has the same draws as chain 0" in verdict.text
     lund = cs.Draws({"beta": stuck}, prior=0.5)
-    with pytest.raises(cs.InputError, match=r"lund: chain 2: has the same value in all its draws of beta\[1\]"):
+    with pytest.raises(cs.errors.InputError, match=r"lund: chain 2: has the same value in all its draws of beta\[1\]"):
         cs.fuse({"lund": lund, "oslo": draws(1)})
 
 
 def test_arrays_by_name_are_told_to_become_draws():
     text = r"is a mapping of arrays \(beta\), which could be anything; of posterior draws, say so: consilience\.Draws"
-    with pytest.raises(cs.UnsupportedError, match=text):
+    with pytest.raises(cs.errors.UnsupportedError, match=text):
         cs.describe({"beta": np.zeros((2, 200))})
-    with pytest.raises(cs.InputError, match=f"^lund, oslo: each {text}"):
+    with pytest.raises(cs.errors.InputError, match=f"^lund, oslo: each {text}"):
         cs.fuse({name: {"beta": np.zeros((2, 200))} for name in ("lund", "oslo")})
 
 
@@ -148,7 +152,9 @@ def test_labels_of_axes_must_agree():
         name: draws(seed, dims={"beta": ("school",)}, coords={"school": labels})
         for seed, (name, labels) in enumerate({"lund": ["x", "y"], "oslo": ["y", "x"]}.items())
     }
-    with pytest.raises(cs.InputError, match=r"oslo: labels school \['y', 'x'\], expected \['x', 'y'\] as in lund"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"oslo: labels school \['y', 'x'\], expected \['x', 'y'\] as in lund"
+    ):
         cs.fuse(sites)
 
 
@@ -161,17 +167,17 @@ def test_variables_in_another_order_are_matched_by_name():
 
 
 def test_the_prior_must_be_stated_and_its_powers_add_up():
-    with pytest.raises(cs.InputError, match=r"raised to 1/2 and state prior=1/2, or state its law by variable"):
+    with pytest.raises(cs.errors.InputError, match=r"raised to 1/2 and state prior=1/2, or state its law by variable"):
         cs.fuse([draws(prior=None), draws(1, prior=None)])
-    with pytest.raises(cs.OptionError, match=r"prior: found 3, expected the power to which sites raised it"):
+    with pytest.raises(cs.errors.OptionError, match=r"prior: found 3, expected the power to which sites raised it"):
         draws(prior=3)
-    with pytest.raises(cs.InputError, match=r"prior: says nothing of beta; give its law, or 'flat', too"):
+    with pytest.raises(cs.errors.InputError, match=r"prior: says nothing of beta; give its law, or 'flat', too"):
         draws(prior={})
-    with pytest.raises(cs.InputError, match=r"prior of beta: is 'gauss', expected one of flat, normal"):
+    with pytest.raises(cs.errors.InputError, match=r"prior of beta: is 'gauss', expected one of flat, normal"):
         draws(prior={"beta": ("gauss", 0, 1)})
-    with pytest.raises(cs.InputError, match=r"prior of beta: normal takes mean, sd, found \[0\]"):
+    with pytest.raises(cs.errors.InputError, match=r"prior of beta: normal takes mean, sd, found \[0\]"):
         draws(prior={"beta": ("normal", 0)})
-    with pytest.raises(cs.InputError, match=r"prior of beta: has sd -1, expected a positive number"):
+    with pytest.raises(cs.errors.InputError, match=r"prior of beta: has sd -1, expected a positive number"):
         draws(prior={"beta": ("normal", 0, -1)})
     fusion = cs.fuse([draws(prior=0.2), draws(1, prior=0.2)])
     assert "the prior counts 0.4 times" in fusion.verdict.text
@@ -181,7 +187,7 @@ def test_the_prior_must_be_stated_and_its_powers_add_up():
 def test_too_few_draws_say_which_method_still_works():
     sites = gaussian_sites(2, dim=50, n_draws=240)[0]
     message = "has 240 draws of 50 coordinates, and consensus_mc needs 250 for its covariance"
-    with pytest.raises(cs.InputError, match=f"{message}.*consensus_mc with covariance='diagonal' still works"):
+    with pytest.raises(cs.errors.InputError, match=f"{message}.*consensus_mc with covariance='diagonal' still works"):
         cs.fuse(sites, "consensus_mc")
     fusion = cs.fuse(sites, "consensus_mc", covariance="diagonal", allow_divergent=True)
     assert fusion.draws.n_draws == 240
@@ -193,39 +199,41 @@ def test_functions_of_other_variables_are_named_and_only_leaves_them_out():
     for _ in range(2):
         beta = rng.normal(size=(2, 300))
         sites.append(cs.Draws({"beta": beta, "twice": 2 * beta}, prior=0.5))
-    with pytest.raises(cs.InputError, match=r"functions of each other.*only=\(...\)"):
+    with pytest.raises(cs.errors.InputError, match=r"functions of each other.*only=\(...\)"):
         cs.fuse(sites)
     fusion = cs.fuse(sites, only=("beta",))
     assert list(fusion.draws.variables) == ["beta"]
     assert fusion.draws.dropped == ("twice",)
-    with pytest.raises(cs.InputError, match="names gamma, which is no variable"):
+    with pytest.raises(cs.errors.InputError, match="names gamma, which is no variable"):
         cs.fuse(sites, only=("gamma",))
 
 
 def test_arguments_that_mean_nothing_are_refused():
     sites = [draws(0), draws(1)]
-    with pytest.raises(cs.OptionError, match="weights"):
+    with pytest.raises(cs.errors.OptionError, match="weights"):
         cs.fuse(sites, weights=[1, 2])
-    with pytest.raises(cs.OptionError, match="method 'average' does not exist for draws; there are auto"):
+    with pytest.raises(cs.errors.OptionError, match="method 'average' does not exist for draws; there are auto"):
         cs.fuse(sites, "average")
-    with pytest.raises(cs.OptionError, match="has no option damping"):
+    with pytest.raises(cs.errors.OptionError, match="has no option damping"):
         cs.fuse(sites, "auto", damping=1.0)
-    with pytest.raises(cs.OptionError, match="option n_draws must be a positive integer"):
+    with pytest.raises(cs.errors.OptionError, match="option n_draws must be a positive integer"):
         cs.fuse(sites, "auto", n_draws=0)
-    with pytest.raises(cs.InputError, match="at least two"):
+    with pytest.raises(cs.errors.InputError, match="at least two"):
         cs.fuse(sites[:1])
-    with pytest.raises(cs.OptionError, match="engine"):
+    with pytest.raises(cs.errors.OptionError, match="engine"):
         cs.fuse(sites, engine=object())
-    with pytest.raises(cs.InputError, match="is about 3 observations, fewer than 5: nothing may leave"):
+    with pytest.raises(cs.errors.InputError, match="is about 3 observations, fewer than 5: nothing may leave"):
         cs.fuse([draws(0, n_observations=3), draws(1, n_observations=30)])
     assert cs.fuse([draws(0, n_observations=3), draws(1, n_observations=30)], min_count=0).draws.n_observations == 33
-    with pytest.raises(cs.OptionError, match="constraints: of beta: found 'round', expected one of real, positive"):
+    with pytest.raises(
+        cs.errors.OptionError, match="constraints: of beta: found 'round', expected one of real, positive"
+    ):
         draws(constraints={"beta": "round"})
-    with pytest.raises(cs.InputError, match=r"beta: has shape \(2,\), which no covariance has"):
+    with pytest.raises(cs.errors.InputError, match=r"beta: has shape \(2,\), which no covariance has"):
         draws(constraints={"beta": "covariance"})
-    with pytest.raises(cs.OptionError, match="n_observations: expected a positive number"):
+    with pytest.raises(cs.errors.OptionError, match="n_observations: expected a positive number"):
         draws(n_observations=-1)
-    with pytest.raises(cs.InputError, match=r"diverging: has shape \(2, 3\), expected \(2, 200\)"):
+    with pytest.raises(cs.errors.InputError, match=r"diverging: has shape \(2, 3\), expected \(2, 200\)"):
         draws(diverging=np.zeros((2, 3)))
 
 
@@ -241,7 +249,7 @@ def test_files_that_are_broken_are_refused(tmp_path):
     cs.save(draws(), path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])
-    with pytest.raises(cs.FileFormatError, match=r"truncated|cannot be read|ends before"):
+    with pytest.raises(cs.errors.FileFormatError, match=r"truncated|cannot be read|ends before"):
         cs.load(path)
     for old, new, message in (
         (b'"constraint": "real"', b'"constraint": "reel"', "expected one of real, positive"),
@@ -252,5 +260,5 @@ def test_files_that_are_broken_are_refused(tmp_path):
         assert old in whole.replace(b'\\"', b'"')
         escaped = [text.replace(b'"', b'\\"') for text in (old, new)]
         path.write_bytes(whole.replace(*escaped))
-        with pytest.raises(cs.InputError, match=message):
+        with pytest.raises(cs.errors.InputError, match=message):
             cs.load(path)

@@ -93,18 +93,18 @@ def test_mixtures_whose_labels_switch_are_fused_when_they_say_so():
     assert fusion.matching.labels.shape == (8,)
     assert fusion.details["relabelling"]["lund"]["switched"] > 0.5
     plain = [cs.Draws(dict(site.variables), prior=0.5, constraints=site.constraints) for site in sites]
-    with pytest.raises(cs.InputError, match=r"two modes that are apart.*exchangeable"):
+    with pytest.raises(cs.errors.InputError, match=r"two modes that are apart.*exchangeable"):
         cs.fuse(plain, "gaussian_product")
 
 
 def test_what_cannot_be_relabelled_is_refused():
     draws = mixture()[0]
-    with pytest.raises(cs.OptionError, match="names no variables by component"):
+    with pytest.raises(cs.errors.OptionError, match="names no variables by component"):
         cs.relabel(dict(draws.variables))
-    with pytest.raises(cs.InputError, match="names nu, which is no variable"):
+    with pytest.raises(cs.errors.InputError, match="names nu, which is no variable"):
         cs.relabel(dict(draws.variables), ["nu"])
-    with pytest.raises(cs.InputError, match=r"have 3 components in mu, sigma, w, expected 4"):
+    with pytest.raises(cs.errors.InputError, match=r"have 3 components in mu, sigma, w, expected 4"):
         cs.relabel([draws, mixture(means=MEANS[:3])[0]])
-    with pytest.raises(cs.InputError, match="is ordered, so that its components cannot be switched"):
+    with pytest.raises(cs.errors.InputError, match="is ordered, so that its components cannot be switched"):
         cs.relabel({"mu": np.sort(draws.variables["mu"], axis=2)}, ["mu"], constraints={"mu": "ordered"})
     assert len(relabel_sites([draws])[0]) == 1

@@ -204,9 +204,9 @@ def test_a_file_keeps_constants_and_a_wrong_statement_of_them_is_refused(tmp_pat
         ["tied", "real", "entries", 0, -1, "constants", float("nan")],
         ["tied", "tied", "real", "entries", 0, "constants", "entries", 0, -1, "constants", 1.0],
     ):
-        with pytest.raises(cs.OptionError, match=r"constraints: of b: found \['tied'"):
+        with pytest.raises(cs.errors.OptionError, match=r"constraints: of b: found \['tied'"):
             as_constraint(wrong, "b")
-    with pytest.raises(cs.InputError, match="which no tied has"):
+    with pytest.raises(cs.errors.InputError, match="which no tied has"):
         cs.Draws({"b": rng.normal(size=(2, 300, 3))}, constraints={"b": loaded.constraints["b"].to_json()})
 
 
@@ -230,7 +230,7 @@ def matrices(seed, change=None):
 )
 def test_constants_that_differ_between_sites_are_refused_and_the_remedy_works(changes, message):
     sites = {name: matrices(seed, changes[seed]) for seed, name in enumerate(("lund", "oslo"))}
-    with pytest.raises(cs.InputError, match=message) as caught:
+    with pytest.raises(cs.errors.InputError, match=message) as caught:
         cs.fuse(sites)
     assert cs.check(sites) == list(caught.value.problems)
     (problem,) = caught.value.problems
@@ -246,14 +246,16 @@ def test_a_correlation_among_covariances_is_refused_and_so_is_one_that_is_stated
     scale = np.exp(0.1 * np.random.default_rng(1).normal(size=(2, 300, 3)))
     covariance = values * scale[..., None] * (1.0 if factor else scale[..., None, :])
     lund, oslo = cs.Draws({"x": values}, prior=0.5), cs.Draws({"x": covariance}, prior=0.5)
-    with pytest.raises(cs.InputError, match=f"^oslo: x is a {wide}, expected a {narrow} as in lund; fit the same"):
+    with pytest.raises(
+        cs.errors.InputError, match=f"^oslo: x is a {wide}, expected a {narrow} as in lund; fit the same"
+    ):
         cs.fuse({"lund": lund, "oslo": oslo})
     stated = {
         name: cs.Draws({"x": one}, prior=0.5, constraints={"x": wide})
         for name, one in (("lund", values), ("oslo", values[:, ::-1] + 0.0))
     }
     text = f"lund: x is a {narrow} in all draws, and is stated to be a {wide}; state constraints={{'x': '{narrow}'}}"
-    with pytest.raises(cs.InputError, match=re.escape(text)):
+    with pytest.raises(cs.errors.InputError, match=re.escape(text)):
         cs.fuse(stated)
 
 
@@ -261,7 +263,7 @@ def test_values_outside_of_a_constraint_are_told_the_right_one_and_constants_may
     sites = [matrices(seed) for seed in (0, 1)]
     wrong = [cs.Draws(dict(one.variables), prior=0.5, constraints={"L": "positive"}) for one in sites]
     with pytest.raises(
-        cs.InputError, match=r"outside of its constraint.*mend constraints=\{'L': 'cholesky_covariance'\}"
+        cs.errors.InputError, match=r"outside of its constraint.*mend constraints=\{'L': 'cholesky_covariance'\}"
     ):
         cs.fuse(wrong)
     diagonal = [
@@ -277,12 +279,12 @@ def test_copies_that_differ_between_sites_are_refused():
     free = rng.normal(size=(2, 300, 3))
     copied = rng.normal(size=(2, 300, 3))
     copied[..., 2] = copied[..., 0]
-    with pytest.raises(cs.InputError, match=r"^oslo: has other copies of entries in x than lund"):
+    with pytest.raises(cs.errors.InputError, match=r"^oslo: has other copies of entries in x than lund"):
         cs.fuse({"lund": cs.Draws({"x": free}, prior=0.5), "oslo": cs.Draws({"x": copied}, prior=0.5)})
 
 
 def test_draws_of_nothing_but_constants_are_refused():
-    with pytest.raises(cs.InputError, match=r"^lund: has the same value in all draws of x\[0\], x\[1\]"):
+    with pytest.raises(cs.errors.InputError, match=r"^lund: has the same value in all draws of x\[0\], x\[1\]"):
         cs.fuse({name: cs.Draws({"x": np.ones((2, 300, 2))}, prior=0.5) for name in ("lund", "oslo")})
 
 
@@ -296,7 +298,7 @@ def test_a_stated_matrix_with_constant_coordinates_is_refused_and_the_remedy_wor
 
     stated = {name: draws(seed, constraints={"S": "covariance"}) for seed, name in enumerate(("lund", "oslo"))}
     text = r"lund: has the same value in all draws of chol S\[2, 0\], chol S\[2, 1\]; state constraints=\{'S': 'real'\}"
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.fuse(stated)
     fused = cs.fuse([draws(seed, constraints={"S": "real"}) for seed in (0, 1)]).draws.variables["S"]
     assert np.all(fused[..., 2, :2] == 0.0)
@@ -309,7 +311,9 @@ def test_entries_of_one_variable_that_follow_from_others_are_told_what_can_be_do
         x[..., 2] = x[..., 0] + 2 * x[..., 1]
         return cs.Draws({"x": x} if key is None else {"x0": x[..., 0], "x1": x[..., 1]}, prior=0.5)
 
-    with pytest.raises(cs.InputError, match=r"give the entries of x that are parameters as variables of their own"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"give the entries of x that are parameters as variables of their own"
+    ):
         cs.fuse([draws(0, None), draws(1, None)])
     assert cs.fuse([draws(0, "own"), draws(1, "own")]).draws.n_coordinates == 2
 
@@ -320,7 +324,7 @@ def test_laws_of_single_entries_are_refused_for_what_is_recognised(name):
     text = (
         f"^a: prior of x: cannot be divided out: x is a {name}; raise the prior to 1/J at the sites and state prior=1/J"
     )
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.fuse(sites)
     flat = [site(name, seed, prior={"x": "flat", "mu": "flat"}) for seed in (0, 1)]
     assert cs.fuse(flat).draws.constraints["x"].name == name

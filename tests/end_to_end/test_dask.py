@@ -84,5 +84,5 @@ def test_a_broken_shard_is_named_from_afar(folder: Path, client: object, tmp_pat
     data = bytearray(next(iter(folder.iterdir())).read_bytes())
     data[-200:-100] = b"\xff" * 100
     file.write_bytes(data)
-    with pytest.raises(cs.InputError, match=r"shard\.safetensors"):
+    with pytest.raises(cs.errors.InputError, match=r"shard\.safetensors"):
         cs.fuse([file, *sorted(folder.iterdir())[1:3]], engine=client)

@@ -152,7 +152,7 @@ def test_a_fused_file_says_how_it_was_made(job):
     _, made = read_posterior(job / "kl.safetensors")
     assert sorted(made) == ["inputs", "method", "options", "result", "seed", "verdict", "versions"]
     assert made["method"] == "kl"
-    assert made["options"] == {**asdict(cs.KLFusion()), "min_count": 0.0}
+    assert made["options"] == {**asdict(cs.methods.KLFusion()), "min_count": 0.0}
     assert made["seed"] == 0
     assert made["versions"] == library_versions()
     expected = [

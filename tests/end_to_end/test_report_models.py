@@ -110,9 +110,9 @@ def test_what_only_says_that_it_is_a_process_is_shown_as_points(path, wrong):
 
 def test_data_of_another_width_or_with_a_truth_are_refused(path):
     fusion = cs.fuse(processes(), "concatenate")
-    with pytest.raises(cs.InputError, match=r"^data 'a': has 3 columns, expected 2"):
+    with pytest.raises(cs.errors.InputError, match=r"^data 'a': has 3 columns, expected 2"):
         fusion.report(path, data={"a": np.ones((5, 3))})
-    with pytest.raises(cs.InputError, match=r"^truth: a sparse Gaussian process has no states; leave it out"):
+    with pytest.raises(cs.errors.InputError, match=r"^truth: a sparse Gaussian process has no states; leave it out"):
         fusion.report(path, data=np.ones((5, 2)), truth=[1] * 5)
     assert not path.exists()
 

@@ -189,7 +189,9 @@ def test_states_that_emit_symbols_and_a_state_that_is_never_left(path):
     found = fusion.posterior.parameters()["concentration"][1]
     assert f"symbol 2 {100 * found[2] / found.sum():.1f}" in page.words
     assert " 1.000 never left " in page.words
-    with pytest.raises(cs.InputError, match=r"^data: row 1, counted from 0: expected a symbol from 0 to 2, found 5"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^data: row 1, counted from 0: expected a symbol from 0 to 2, found 5"
+    ):
         fusion.report(path, data=np.array([[0], [5]]))
 
 
@@ -205,7 +207,7 @@ def test_transitions_without_a_library_are_shown_but_decode_nothing(path):
     readable(page)
     assert "0 8.0 0.750 4.0 –" in page.words
     assert "1 0.0 – – –" in page.words
-    with pytest.raises(cs.InputError, match=r"^data: nothing is shown of them beside a posterior over gaussian"):
+    with pytest.raises(cs.errors.InputError, match=r"^data: nothing is shown of them beside a posterior over gaussian"):
         fusion.report(path, data=np.ones((3, 1)))
 
 
@@ -236,16 +238,16 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_data_that_do_not_fit_are_refused_and_named(fused, path, case):
     arguments, message = REFUSED[case]
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         fused.report(path, **arguments)
     assert not path.exists()
 
 
 def test_a_truth_needs_data_and_data_a_model_that_shows_them(fused, path):
-    with pytest.raises(cs.OptionError, match=r"^truth: is shown beside data"):
+    with pytest.raises(cs.errors.OptionError, match=r"^truth: is shown beside data"):
         fused.report(path, truth=[1, 2])
-    with pytest.raises(cs.InputError, match=r"^data: nothing is shown of them beside a sklearn.Bayesian"):
+    with pytest.raises(cs.errors.InputError, match=r"^data: nothing is shown of them beside a sklearn.Bayesian"):
         cs.fuse(mixtures(3), n_components=3).report(path, data=FIVE)
-    with pytest.raises(cs.InputError, match=r"^data: an ensemble asks every model by itself"):
+    with pytest.raises(cs.errors.InputError, match=r"^data: an ensemble asks every model by itself"):
         cs.fuse([by_hand(TRANSITIONS)] * 2, "ensemble", n_observations="equal").report(path, data=FIVE)
     assert not path.exists()

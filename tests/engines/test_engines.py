@@ -88,7 +88,7 @@ def test_an_engine_is_made_of_what_means_one() -> None:
 
 @pytest.mark.parametrize("engine", ["dusk", 3, object()])
 def test_what_is_no_engine_is_refused_with_what_is(engine: object) -> None:
-    with pytest.raises(cs.OptionError, match=r"distributed\.Client"):
+    with pytest.raises(cs.errors.OptionError, match=r"distributed\.Client"):
         make_engine(engine)
 
 
@@ -96,7 +96,7 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPat
     import distributed
 
     monkeypatch.setattr(distributed, "Client", partial(_silent, distributed.Client))
-    with pytest.raises(cs.InputError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
+    with pytest.raises(cs.errors.InputError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
         make_engine("tcp://127.0.0.1:1")
 
 

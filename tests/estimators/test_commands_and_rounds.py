@@ -60,7 +60,7 @@ def test_a_folder_of_statistics_is_summed(tmp_path):
     done = command("fuse", tmp_path / "sites", "-o", tmp_path / "fused.safetensors")
     assert done.code == 0, done.err
     np.testing.assert_allclose(cs.rebuild(cs.load(tmp_path / "fused.safetensors")).coef_, pooled, rtol=1e-10)
-    with pytest.raises(cs.InputError, match=r"no file named|cannot be read"):
+    with pytest.raises(cs.errors.InputError, match=r"no file named|cannot be read"):
         cs.fuse(tmp_path / "nowhere" / "*.safetensors")
 
 

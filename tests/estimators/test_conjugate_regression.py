@@ -167,16 +167,16 @@ def test_results_of_statsmodels_and_files_have_posteriors_too(kind, tmp_path):
 
 def test_what_is_no_such_law_is_refused():
     X, Y = rows(1)
-    with pytest.raises(cs.InputError, match="the intercept last"):
+    with pytest.raises(cs.errors.InputError, match="the intercept last"):
         prior_of(3, 1).posterior(described(X, Y))
-    with pytest.raises(cs.InputError, match="precision: is not positive definite"):
+    with pytest.raises(cs.errors.InputError, match="precision: is not positive definite"):
         MatrixNormalWishart(np.zeros((2, 1)), np.diag([1.0, -1.0]), np.eye(1), 3.0)
-    with pytest.raises(cs.InputError, match="expected above 1"):
+    with pytest.raises(cs.errors.InputError, match="expected above 1"):
         MatrixNormalWishart(np.zeros((2, 2)), np.eye(2), np.eye(2), 1.0)
     strong = MatrixNormalWishart(np.zeros((4, 1)), 1e6 * np.eye(4), np.eye(1), 3.0)
     sites = [prior_of(4, 1).posterior(described(X[k::2], Y[k::2])) for k in range(2)]
-    with pytest.raises(cs.InputError, match="state the prior that the posteriors have"):
+    with pytest.raises(cs.errors.InputError, match="state the prior that the posteriors have"):
         strong.product(sites)
     classifier = cs.describe(GaussianNB().fit(X, Y[:, 0] > 0))
-    with pytest.raises(cs.InputError, match="is no linear regression"):
+    with pytest.raises(cs.errors.InputError, match="is no linear regression"):
         prior_of(4, 1).posterior(classifier)

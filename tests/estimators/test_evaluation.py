@@ -87,5 +87,5 @@ def test_each_class_has_its_own_score():
 
 def test_models_of_other_columns_are_not_compared():
     X, y, fused, _ = two(LinearRegression, regression_rows)
-    with pytest.raises(cs.InputError, match="your own model: has 4 columns, expected 5"):
+    with pytest.raises(cs.errors.InputError, match="your own model: has 4 columns, expected 5"):
         cs.evaluate(fused, LinearRegression().fit(X[:, :4], y), (X, y))

@@ -85,11 +85,11 @@ def test_what_a_fitted_object_keeps_is_what_its_rows_give(name):
     model = case.fit(X, y)
     kind = cs.describe(model, X if y is None else (X, y), min_count=0).kind
     if adapter_of_kind(kind).lacks is not None:
-        with pytest.raises(cs.InputError, match=r"does not keep .*cs\.describe\(model, data=|describe it where"):
+        with pytest.raises(cs.errors.InputError, match=r"does not keep .*cs\.describe\(model, data=|describe it where"):
             cs.describe(model, min_count=0)
         return
     if name in LOSSY:
-        with pytest.raises(cs.InputError, match=r"describe it where its data are|describe it with data"):
+        with pytest.raises(cs.errors.InputError, match=r"describe it where its data are|describe it with data"):
             cs.describe(model, min_count=0)
         return
     if name.startswith(("PCA, two", "PCA, share", "PCA, mle", "PCA, arpack", "IncrementalPCA, two")):

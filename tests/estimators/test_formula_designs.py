@@ -60,7 +60,7 @@ def refused(models, folder, pattern):
     """Require one line that names a pattern, of objects, of statistics and of files."""
     described = [cs.describe(model) for model in models]
     for inputs in (models, described, as_files(described, folder)):
-        with pytest.raises(cs.InputError, match=pattern) as caught:
+        with pytest.raises(cs.errors.InputError, match=pattern) as caught:
             cs.fuse(inputs)
         assert len(caught.value.problems) == 1
         assert caught.value.problems[0].remedy
@@ -270,7 +270,7 @@ def test_levels_of_a_categorical_outcome_are_named():
         smf.glm("s ~ x", rows.assign(s=pandas.Categorical(rows.b.map({1: "yes", 0: "no"}), levels)), family=BINOMIAL)
         for rows, levels in ((A, ["no", "yes"]), (B, ["yes", "no"]))
     ]
-    with pytest.raises(cs.InputError, match=r"outcome s\[yes\], s\[no\], expected s\[no\], s\[yes\]"):
+    with pytest.raises(cs.errors.InputError, match=r"outcome s\[yes\], s\[no\], expected s\[no\], s\[yes\]"):
         cs.fuse([site.fit() for site in sites])
 
 
@@ -337,7 +337,7 @@ def test_rounds_and_inspection_state_the_design(tmp_path):
 def test_adding_a_site_compares_designs():
     first, second, other = (smf.ols("y ~ center(d)", rows).fit() for rows in (A, B, B.assign(d=B.d + 1.0)))
     fusion = cs.fuse([first, second])
-    with pytest.raises(cs.InputError, match=r"center\(d\) with mean 3.5, expected mean 2.5"):
+    with pytest.raises(cs.errors.InputError, match=r"center\(d\) with mean 3.5, expected mean 2.5"):
         cs.add(fusion, other)
 
 
@@ -363,12 +363,12 @@ PENALISED = {
 @pytest.mark.parametrize("case", PENALISED)
 def test_penalised_fits_are_refused(case):
     model = quietly(lambda: PENALISED[case](A))
-    with pytest.raises(cs.InputError, match=r"fitted with fit_regularized, whose .*fit without regularisation"):
+    with pytest.raises(cs.errors.InputError, match=r"fitted with fit_regularized, whose .*fit without regularisation"):
         cs.describe(model)
 
 
 def test_constrained_fits_are_refused():
-    with pytest.raises(cs.InputError, match="fit_constrained"):
+    with pytest.raises(cs.errors.InputError, match="fit_constrained"):
         cs.describe(smf.glm("y ~ x", A).fit_constrained("x = 1"))
 
 
@@ -384,17 +384,19 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_results_that_do_not_add_up_are_pointed_to_a_meta_analysis_which_takes_them(name):
     result = quietly(OTHERS[name])
-    with pytest.raises(cs.UnsupportedError, match=f"a {name} of statsmodels.*cs.meta_analysis"):
+    with pytest.raises(cs.errors.UnsupportedError, match=f"a {name} of statsmodels.*cs.meta_analysis"):
         cs.describe(result)
     assert len(cs.meta_analysis({"lund": result, "oslo": result}).coefficients) == 2
 
 
 def test_models_that_were_not_fitted_and_links_of_the_users_own_are_said():
-    with pytest.raises(cs.UnsupportedError, match=r"a OLS of statsmodels: is not fitted yet; give model.fit\(\)"):
+    with pytest.raises(
+        cs.errors.UnsupportedError, match=r"a OLS of statsmodels: is not fitted yet; give model.fit\(\)"
+    ):
         cs.describe(smf.ols("y ~ x", A))
     link = sm.families.links.NegativeBinomial(alpha=2.0)
     family = quietly(lambda: sm.families.NegativeBinomial(link, alpha=1.0))
-    with pytest.raises(cs.UnsupportedError, match="link: is a NegativeBinomial with options of its own"):
+    with pytest.raises(cs.errors.UnsupportedError, match="link: is a NegativeBinomial with options of its own"):
         cs.describe(quietly(lambda: smf.glm("k ~ x", A, family=family).fit()))
 
 
@@ -404,15 +406,15 @@ def test_results_without_rows_are_described_with_them():
     model.remove_data()
     described = cs.describe(model, (X, y), sample_weight=w)
     assert described.design.constants["standardize(x)"]["mean"] == pytest.approx(A.x.mean())
-    with pytest.raises(cs.InputError, match="is not the model that the sums of these data give"):
+    with pytest.raises(cs.errors.InputError, match="is not the model that the sums of these data give"):
         cs.describe(model, (X, y + np.arange(len(y))), sample_weight=w)
-    with pytest.raises(cs.OptionError, match="a OLS takes none"):
+    with pytest.raises(cs.errors.OptionError, match="a OLS takes none"):
         cs.describe(smf.ols("y ~ x", A).fit(), (X, y), sample_weight=w)
 
 
 def test_dependent_columns_are_refused():
     fit = ols("y ~ cr(x, knots=(0, 2), lower_bound=-20, upper_bound=20)")
-    with pytest.raises(cs.InputError, match=r"linearly dependent; leave out one .*\(- 1 in the formula\)"):
+    with pytest.raises(cs.errors.InputError, match=r"linearly dependent; leave out one .*\(- 1 in the formula\)"):
         cs.fuse(quietly(lambda: [fit(A), fit(B)]))
 
 
@@ -427,7 +429,7 @@ def test_formulas_of_formulaic_are_read_too(formula, tmp_path, monkeypatch):
     refused(sites, tmp_path, "state the constants in the formula")
     same = [ols("y ~ I(x - 1) + g + standardize(d)")(rows) for rows in (A, B)]
     assert cs.fuse(same).verdict.harmless
-    with pytest.raises(cs.InputError, match="lacks the level 0 of g: it has a, b, c, expected 0, b, c"):
+    with pytest.raises(cs.errors.InputError, match="lacks the level 0 of g: it has a, b, c, expected 0, b, c"):
         cs.fuse([ols("y ~ g")(RENAMED), ols("y ~ g")(B)])
 
 
@@ -463,5 +465,5 @@ STRANGE = {
 def test_designs_of_a_strangers_file_are_not_trusted(case, tmp_path):
     described = replace(cs.describe(smf.ols("y ~ x", A).fit()), design=STRANGE[case])
     write_statistics(tmp_path / "site.safetensors", described)
-    with pytest.raises(cs.FileFormatError, match="design"):
+    with pytest.raises(cs.errors.FileFormatError, match="design"):
         cs.load(tmp_path / "site.safetensors")

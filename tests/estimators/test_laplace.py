@@ -262,7 +262,7 @@ def test_separated_classes_are_said_and_undetermined_coefficients_refused():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = LogisticRegression(C=np.inf, **TIGHT).fit(twice, CANCER_Y)
-    with pytest.raises(cs.InputError, match="its information is singular"):
+    with pytest.raises(cs.errors.InputError, match="its information is singular"):
         cs.describe(model, data=(twice, CANCER_Y))
 
 
@@ -287,7 +287,7 @@ def test_what_has_no_laplace_product_is_refused_with_what_to_do(case):
         if case == "other rows"
         else (CANCER_X, CANCER_Y)
     )
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.describe(model, data=half)
 
 
@@ -300,9 +300,9 @@ def test_hyper_parameters_that_are_none_are_refused(name, parameter, value):
     X, y = rows()
     statistics = cs.describe(make().fit(X, y), data=(X, y))
     odd = replace(statistics, parameters={**statistics.parameters, parameter: value})
-    with pytest.raises(cs.InputError, match=f"^{parameter}|cannot be made (of|with) these hyper-parameters"):
+    with pytest.raises(cs.errors.InputError, match=f"^{parameter}|cannot be made (of|with) these hyper-parameters"):
         cs.rebuild(odd)
-    with pytest.raises((cs.InputError, cs.OptionError)):
+    with pytest.raises((cs.errors.InputError, cs.errors.OptionError)):
         cs.fuse({"a": odd, "b": odd})
 
 
@@ -311,12 +311,12 @@ def test_sums_that_are_no_curvature_are_refused():
     X, y = rows()
     statistics = cs.describe(make().fit(X, y), data=(X, y))
     counts = {**statistics.counts, "information": -statistics.counts["information"]}
-    with pytest.raises(cs.InputError, match="singular"):
+    with pytest.raises(cs.errors.InputError, match="singular"):
         cs.rebuild(replace(statistics, counts=counts))
 
 
 def test_a_class_of_too_few_rows_withholds_the_whole_model():
     rows = np.concatenate([np.flatnonzero(CANCER_Y == 1)[:50], np.flatnonzero(CANCER_Y == 0)[:3]])
     model = LogisticRegression(**TIGHT).fit(CANCER_X[rows], CANCER_Y[rows])
-    with pytest.raises(cs.InputError, match="told with all of its classes"):
+    with pytest.raises(cs.errors.InputError, match="told with all of its classes"):
         cs.describe(model, data=(CANCER_X[rows], CANCER_Y[rows]))

@@ -336,13 +336,15 @@ def test_the_prior_of_the_fused_law_may_be_named_and_others_are_told(library):
     mean, Lam = linear_law(X, Y, NOISE, np.asarray(3.0), np.asarray(0.0))
     np.testing.assert_allclose(fusion.model.mean.numpy(), mean, rtol=EXACT, atol=EXACT)
     np.testing.assert_allclose(fusion.model.posterior_precision.numpy(), Lam, rtol=EXACT)
-    with pytest.raises(cs.InputError, match="prior_precision: expected 1, 2 or 10 finite numbers"):
+    with pytest.raises(cs.errors.InputError, match="prior_precision: expected 1, 2 or 10 finite numbers"):
         cs.fuse(sites, prior_precision=[1.0, 2.0, 3.0])
 
 
 def test_networks_of_different_starts_are_refused_and_a_start_may_be_stated(library):
     apart = class_sites(library, "all", 2, starts=(0, 1), hidden=16)
-    with pytest.raises(cs.InputError, match=r"site 1: has a network of another start than site 0 \(cosine of weights"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"site 1: has a network of another start than site 0 \(cosine of weights"
+    ):
         cs.fuse(apart)
     assert "another start" in cs.check(apart)[0].text
     for site in apart.values():  # as of continual learning, where the start is the mean of the prior
@@ -385,30 +387,30 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize("make", CONTRADICTIONS, ids=lambda make: make.__name__)
 def test_networks_that_are_not_one_are_refused_by_name(library, make):
-    with pytest.raises(cs.InputError, match=CONTRADICTIONS[make]):
+    with pytest.raises(cs.errors.InputError, match=CONTRADICTIONS[make]):
         cs.fuse(make(library))
 
 
 def test_what_is_no_law_to_multiply_is_refused_in_one_line(library):
     site = class_sites(library, "all", 1)["site 0"]
     X, y = class_rows()
-    with pytest.raises(cs.OptionError, match="a fitted FullLaplace says all; leave them out"):
+    with pytest.raises(cs.errors.OptionError, match="a fitted FullLaplace says all; leave them out"):
         cs.describe(site, data=(X, y))
     bent = copy.deepcopy(site)
     bent.H = bent.H - 100.0 * torch.eye(len(bent.mean))
-    with pytest.raises(cs.InputError, match="curvature that is not positive semidefinite"):
+    with pytest.raises(cs.errors.InputError, match="curvature that is not positive semidefinite"):
         cs.describe(bent)
     bent.H = torch.full_like(site.H, float("nan"))
-    with pytest.raises(cs.InputError, match="has no finite mean and curvature of its 51 weights"):
+    with pytest.raises(cs.errors.InputError, match="has no finite mean and curvature of its 51 weights"):
         cs.describe(bent)
     law = cs.rebuild(cs.describe(site))
-    with pytest.raises(cs.InputError, match="was fused before"):
+    with pytest.raises(cs.errors.InputError, match="was fused before"):
         cs.fuse([law, site])
-    with pytest.raises(cs.UnsupportedError, match="has no likelihood here without its network"):
+    with pytest.raises(cs.errors.UnsupportedError, match="has no likelihood here without its network"):
         cs.federated.request("refine", cs.fuse(class_sites(library, "last_layer")))
-    with pytest.raises(cs.InputError, match="like: is a Linear, expected a fitted FullLaplace"):
+    with pytest.raises(cs.errors.InputError, match="like: is a Linear, expected a fitted FullLaplace"):
         cs.written_like(law, nn.Linear(2, 2))
-    with pytest.raises(cs.InputError, match="like: covers other weights than the fused FullLaplace"):
+    with pytest.raises(cs.errors.InputError, match="like: covers other weights than the fused FullLaplace"):
         cs.written_like(law, wider(library)[1])
 
 
@@ -418,7 +420,7 @@ def test_an_approximation_that_was_not_fitted_is_refused():
         model = type("FullLaplace", (), {"__module__": "laplace.baselaplace", "n_data": 0})()
     else:
         model = library.Laplace(network(), "classification", subset_of_weights="all", hessian_structure="full")
-    with pytest.raises(cs.InputError, match="this FullLaplace is not fitted yet; call fit first"):
+    with pytest.raises(cs.errors.InputError, match="this FullLaplace is not fitted yet; call fit first"):
         cs.describe(model)
 
 
@@ -435,7 +437,7 @@ def test_other_structures_of_laplace_torch_are_refused_by_name(subset, structure
         warnings.simplefilter("ignore")
         model = library.Laplace(network(), "classification", subset_of_weights=subset, hessian_structure=structure)
         model.fit(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.as_tensor(X), torch.as_tensor(y))))
-    with pytest.raises(cs.InputError, match=rf'a {type(model).__name__}.*hessian_structure="full"'):
+    with pytest.raises(cs.errors.InputError, match=rf'a {type(model).__name__}.*hessian_structure="full"'):
         cs.fuse([model, copy.deepcopy(model)])
 
 
@@ -515,10 +517,10 @@ def test_a_fused_file_is_compared_with_the_network_of_the_site(library, tmp_path
     assert done.code != 0
     assert "has no network in its file, so that it predicts nothing; compare in Python" in done.err
     assert len(done.err.strip().splitlines()) == 1, done.err
-    with pytest.raises(cs.UnsupportedError, match="compare in Python with your own"):
+    with pytest.raises(cs.errors.UnsupportedError, match="compare in Python with your own"):
         cs.evaluate(*paths[:2], rows)
     elsewhere = changed_last_layers(library)[1]
-    with pytest.raises(cs.InputError, match="your own model: has other frozen weights or buffers"):
+    with pytest.raises(cs.errors.InputError, match="your own model: has other frozen weights or buffers"):
         cs.evaluate(fusion, elsewhere, rows)
 
 
@@ -540,16 +542,20 @@ BAD_ROWS = {
 def test_rows_that_do_not_fit_are_refused_by_name(library, case):
     sites = class_sites(library, "last_layer", 2)
     make, text = BAD_ROWS[case]
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.evaluate(cs.fuse(sites), sites["site 0"], make(*class_rows()))
 
 
 def test_approximations_that_predict_other_things_are_not_compared(library):
     regression, classification = of_two_likelihoods(library)
     X, Y = linear_rows()
-    with pytest.raises(cs.InputError, match="your own model: has likelihood classification, expected regression"):
+    with pytest.raises(
+        cs.errors.InputError, match="your own model: has likelihood classification, expected regression"
+    ):
         cs.evaluate(regression, classification, (X, Y))
-    with pytest.raises(cs.InputError, match=r"labels: expected 2 targets for each of the 240 rows, found \(240,\)"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"labels: expected 2 targets for each of the 240 rows, found \(240,\)"
+    ):
         cs.evaluate(regression, regression, (X, Y[:, 0]))
-    with pytest.raises(cs.OptionError, match="module: is for networks and heads"):
+    with pytest.raises(cs.errors.OptionError, match="module: is for networks and heads"):
         cs.evaluate(regression, regression, (X, Y), module=nn.Linear(2, 2))

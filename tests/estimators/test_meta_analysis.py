@@ -267,7 +267,7 @@ BAD = {
 
 @pytest.mark.parametrize(("estimates", "text"), BAD.values(), ids=BAD)
 def test_bad_estimates_are_refused_by_site(estimates, text):
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.meta_analysis(estimates)
 
 
@@ -283,7 +283,7 @@ def test_bad_estimates_are_refused_by_site(estimates, text):
 def test_bad_tables_are_refused_by_line(tmp_path, table, text):
     path = tmp_path / "table.csv"
     path.write_text(table)
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.meta_analysis(path)
 
 
@@ -293,7 +293,7 @@ def test_bad_tables_are_refused_by_line(tmp_path, table, text):
     ids=lambda one: next(iter(one)),
 )
 def test_unknown_options_are_refused(options):
-    with pytest.raises(cs.OptionError, match=next(iter(options))):
+    with pytest.raises(cs.errors.OptionError, match=next(iter(options))):
         cs.meta_analysis(TRIALS, **options)
 
 

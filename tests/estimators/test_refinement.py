@@ -209,9 +209,9 @@ def test_what_cannot_be_refined_is_said():
 
     X, y = poisson_rows()
     exact = cs.fuse([cs.describe(LinearRegression().fit(X[k::2], y[k::2]), (X[k::2], y[k::2])) for k in range(2)])
-    with pytest.raises(cs.UnsupportedError, match="nothing to refine"):
+    with pytest.raises(cs.errors.UnsupportedError, match="nothing to refine"):
         cs.federated.request("refine", exact)
-    with pytest.raises(cs.UnsupportedError, match="no such request of it"):
+    with pytest.raises(cs.errors.UnsupportedError, match="no such request of it"):
         cs.federated.request("refine", object())
 
 
@@ -220,14 +220,14 @@ def test_rows_that_do_not_fit_a_request_are_named():
     X, y = rows()
     sent, _ = sites_of(make, X, y, 2)
     message = cs.federated.request("refine", cs.fuse(sent))
-    with pytest.raises(cs.InputError, match="has the class 7, which the model does not know"):
+    with pytest.raises(cs.errors.InputError, match="has the class 7, which the model does not know"):
         cs.federated.answer(message, (X[:50], np.full(50, 7)))
     keep = np.concatenate([np.flatnonzero(y == 0)[:3], np.flatnonzero(y == 1)[:40]])
-    with pytest.raises(cs.InputError, match="3 rows of class 0"):
+    with pytest.raises(cs.errors.InputError, match="3 rows of class 0"):
         cs.federated.answer(message, (X[keep], y[keep]))
-    with pytest.raises(cs.InputError, match="expected 4"):
+    with pytest.raises(cs.errors.InputError, match="expected 4"):
         cs.federated.answer(message, (X[:, :3], y))
-    with pytest.raises(cs.InputError, match="without y"):
+    with pytest.raises(cs.errors.InputError, match="without y"):
         cs.federated.answer(message, X)
 
 
@@ -256,7 +256,7 @@ def test_a_site_can_be_added_to_a_refined_model_and_none_removed():
     assert errors_in_standard_errors(added.model, pooled, X, y).max() < 1.0
     again = refine(added, data, allow_differencing=True)
     assert errors_in_standard_errors(again.model, pooled, X, y).max() < IN_STANDARD_ERRORS
-    with pytest.raises(cs.UnsupportedError, match="was refined"):
+    with pytest.raises(cs.errors.UnsupportedError, match="was refined"):
         cs.remove(refined, sent["site 0"])
 
 

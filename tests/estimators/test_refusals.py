@@ -69,9 +69,9 @@ def test_classifiers_of_one_class_in_all_are_refused_and_its_sites_are_not(make)
     alone = [
         cs.describe(make().fit(rows, np.full(len(rows), 3)), (rows, np.full(len(rows), 3))) for rows in (first, second)
     ]
-    with pytest.raises(cs.InputError, match="the sums of all sites: has one class in all, expected two or more"):
+    with pytest.raises(cs.errors.InputError, match="the sums of all sites: has one class in all, expected two or more"):
         cs.fuse(alone)
-    with pytest.raises(cs.InputError, match="has one class in all"):
+    with pytest.raises(cs.errors.InputError, match="has one class in all"):
         cs.rebuild(alone[0])
     other = cs.describe(make().fit(X[~of_one], y[~of_one]), (X[~of_one], y[~of_one]))
     assert cs.fuse([*alone, other]).n_components == 2
@@ -82,10 +82,10 @@ def test_one_object_given_twice_is_said_to_be_one():
     model = GaussianNB().fit(X, y)
     for one in (model, cs.describe(model), cs.fuse([GaussianNB().fit(X[j::2], y[j::2]) for j in (0, 1)])):
         with pytest.raises(
-            cs.InputError, match="model 1: is the same object as model 0: the same rows would count twice"
+            cs.errors.InputError, match="model 1: is the same object as model 0: the same rows would count twice"
         ):
             cs.fuse([one, one])
-    with pytest.raises(cs.InputError, match="has the same sums as"):
+    with pytest.raises(cs.errors.InputError, match="has the same sums as"):
         cs.fuse([model, GaussianNB().fit(X, y)])
 
 
@@ -93,7 +93,9 @@ def test_a_fusion_beside_one_of_its_sites_is_refused():
     X, y = two_class_rows(0)
     sites = {f"site {j}": cs.describe(GaussianNB().fit(X[j::3], y[j::3])) for j in range(3)}
     fusion = cs.fuse({name: sites[name] for name in ("site 0", "site 1")})
-    with pytest.raises(cs.InputError, match="all: was fused from site 0, which is given too: it would count twice"):
+    with pytest.raises(
+        cs.errors.InputError, match="all: was fused from site 0, which is given too: it would count twice"
+    ):
         cs.fuse({"all": fusion, "site 0": sites["site 0"]})
     whole = cs.fuse({"all": fusion, "site 2": sites["site 2"]})
     np.testing.assert_allclose(whole.model.theta_, GaussianNB().fit(X, y).theta_, rtol=1e-12)
@@ -108,7 +110,7 @@ def test_weights_that_are_none_are_named_with_what_was_found():
         (weights[:3], r"found shape \(3,\)"),
         (0 * weights, "0 for all"),
     ):
-        with pytest.raises(cs.OptionError, match=message):
+        with pytest.raises(cs.errors.OptionError, match=message):
             cs.describe(Ridge().fit(X, y), (X, y), sample_weight=odd)
 
 
@@ -131,7 +133,7 @@ def test_every_estimator_that_is_refused_by_name_says_what_to_do():
     models = refused_by_name()
     assert set(models) == set(REFUSED)
     for name, model in models.items():
-        with pytest.raises(cs.UnsupportedError) as caught:
+        with pytest.raises(cs.errors.UnsupportedError) as caught:
             cs.describe(model, np.zeros((3, 4)))
         (problem,) = caught.value.problems
         assert problem.subject == f"a {name}"
@@ -148,21 +150,21 @@ def test_every_estimator_that_is_refused_by_name_says_what_to_do():
 )
 def test_options_that_are_no_function_of_sums_are_named(model, message):
     X, y = class_rows(0)
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.describe(model.fit(X, y), (X, y))
 
 
 @pytest.mark.parametrize("make", [LinearRegression, Ridge])
 def test_positive_coefficients_are_no_function_of_sums(make):
     X, y = regression_rows(0)
-    with pytest.raises(cs.InputError, match=r"positive: .*fit with positive=False"):
+    with pytest.raises(cs.errors.InputError, match=r"positive: .*fit with positive=False"):
         cs.describe(make(positive=True).fit(X, y), (X, y))
 
 
 def test_an_estimator_that_was_not_fitted_is_named():
-    with pytest.raises(cs.InputError, match="this GaussianNB is not fitted yet; call fit first"):
+    with pytest.raises(cs.errors.InputError, match="this GaussianNB is not fitted yet; call fit first"):
         cs.describe(GaussianNB())
-    with pytest.raises(cs.InputError, match="this LinearRegression is not fitted yet"):
+    with pytest.raises(cs.errors.InputError, match="this LinearRegression is not fitted yet"):
         cs.describe(LinearRegression(), regression_rows(0))
 
 
@@ -170,7 +172,7 @@ def test_a_subclass_that_may_fit_in_another_way_is_not_taken_for_its_base():
     class Own(GaussianNB):
         pass
 
-    with pytest.raises(cs.UnsupportedError, match="no adapter for"):
+    with pytest.raises(cs.errors.UnsupportedError, match="no adapter for"):
         cs.describe(Own().fit(*class_rows(0)))
 
 
@@ -178,28 +180,32 @@ def test_forgotten_weights_and_other_rows_are_noticed():
     X, y = regression_rows(0)
     weights = np.random.default_rng(0).exponential(size=len(X)) ** 2
     model = LinearRegression().fit(X, y, sample_weight=weights)
-    with pytest.raises(cs.InputError, match="fitted to other rows, or with weights; give data and sample_weight"):
+    with pytest.raises(
+        cs.errors.InputError, match="fitted to other rows, or with weights; give data and sample_weight"
+    ):
         cs.describe(model, (X, y))
-    with pytest.raises(cs.InputError, match="is not the model that the sums of these data give"):
+    with pytest.raises(cs.errors.InputError, match="is not the model that the sums of these data give"):
         cs.describe(model, (X[::-1], y), sample_weight=weights)
     assert cs.describe(model, (X, y), sample_weight=weights).n_observations == len(X)
 
 
 def test_weights_are_refused_where_nothing_takes_them():
     X, y = class_rows(0)
-    with pytest.raises(cs.OptionError, match="sample_weight: a LinearDiscriminantAnalysis takes none; leave it out"):
+    with pytest.raises(
+        cs.errors.OptionError, match="sample_weight: a LinearDiscriminantAnalysis takes none; leave it out"
+    ):
         cs.describe(LinearDiscriminantAnalysis().fit(X, y), (X, y), sample_weight=np.ones(len(X)))
-    with pytest.raises(cs.OptionError, match="weighs rows of data; give data too"):
+    with pytest.raises(cs.errors.OptionError, match="weighs rows of data; give data too"):
         cs.describe(GaussianNB().fit(X, y), sample_weight=np.ones(len(X)))
-    with pytest.raises(cs.OptionError, match="does not say which steps of a Pipeline it weighs"):
+    with pytest.raises(cs.errors.OptionError, match="does not say which steps of a Pipeline it weighs"):
         cs.describe(
             make_pipeline(StandardScaler(), Ridge()).fit(X, X[:, 0]), (X, X[:, 0]), sample_weight=np.ones(len(X))
         )
     X, y = regression_rows(0)
-    with pytest.raises(cs.OptionError, match="takes none"):
+    with pytest.raises(cs.errors.OptionError, match="takes none"):
         cs.describe(ARDRegression().fit(X, y), (X, y), sample_weight=np.ones(len(X)))
     for bad in (np.ones(3), -np.ones(len(X)), np.zeros(len(X)), "heavy"):
-        with pytest.raises(cs.OptionError, match="sample_weight: expected"):
+        with pytest.raises(cs.errors.OptionError, match="sample_weight: expected"):
             cs.describe(Ridge().fit(X, y), (X, y), sample_weight=bad)
 
 
@@ -216,13 +222,13 @@ def test_weights_are_refused_where_nothing_takes_them():
 )
 def test_data_that_do_not_fit_are_named(data, message):
     X, y = regression_rows(0)
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.describe(LinearRegression().fit(X, y), data(X, y))
 
 
 def test_a_class_that_the_model_does_not_know_is_named():
     X, y = class_rows(0)
-    with pytest.raises(cs.InputError, match="y: has the class 'oak', which the model does not know"):
+    with pytest.raises(cs.errors.InputError, match="y: has the class 'oak', which the model does not know"):
         cs.describe(GaussianNB().fit(X, y), (X, np.where(y == "elm", "oak", y)))
 
 
@@ -231,7 +237,7 @@ def test_a_file_without_targets_is_named(tmp_path):
     np.savez(tmp_path / "rows.npz", x=X)
     np.savez(tmp_path / "both.npz", x=X, y=y)
     model = LinearRegression().fit(X, y)
-    with pytest.raises(cs.InputError, match=r"rows\.npz: has no array y"):
+    with pytest.raises(cs.errors.InputError, match=r"rows\.npz: has no array y"):
         cs.describe(model, tmp_path / "rows.npz")
     assert cs.describe(model, tmp_path / "both.npz").n_observations == len(X)
 
@@ -240,7 +246,7 @@ def test_extremes_leave_a_site_only_when_it_says_so():
     X, _ = regression_rows(0)
     for make in (MinMaxScaler, MaxAbsScaler):
         models = [make().fit(X[:200]), make().fit(X[200:])]
-        with pytest.raises(cs.InputError, match="each of which is one person's; scale by StandardScaler"):
+        with pytest.raises(cs.errors.InputError, match="each of which is one person's; scale by StandardScaler"):
             cs.describe(models[0])
         assert "one person's" in str(cs.check(models))
         sent = [cs.describe(model, min_count=0) for model in models]
@@ -251,7 +257,7 @@ def test_small_classes_are_withheld_with_a_line():
     X, y = class_rows(0)
     keep = np.concatenate([np.flatnonzero(y != "ash"), np.flatnonzero(y == "ash")[:3]])
     model = GaussianNB().fit(X[keep], y[keep])
-    with pytest.warns(cs.WithheldWarning, match="class ash: has 3 rows, fewer than 5; min_count=0 keeps them"):
+    with pytest.warns(cs.errors.WithheldWarning, match="class ash: has 3 rows, fewer than 5; min_count=0 keeps them"):
         described = cs.describe(model)
     assert described.classes.names == ("birch", "cedar", "elm")
     fusion = cs.fuse({"lund": model, "oslo": GaussianNB().fit(X, y)})
@@ -269,7 +275,7 @@ def test_small_classes_are_withheld_with_a_line():
 def test_a_site_of_few_rows_sends_nothing():
     X, y = regression_rows(0)
     model = LinearRegression().fit(X[:4], y[:4])
-    with pytest.raises(cs.InputError, match="has 4 rows, fewer than 5: nothing may leave; min_count=0"):
+    with pytest.raises(cs.errors.InputError, match="has 4 rows, fewer than 5: nothing may leave; min_count=0"):
         cs.describe(model, (X[:4], y[:4]))
 
 
@@ -300,7 +306,7 @@ def test_priors_must_name_all_classes_once():
     assert "has priors 0.2 of class birch, expected 0.25" in str(cs.check(models))
     fusion = cs.fuse(models, priors={"ash": 0.1, "birch": 0.2, "cedar": 0.3, "elm": 0.4})
     assert fusion.model.class_prior_.tolist() == [0.1, 0.2, 0.3, 0.4]
-    with pytest.raises(cs.OptionError, match="expected a value for each of the classes ash, birch"):
+    with pytest.raises(cs.errors.OptionError, match="expected a value for each of the classes ash, birch"):
         cs.fuse(models, priors={"ash": 1.0})
 
 
@@ -330,11 +336,13 @@ def test_a_hyper_parameter_that_is_misspelt_is_suggested():
     X, y = count_rows(0)
     models = [MultinomialNB().fit(X[::2], y[::2]), MultinomialNB().fit(X[1::2], y[1::2])]
     for name, meant in (("alhpa", "alpha"), ("min_cont", "min_count"), ("robst", "robust")):
-        with pytest.raises(cs.OptionError, match=rf"{name}: is no hyper-parameter of .*, did you mean {meant}\?; it"):
+        with pytest.raises(
+            cs.errors.OptionError, match=rf"{name}: is no hyper-parameter of .*, did you mean {meant}\?; it"
+        ):
             cs.fuse(models, **{name: 2.0})
-    with pytest.raises(cs.OptionError, match=r"did you mean alpha\?; it has"):
+    with pytest.raises(cs.errors.OptionError, match=r"did you mean alpha\?; it has"):
         cs.rebuild(cs.describe(models[0]), alhpa=2.0)
-    with pytest.raises(cs.OptionError, match=r"did you mean ridge\?; it has"):
+    with pytest.raises(cs.errors.OptionError, match=r"did you mean ridge\?; it has"):
         cs.learners.Head(rigde=2.0)
 
 
@@ -342,7 +350,7 @@ def test_hyper_parameters_by_which_sums_differ_must_agree():
     X, y = count_rows(0)
     problems = cs.check([BernoulliNB(binarize=0.0).fit(X, y), BernoulliNB(binarize=2.0).fit(X, y)])
     assert "took sums with binarize 2.0, expected 0.0 as in model 0; fit all sites alike" in problems[0]
-    with pytest.raises(cs.OptionError, match="binarize: was used where sums were taken"):
+    with pytest.raises(cs.errors.OptionError, match="binarize: was used where sums were taken"):
         cs.rebuild(cs.describe(BernoulliNB().fit(X, y)), binarize=3.0)
 
 
@@ -353,7 +361,9 @@ def test_other_hyper_parameters_are_the_first_sites_and_said_so():
         fusion = cs.fuse(models)
     assert fusion.model.alpha == 0.5
     assert cs.fuse(models, alpha=1.5).model.alpha == 1.5
-    with pytest.raises(cs.OptionError, match=r"mass: is no hyper-parameter of a sklearn\.MultinomialNB; it has alpha"):
+    with pytest.raises(
+        cs.errors.OptionError, match=r"mass: is no hyper-parameter of a sklearn\.MultinomialNB; it has alpha"
+    ):
         cs.fuse(models, mass=3.0)
 
 
@@ -388,31 +398,31 @@ def test_columns_of_other_names_order_and_units_are_named():
         (cs.Features(names="abcde", units=["g"] * 5), "has other units"),
     ):
         assert message in str(cs.check([named, cs.describe(second, features=features)]))
-    with pytest.raises(cs.InputError, match=r"features: names 2 columns, the model has 5"):
+    with pytest.raises(cs.errors.InputError, match=r"features: names 2 columns, the model has 5"):
         cs.describe(first, features=cs.Features(names="ab"))
 
 
 @pytest.mark.parametrize("weights", [[1, 2], {"a": 1, "b": 2}])
 def test_what_counts_models_is_refused(weights):
     sites = dict(zip("ab", halves(LinearRegression, regression_rows), strict=True))
-    with pytest.raises(cs.OptionError, match="weights: sums count every row once"):
+    with pytest.raises(cs.errors.OptionError, match="weights: sums count every row once"):
         cs.fuse(sites, weights=weights)
-    with pytest.raises(cs.OptionError, match="method: sums of estimators are added"):
+    with pytest.raises(cs.errors.OptionError, match="method: sums of estimators are added"):
         cs.fuse(sites, "kl")
-    with pytest.raises(cs.OptionError, match="n_observations: is in the sums"):
+    with pytest.raises(cs.errors.OptionError, match="n_observations: is in the sums"):
         cs.fuse(sites, n_observations=[3, 4])
-    with pytest.raises(cs.OptionError, match="classes: is for networks"):
+    with pytest.raises(cs.errors.OptionError, match="classes: is for networks"):
         cs.describe(sites["a"], classes=3)
-    with pytest.raises(cs.OptionError, match="data, sample_weight, n_observations: are for fitted estimators"):
+    with pytest.raises(cs.errors.OptionError, match="data, sample_weight, n_observations: are for fitted estimators"):
         cs.describe(sites["a"], data=regression_rows(0))
 
 
 def test_a_number_of_rows_that_contradicts_the_sums_is_named():
     X, y = regression_rows(0)
-    with pytest.raises(cs.InputError, match="is 7, but the sums are of 420 rows"):
+    with pytest.raises(cs.errors.InputError, match="is 7, but the sums are of 420 rows"):
         cs.describe(LinearRegression().fit(X, y), (X, y), n_observations=7)
     model = EmpiricalCovariance().fit(X)
-    with pytest.raises(cs.InputError, match=r"does not keep the number of rows \(n_observations=\)"):
+    with pytest.raises(cs.errors.InputError, match=r"does not keep the number of rows \(n_observations=\)"):
         cs.describe(model)
     np.testing.assert_allclose(cs.rebuild(cs.describe(model, n_observations=420)).covariance_, model.covariance_)
 
@@ -454,7 +464,7 @@ def test_a_covariance_of_too_few_rows_in_all_is_named():
             model.fit(*class_rows(0)).classes_ = np.array(["ash", "elm"])
     statistics = cs.describe(model, (X, y), min_count=0)
     with pytest.raises(
-        cs.InputError, match=r"class ash: has a covariance of rank 3 in 4 columns, of 4 rows.*reg_param"
+        cs.errors.InputError, match=r"class ash: has a covariance of rank 3 in 4 columns, of 4 rows.*reg_param"
     ):
         cs.rebuild(statistics, reg_param=0.0)
     assert cs.rebuild(statistics, reg_param=0.5).predict(X).shape == y.shape
@@ -465,7 +475,9 @@ def test_steps_that_are_not_fitted_from_moments_are_named(step):
     X, y = regression_rows(0)
     pipeline = make_pipeline(step, LinearRegression()).fit(X, y)
     name = type(step).__name__
-    with pytest.raises(cs.UnsupportedError, match=f"step '{name.lower()}': is a {name}, not fitted from moments"):
+    with pytest.raises(
+        cs.errors.UnsupportedError, match=f"step '{name.lower()}': is a {name}, not fitted from moments"
+    ):
         cs.describe(pipeline, (X, y))
 
 
@@ -476,17 +488,17 @@ def test_parts_of_a_column_transformer_that_are_not_fitted_from_moments_are_name
         (RobustScaler(), "part 'codes': is a RobustScaler"),
     ):
         pipeline = make_pipeline(ColumnTransformer([("codes", part, [0])], remainder="passthrough"), Ridge())
-        with pytest.raises(cs.UnsupportedError, match=message):
+        with pytest.raises(cs.errors.UnsupportedError, match=message):
             cs.describe(pipeline.fit(X.round(), y), (X.round(), y))
     weighed = ColumnTransformer([("a", StandardScaler(), [0])], transformer_weights={"a": 2.0})
-    with pytest.raises(cs.UnsupportedError, match="transformer_weights: are not carried"):
+    with pytest.raises(cs.errors.UnsupportedError, match="transformer_weights: are not carried"):
         cs.describe(make_pipeline(weighed, Ridge()).fit(X, y), (X, y))
 
 
 def test_counts_do_not_follow_steps():
     X, y = count_rows(0)
     pipeline = make_pipeline(StandardScaler(with_mean=False), MultinomialNB()).fit(X, y)
-    with pytest.raises(cs.UnsupportedError, match="counts or information of what its steps make"):
+    with pytest.raises(cs.errors.UnsupportedError, match="counts or information of what its steps make"):
         cs.describe(pipeline, (X, y))
 
 
@@ -567,7 +579,7 @@ def test_a_file_that_cannot_be_sums_of_rows_is_named(changes, message, tmp_path)
     path = tmp_path / "site.safetensors"
     cs.save(GaussianNB().fit(X, y), path)
     tampered(path, **changes)
-    with pytest.raises(cs.InputError) as caught:
+    with pytest.raises(cs.errors.InputError) as caught:
         cs.load(path)
     assert message in str(caught.value)
     assert all(str(path) in problem for problem in caught.value.problems)
@@ -589,7 +601,7 @@ def test_hyper_parameters_of_a_strangers_file_are_not_trusted(parameters, messag
     own, other = halves(Ridge, regression_rows)
     cs.save(own, path)
     tampered(path, parameters={**own.parameters, **parameters})
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.rebuild(cs.load(path))
     assert cs.check({"a": path, "b": other})
 
@@ -602,7 +614,7 @@ def test_steps_of_a_strangers_file_are_not_trusted(tmp_path):
         cs.save(own, path)
         step = dict(own.steps[0].parameters, parts=[{"name": "a", "part": "passthrough", "columns": columns}])
         tampered(path, steps=[{"name": "t", "estimator": "sklearn.ColumnTransformer", "parameters": step}])
-        with pytest.raises(cs.InputError, match="a Ridge: cannot be made"):
+        with pytest.raises(cs.errors.InputError, match="a Ridge: cannot be made"):
             cs.rebuild(cs.load(path))
 
 
@@ -612,14 +624,14 @@ def test_a_scatter_that_is_not_positive_is_named(tmp_path):
     packed = load_file(path)["moments.rows.scatter"].copy()
     packed[1] *= 1e3  # a covariance beyond its variances
     tampered(path, moments__rows__scatter=packed)
-    with pytest.raises(cs.InputError, match="have a scatter with negative variances"):
+    with pytest.raises(cs.errors.InputError, match="have a scatter with negative variances"):
         cs.load(path)
 
 
 def test_scalers_have_no_score_and_others_have_their_own():
     X, y = regression_rows(0)
     scalers = [StandardScaler().fit(X[::2]), StandardScaler().fit(X[1::2])]
-    with pytest.raises(cs.UnsupportedError, match="a StandardScaler: says nothing of rows"):
+    with pytest.raises(cs.errors.UnsupportedError, match="a StandardScaler: says nothing of rows"):
         cs.evaluate(cs.fuse(scalers), scalers[0], X)
     covariances = [cs.describe(OAS().fit(part), part) for part in (X[::2], X[1::2])]
     evaluation = cs.evaluate(cs.fuse(covariances), covariances[0], X)
@@ -628,7 +640,7 @@ def test_scalers_have_no_score_and_others_have_their_own():
     models = [GaussianNB().fit(X[::2], y[::2]), GaussianNB().fit(X[1::2], y[1::2])]
     evaluation = cs.evaluate(cs.fuse(models), models[0], X, y)
     assert [score.name for score in evaluation.scores] == ["accuracy", "cross-entropy"]
-    with pytest.raises(cs.InputError, match=r"is a sklearn\.GaussianNB, expected a sklearn\.OAS"):
+    with pytest.raises(cs.errors.InputError, match=r"is a sklearn\.GaussianNB, expected a sklearn\.OAS"):
         cs.evaluate(covariances[0], models[0], X, y)
 
 
@@ -658,7 +670,7 @@ def test_rows_of_weight_zero_are_refused_by_name(make):
     weights = np.ones(len(X))
     weights[[3, 11]] = 0.0
     model = make().fit(X, y, sample_weight=weights)
-    with pytest.raises(cs.OptionError, match="sample_weight: is 0 for 2 of the rows, the first of them row 3"):
+    with pytest.raises(cs.errors.OptionError, match="sample_weight: is 0 for 2 of the rows, the first of them row 3"):
         cs.describe(model, (X, y), sample_weight=weights)
 
 
@@ -675,7 +687,7 @@ def test_a_scaler_that_keeps_no_means_asks_for_its_data():
 def test_other_rows_are_noticed_whatever_the_solver_of_a_discriminant_analysis_is_called(solver):
     X, y = class_rows(0)
     model = LinearDiscriminantAnalysis(solver=solver).fit(X, y)
-    with pytest.raises(cs.InputError, match="is not the model that the sums of these data give"):
+    with pytest.raises(cs.errors.InputError, match="is not the model that the sums of these data give"):
         cs.describe(model, (X[::-1], y))
 
 

@@ -57,14 +57,14 @@ def test_what_cannot_be_added_or_removed_is_named():
     X, y = regression_rows(0)
     parts = [cs.describe(LinearRegression().fit(X[j::3], y[j::3]), (X[j::3], y[j::3])) for j in range(3)]
     fusion = cs.fuse(parts[:2])
-    with pytest.raises(cs.InputError, match="which is in the fusion already: it would count twice"):
+    with pytest.raises(cs.errors.InputError, match="which is in the fusion already: it would count twice"):
         cs.add(fusion, parts[0])
-    with pytest.raises(cs.InputError, match="is none of those that were fused"):
+    with pytest.raises(cs.errors.InputError, match="is none of those that were fused"):
         cs.remove(fusion, parts[2])
-    with pytest.raises(cs.InputError, match=r"is a sklearn\.GaussianNB, expected sklearn\.LinearRegression"):
+    with pytest.raises(cs.errors.InputError, match=r"is a sklearn\.GaussianNB, expected sklearn\.LinearRegression"):
         cs.add(fusion, GaussianNB().fit(*class_rows(0)))
     scalers = [cs.describe(MaxAbsScaler().fit(X[j::2]), min_count=0) for j in range(2)]
-    with pytest.raises(cs.UnsupportedError, match="is made of extremes, which cannot be taken out"):
+    with pytest.raises(cs.errors.UnsupportedError, match="is made of extremes, which cannot be taken out"):
         cs.remove(cs.fuse(scalers, min_count=0), scalers[0])
 
 
@@ -78,11 +78,13 @@ def test_a_site_is_added_under_its_name_and_a_name_alone_takes_nothing_out():
     np.testing.assert_array_equal(
         cs.remove(added, {"riga": parts[2]}).model.coef_, cs.remove(added, parts[2]).model.coef_
     )
-    with pytest.raises(cs.InputError, match="is called oslo, as another site in the fusion is; give it another name"):
+    with pytest.raises(
+        cs.errors.InputError, match="is called oslo, as another site in the fusion is; give it another name"
+    ):
         cs.add(fusion, {"oslo": parts[2]})
-    with pytest.raises(cs.InputError, match="is a mapping of 2 models, expected one; give one after another"):
+    with pytest.raises(cs.errors.InputError, match="is a mapping of 2 models, expected one; give one after another"):
         cs.add(fusion, {"riga": parts[2], "kiel": parts[2]})
-    with pytest.raises(cs.InputError, match=r"is the name of a site, riga, and .*; give what the site had sent"):
+    with pytest.raises(cs.errors.InputError, match=r"is the name of a site, riga, and .*; give what the site had sent"):
         cs.remove(added, "riga")
 
 
@@ -90,7 +92,7 @@ def test_a_removal_that_rounding_would_spoil_is_refused():
     X, y = regression_rows(0)
     small = cs.describe(LinearRegression().fit(X[:200], y[:200]), (X[:200], y[:200]))
     large = cs.describe(LinearRegression().fit(1e6 * X[200:], y[200:]), (1e6 * X[200:], y[200:]))
-    with pytest.raises(cs.InputError, match="so much larger than what would be left"):
+    with pytest.raises(cs.errors.InputError, match="so much larger than what would be left"):
         cs.remove(cs.fuse([small, large]), large)
 
 
@@ -106,7 +108,7 @@ def test_counts_of_categories_are_stored_without_gaps(tmp_path):
     for odd in (categories + 0.5, np.append(categories[:-1], 10.0**12)):
         changed = {**stored, "maxima.categories": odd.astype(float)}
         save_file(changed, tmp_path / "odd.safetensors", metadata={"consilience": text})
-        with pytest.raises(cs.InputError, match="odd"):
+        with pytest.raises(cs.errors.InputError, match="odd"):
             cs.load(tmp_path / "odd.safetensors")
 
 
@@ -151,7 +153,7 @@ def test_standard_errors_are_those_of_the_rows(weighted, fit_intercept):
     likelihood = -len(X) / 2 * (np.log(2 * np.pi * residual / len(X)) + 1) + 0.5 * np.log(weights).sum()
     np.testing.assert_allclose(found.log_likelihood, likelihood, rtol=1e-10)
     assert found.intervals(0.9).shape == (5, 2)
-    with pytest.raises(cs.InputError, match="are of a LinearRegression of one target"):
+    with pytest.raises(cs.errors.InputError, match="are of a LinearRegression of one target"):
         linear_inference(cs.describe(GaussianNB().fit(*class_rows(0))))
 
 
@@ -165,7 +167,7 @@ def test_all_intervals_of_a_page_are_of_one_level(tmp_path):
     wide, narrow = (linear_inference(fusion.statistics).intervals(level) for level in (0.95, 0.8))
     np.testing.assert_array_equal(linear_inference(fusion.statistics).intervals(), wide)
     assert np.all(np.diff(narrow) < np.diff(wide))
-    with pytest.raises(cs.OptionError, match="level: expected a number between 0 and 1, found 95"):
+    with pytest.raises(cs.errors.OptionError, match="level: expected a number between 0 and 1, found 95"):
         fusion.report(tmp_path / "page.html", level=95)
 
 
@@ -184,9 +186,9 @@ def test_sites_that_were_added_are_told_apart():
     left = cs.remove(fusion, sites[2])
     assert len(left.provenance["inputs"]) == 3
     assert differences(left.model, cs.fuse([*sites[:2], sites[3]]).model, 1e-9) == []
-    with pytest.raises(cs.InputError, match="is none of those that were fused"):
+    with pytest.raises(cs.errors.InputError, match="is none of those that were fused"):
         cs.remove(left, sites[2])
-    with pytest.raises(cs.InputError, match="would count twice"):
+    with pytest.raises(cs.errors.InputError, match="would count twice"):
         cs.add(left, sites[3])  # it is still there
     assert len(cs.remove(left, sites[3]).provenance["inputs"]) == 2
     assert cs.add(left, sites[2]).statistics.n_observations == 420
@@ -195,13 +197,13 @@ def test_sites_that_were_added_are_told_apart():
 def test_a_fusion_that_is_added_brings_its_sites():
     sites = regressions(5)
     fusion = cs.add(cs.fuse(sites[:2]), cs.fuse(sites[2:4]))
-    with pytest.raises(cs.InputError, match="would count twice"):
+    with pytest.raises(cs.errors.InputError, match="would count twice"):
         cs.add(fusion, sites[3])
-    with pytest.raises(cs.InputError, match="which is in the fusion already: it would count twice"):
+    with pytest.raises(cs.errors.InputError, match="which is in the fusion already: it would count twice"):
         cs.add(fusion, cs.fuse(sites[3:]))
     left = cs.remove(fusion, sites[3])
     assert differences(left.model, cs.fuse(sites[:3]).model, 1e-9) == []
-    with pytest.raises(cs.InputError, match="is none of those that were fused"):
+    with pytest.raises(cs.errors.InputError, match="is none of those that were fused"):
         cs.remove(left, cs.fuse(sites[2:4]))
     assert cs.add(left, sites[3]).statistics.n_observations == fusion.statistics.n_observations
 
@@ -210,14 +212,14 @@ def test_what_a_site_withheld_is_said_wherever_its_sums_go(tmp_path):
     X, y = class_rows(0)
     keep = np.concatenate([np.flatnonzero(y != "ash"), np.flatnonzero(y == "ash")[:3]])
     whole, thin = GaussianNB().fit(X, y), GaussianNB().fit(X[keep], y[keep])
-    with pytest.warns(cs.WithheldWarning):
+    with pytest.warns(cs.errors.WithheldWarning):
         cs.save(thin, tmp_path / "thin.safetensors")
     cs.save(whole, tmp_path / "whole.safetensors")
     assert cs.load(tmp_path / "thin.safetensors").n_withheld == 1
     assert b"ash" not in (tmp_path / "thin.safetensors").read_bytes()
     fusion = cs.fuse([tmp_path / "thin.safetensors", tmp_path / "whole.safetensors"])
     other = GaussianNB().fit(X[::2], y[::2])
-    with pytest.warns(cs.WithheldWarning, match="the model class ash: has 3 rows|the model: class ash"):
+    with pytest.warns(cs.errors.WithheldWarning, match="the model class ash: has 3 rows|the model: class ash"):
         added = cs.add(cs.fuse([whole, other]), cs.describe(thin, min_count=0))
     for found in (fusion, added, cs.add(fusion, other), cs.remove(added, other)):
         assert found.verdict.harmless is None
@@ -234,5 +236,5 @@ def test_one_site_given_twice_is_noticed_whatever_it_withholds():
     strict, loose = (cs.describe(model, (X, y), min_count=least) for least in (5, 0))
     assert strict.digest == loose.digest
     fusion = cs.fuse([strict, *regressions(2)])
-    with pytest.raises(cs.InputError, match="would count twice"):
+    with pytest.raises(cs.errors.InputError, match="would count twice"):
         cs.add(fusion, loose)

@@ -26,18 +26,18 @@ def test_a_site_of_one_class_gives_its_sums(make):
 def test_the_same_sums_twice_are_refused():
     X, y = class_rows(0)
     statistics = cs.describe(GaussianNB().fit(X, y))
-    with pytest.raises(cs.InputError, match="is the same object as model 0: the same rows would count twice"):
+    with pytest.raises(cs.errors.InputError, match="is the same object as model 0: the same rows would count twice"):
         cs.fuse([statistics, statistics])
-    with pytest.raises(cs.InputError, match="has the same sums as a: the same rows would count twice"):
+    with pytest.raises(cs.errors.InputError, match="has the same sums as a: the same rows would count twice"):
         cs.fuse({"a": statistics, "b": GaussianNB().fit(X, y)})
 
 
 def test_a_missing_file_beside_others_is_said_to_be_missing(tmp_path):
     X, y = class_rows(0)
     cs.save(GaussianNB().fit(X, y), tmp_path / "a.safetensors")
-    with pytest.raises(cs.InputError, match="No such file"):
+    with pytest.raises(cs.errors.InputError, match="No such file"):
         cs.fuse([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
-    with pytest.raises(cs.InputError, match="No such file"):
+    with pytest.raises(cs.errors.InputError, match="No such file"):
         cs.remove(tmp_path / "b.safetensors", tmp_path / "a.safetensors")
 
 
@@ -53,7 +53,7 @@ def test_results_of_adding_and_removing_are_not_sent_unless_differencing_is_allo
     cs.remove(cs.fuse(files), files[2]).save(tmp_path / "left.safetensors")
     cs.add(cs.fuse(files[:2]), files[2]).save(tmp_path / "more.safetensors")
     for name, word in (("left", "removed from"), ("more", "added to")):
-        with pytest.raises(cs.InputError, match=f"a site was {word} others.*allow_differencing=True"):
+        with pytest.raises(cs.errors.InputError, match=f"a site was {word} others.*allow_differencing=True"):
             cs.federated.send_folder(tmp_path / f"{name}.safetensors", tmp_path / "round", "a")
     done = command("send", str(tmp_path / "left.safetensors"), "--to", str(tmp_path / "round"), "--site", "a")
     assert done.code == 1
@@ -71,7 +71,7 @@ def test_a_refinement_of_a_result_without_a_site_is_not_published_unless_differe
     y = (y == "elm").astype(int)
     sent = [cs.describe(LogisticRegression(tol=1e-8).fit(X[k::3], y[k::3]), (X[k::3], y[k::3])) for k in range(3)]
     left = cs.remove(cs.fuse(sent), sent[0])
-    with pytest.raises(cs.InputError, match="by subtraction"):
+    with pytest.raises(cs.errors.InputError, match="by subtraction"):
         cs.federated.request("refine", left)
     assert cs.federated.request("refine", left, allow_differencing=True).kind == "refine"
 
@@ -94,7 +94,7 @@ def test_hyper_parameters_are_options_of_a_round(tmp_path):
         tmp_path / "round", tmp_path / "fused.safetensors", sites=sites, deadline=20, poll=0.05, alpha=50.0
     )
     np.testing.assert_allclose(result.fusion.model.coef_, Ridge(alpha=50.0).fit(X, y).coef_, rtol=1e-8)
-    with pytest.raises(cs.OptionError, match="has no option alhpa"):
+    with pytest.raises(cs.errors.OptionError, match="has no option alhpa"):
         cs.federated.serve_folder(tmp_path / "other", tmp_path / "no.safetensors", sites=sites, alhpa=50.0)
 
 
@@ -136,7 +136,7 @@ def test_a_table_without_the_columns_of_a_request_is_named(tmp_path):
     frame.assign(tree=y).to_csv(tmp_path / "rows.csv", index=False)
     assert cs.federated.answer(message, tmp_path / "rows.csv").n_observations == len(X)
     frame.drop(columns="a").assign(tree=y).to_csv(tmp_path / "less.csv", index=False)
-    with pytest.raises(cs.InputError, match="expected the columns a, b, c, d and one more, the class"):
+    with pytest.raises(cs.errors.InputError, match="expected the columns a, b, c, d and one more, the class"):
         cs.federated.answer(message, tmp_path / "less.csv")
 
 
@@ -144,7 +144,7 @@ def test_a_chart_of_coefficients_is_of_what_has_some():
     rng = np.random.default_rng(0)
     sites = [rng.normal(size=(30, 2)) for _ in range(2)]
     scalers = cs.fuse([StandardScaler().fit(X) for X in sites])
-    with pytest.raises(cs.OptionError, match=r"a sklearn\.StandardScaler has no coefficients"):
+    with pytest.raises(cs.errors.OptionError, match=r"a sklearn\.StandardScaler has no coefficients"):
         scalers.plot("coefficients")
     ridge = cs.fuse([cs.describe(Ridge().fit(X, X.sum(axis=1)), (X, X.sum(axis=1))) for X in sites])
     assert ridge.plot("coefficients") is not None

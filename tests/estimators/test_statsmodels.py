@@ -198,17 +198,17 @@ def test_names_of_columns_are_matched_and_others_refused():
     parts = [sm.Logit(y[k::2], table.iloc[k::2]).fit(disp=0) for k in range(2)]
     assert cs.fuse(parts).model.names == ("const", "age", "bmi", "dose")
     other = sm.Logit(y[1::2], table.iloc[1::2].rename(columns={"bmi": "weight"})).fit(disp=0)
-    with pytest.raises(cs.InputError, match="weight"):
+    with pytest.raises(cs.errors.InputError, match="weight"):
         cs.fuse([parts[0], other])
 
 
 def test_sandwich_covariances_are_refused_in_products_and_taken_by_a_meta_analysis():
     X, y = targets("Logit")
     robust = {f"site {k}": sm.Logit(y[k::3], X[k::3]).fit(disp=0, cov_type="HC1") for k in range(3)}
-    with pytest.raises(cs.InputError, match=r"sandwich covariance.*meta_analysis"):
+    with pytest.raises(cs.errors.InputError, match=r"sandwich covariance.*meta_analysis"):
         cs.fuse(robust)
     assert cs.meta_analysis(robust).heterogeneity.degrees_of_freedom == 8
-    with pytest.raises(cs.InputError, match="sandwich"):
+    with pytest.raises(cs.errors.InputError, match="sandwich"):
         cs.describe(sm.OLS(y, X).fit(cov_type="HC3"))
 
 
@@ -223,11 +223,11 @@ def test_sites_that_do_not_fit_together_are_named():
     X, y = targets("GLM Poisson")
     poisson = sm.GLM(y[::2], X[::2], family=sm.families.Poisson()).fit()
     gamma = sm.GLM(y[1::2] + 0.1, X[1::2], family=sm.families.Gamma(sm.families.links.Log())).fit()
-    with pytest.raises(cs.InputError, match="took sums with family Gamma, expected Poisson"):
+    with pytest.raises(cs.errors.InputError, match="took sums with family Gamma, expected Poisson"):
         cs.fuse([poisson, gamma])
-    with pytest.raises(cs.InputError, match="was fused before"):
+    with pytest.raises(cs.errors.InputError, match="was fused before"):
         cs.describe(cs.fuse([poisson, sm.GLM(y[1::2], X[1::2], family=sm.families.Poisson()).fit()]).model)
-    with pytest.raises(cs.OptionError, match="says all"):
+    with pytest.raises(cs.errors.OptionError, match="says all"):
         cs.describe(poisson, data=(X[::2], y[::2]))
 
 
@@ -236,7 +236,7 @@ def test_offsets_are_taken_by_the_product_and_refused_by_a_refinement():
     fits = [sm.GLM(y[k::2], X[k::2], family=sm.families.Poisson(), offset=np.full(N // 2, 0.3)).fit() for k in range(2)]
     fusion = cs.fuse(fits)
     assert "refine" not in (fusion.verdict.remedy or "")
-    with pytest.raises(cs.UnsupportedError, match="was fitted with offset"):
+    with pytest.raises(cs.errors.UnsupportedError, match="was fitted with offset"):
         cs.federated.request("refine", fusion)
 
 
@@ -255,7 +255,7 @@ def test_requests_of_strangers_are_refused_in_one_line(case):
     fitted, data, *_ = sites_of(name, 2)
     message = cs.federated.request("refine", cs.fuse(fitted))
     fields = {**message.content.fields, "parameters": {**message.content.fields["parameters"], **change}}
-    with pytest.raises(cs.InputError):
+    with pytest.raises(cs.errors.InputError):
         cs.federated.answer(replace(message, content=Content(fields, message.content.arrays)), data["site 0"])
 
 
@@ -263,7 +263,7 @@ def test_targets_that_a_model_does_not_take_are_refused_in_one_line():
     fitted, data, *_ = sites_of("Logit", 2)
     message = cs.federated.request("refine", cs.fuse(fitted))
     X, y = data["site 0"]
-    with pytest.raises(cs.InputError, match="has no likelihood under this request"):
+    with pytest.raises(cs.errors.InputError, match="has no likelihood under this request"):
         cs.federated.answer(message, (X, y + 5.0))
 
 
@@ -276,5 +276,5 @@ def test_what_needs_rows_is_said_to_stay_at_the_sites():
 def test_columns_that_rows_do_not_determine_are_refused():
     X, y = targets("OLS")
     doubled = np.hstack([X, X[:, :1] * 2.0])
-    with pytest.raises(cs.InputError, match="constant beside the constant"):
+    with pytest.raises(cs.errors.InputError, match="constant beside the constant"):
         cs.fuse([quietly(sm.OLS(y[k::2], doubled[k::2]).fit) for k in range(2)])

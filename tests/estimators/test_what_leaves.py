@@ -43,7 +43,7 @@ def test_a_column_with_a_value_in_few_rows_does_not_leave():
     X[2:, 1] = np.nan  # of two rows their mean and variance tell both
     X[4:, 3] = np.nan
     scaler = StandardScaler().fit(X)
-    with pytest.raises(cs.InputError) as caught:
+    with pytest.raises(cs.errors.InputError) as caught:
         cs.describe(scaler)
     assert [problem.subject for problem in caught.value.problems] == ["column 1", "column 3"]
     assert "has a value in 2 rows, fewer than 5; leave that column out, or give min_count=0" in str(caught.value)
@@ -59,7 +59,7 @@ def test_codes_that_only_a_withheld_class_has_do_not_leave():
     X, y = np.vstack([X, rare]), np.concatenate([y, [9, 9]])
     model = CategoricalNB().fit(X, y)
     for described in (lambda: cs.describe(model), lambda: cs.describe(model, (X, y))):
-        with pytest.warns(cs.WithheldWarning, match="class 9"):
+        with pytest.warns(cs.errors.WithheldWarning, match="class 9"):
             sent = described()
         assert sent.counts["features"].shape == (2, 4 * 5)
         assert sent.maxima["categories"].tolist() == [5.0] * 4
@@ -96,7 +96,7 @@ def test_counts_that_are_sums_of_weights_are_not_taken_for_rows(make):
     X, y = X[rows], y[rows]
     weights = np.where(y == 2, 10.5, 1.0)  # one row that counts for ten
     model = make().fit(X, y, sample_weight=weights)
-    with pytest.raises(cs.InputError, match=r"counts weights, not rows \(10\.5\).*describe it with its data"):
+    with pytest.raises(cs.errors.InputError, match=r"counts weights, not rows \(10\.5\).*describe it with its data"):
         cs.describe(model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -119,7 +119,7 @@ def test_a_class_that_varies_in_no_column_may_be_one_row_and_is_withheld():
 def test_a_scaler_of_weighted_rows_does_not_say_how_many_rows_it_saw():
     X = regression_rows(0)[0]
     scaler = StandardScaler().fit(X, sample_weight=np.full(len(X), 0.71))
-    with pytest.raises(cs.InputError, match="a StandardScaler: counts weights, not rows"):
+    with pytest.raises(cs.errors.InputError, match="a StandardScaler: counts weights, not rows"):
         cs.describe(scaler)
 
 

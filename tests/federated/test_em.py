@@ -249,7 +249,7 @@ def test_a_component_without_rows_leaves_a_likelihood_mixture():
     assert ended.matching.labels.max() < ended.n_components
     assert -1 in ended.matching.labels
     # One component describes the sites' own models badly, which the verdict cannot tell from harm.
-    with pytest.warns(cs.HarmWarning):
+    with pytest.warns(cs.errors.HarmWarning):
         model = ended.model
     assert np.isfinite(model.score(only["a"]))
 

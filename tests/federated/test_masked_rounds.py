@@ -303,7 +303,7 @@ def test_the_folder_of_a_site_may_not_lie_where_others_read(tmp_path):
 )
 def test_what_masked_rounds_cannot_do_is_said_before_anything_is_published(tmp_path, options, match):
     made = Round(tmp_path)
-    with pytest.raises((OptionError, InputError, cs.UnsupportedError), match=match):
+    with pytest.raises((OptionError, InputError, cs.errors.UnsupportedError), match=match):
         made.serve(**options)
 
 

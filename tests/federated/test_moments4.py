@@ -225,7 +225,7 @@ def test_thin_classes_are_withheld_from_both_messages_alike():
     X, y, _ = split(0, 2)
     keep = np.concatenate([np.flatnonzero((y != 2) & (np.arange(len(y)) % 2 == 0)), np.flatnonzero(y == 2)[:3]])
     data = {"a": (X[keep], y[keep]), "b": (X[1::2], y[1::2])}
-    with pytest.warns(cs.WithheldWarning, match="class 2"):
+    with pytest.warns(cs.errors.WithheldWarning, match="class 2"):
         said = {site: cs.describe(DISCRIMINANTS["eigen"]().fit(*own), own) for site, own in data.items()}
     fusion = cs.fuse(said)
     first = cs.federated.request("moments4", fusion)

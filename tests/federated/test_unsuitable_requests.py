@@ -24,14 +24,14 @@ def test_every_kind_of_request_names_a_kind_of_models(kind):
     ],
 )
 def test_a_method_of_other_models_is_refused_at_once(then, method, told, tmp_path):
-    with pytest.raises(cs.UnsupportedError, match=told):
+    with pytest.raises(cs.errors.UnsupportedError, match=told):
         cs.federated.serve_folder(tmp_path / "round", tmp_path / "out", sites=["a", "b"], method=method, then=then)
     assert not (tmp_path / "round").exists()
 
 
 def test_an_expected_model_of_another_kind_is_refused_at_once(tmp_path):
     cs.save(posterior(), tmp_path / "start.safetensors")
-    with pytest.raises(cs.UnsupportedError, match="is of posteriors, which have no request 'head'; head is for"):
+    with pytest.raises(cs.errors.UnsupportedError, match="is of posteriors, which have no request 'head'; head is for"):
         cs.federated.serve_folder(
             tmp_path / "round", tmp_path / "out", sites=["a", "b"], expect=tmp_path / "start.safetensors", then="head"
         )
@@ -46,7 +46,7 @@ def test_what_is_not_known_beforehand_is_not_refused():
 
 
 def test_a_misspelt_kind_is_answered_with_the_one_that_was_meant():
-    with pytest.raises(cs.OptionError, match=r"there is no kind 'refin', did you mean refine\?"):
+    with pytest.raises(cs.errors.OptionError, match=r"there is no kind 'refin', did you mean refine\?"):
         Then.parse("refin:3")
 
 
@@ -56,6 +56,6 @@ def test_a_misspelt_kind_is_refused_before_anything_is_read_or_written(tmp_path)
     done = command("serve", "--flower", "--address=host:1", *beside, "-o", tmp_path / "out", "--then", "emm")
     assert done.code == 2
     assert re.search(r"^consilience: --then: there is no kind 'emm', did you mean em\?", done.err), done.err
-    with pytest.raises(cs.OptionError, match=r"^then: there is no kind 'emm'"):
+    with pytest.raises(cs.errors.OptionError, match=r"^then: there is no kind 'emm'"):
         cs.federated.serve_folder(tmp_path / "round", tmp_path / "out", sites=["a"], then="emm")
     assert not list(tmp_path.iterdir())

@@ -54,7 +54,7 @@ CONVERTED = re.compile(
 def test_the_two_lines_that_a_message_gives_convert_a_file_of_torch(tmp_path, monkeypatch, name, is_zip):
     monkeypatch.chdir(tmp_path)
     torch.save(TORCH[name], name, _use_new_zipfile_serialization=is_zip)
-    with pytest.raises(cs.FileFormatError, match="which is never loaded") as refused:
+    with pytest.raises(cs.errors.FileFormatError, match="which is never loaded") as refused:
         cs.load(name)
     load, save = CONVERTED.search(str(refused.value)).groups()
     exec(f"state = {load}\n{save}", {"torch": torch, "consilience": cs})  # noqa: S102  (what users are told to run)
@@ -94,14 +94,14 @@ OTHERS = {
 def test_other_files_are_named_for_what_they_are(tmp_path, name):
     write, message = OTHERS[name]
     write(tmp_path / name)
-    with pytest.raises(cs.FileFormatError, match=message):
+    with pytest.raises(cs.errors.FileFormatError, match=message):
         cs.load(tmp_path / name)
 
 
 def test_the_index_of_a_checkpoint_is_named_where_it_is_inspected(tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"a": "b"}}')
-    with pytest.raises(cs.FileFormatError, match="is the index of a checkpoint in several files"):
+    with pytest.raises(cs.errors.FileFormatError, match="is the index of a checkpoint in several files"):
         inspect_file(index)
 
 
@@ -116,7 +116,7 @@ def test_a_safetensors_file_is_one_by_whatever_name(tmp_path, name):
 def test_a_truncated_safetensors_file_is_named_as_such(tmp_path, cut):
     save_file(WHOLE, tmp_path / "a.safetensors")
     (tmp_path / "a.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes()[:cut])
-    with pytest.raises(cs.FileFormatError, match=r"a\.safetensors: is truncated or not a safetensors file"):
+    with pytest.raises(cs.errors.FileFormatError, match=r"a\.safetensors: is truncated or not a safetensors file"):
         cs.load(tmp_path / "a.safetensors")
 
 

@@ -66,7 +66,7 @@ def test_a_header_is_not_read_before_its_length_is_small_enough(tmp_path):
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
 def test_a_limit_is_a_positive_integer(value):
-    with pytest.raises(cs.OptionError, match="limit tensors must be a positive integer"):
+    with pytest.raises(cs.errors.OptionError, match="limit tensors must be a positive integer"):
         Limits(tensors=value)
 
 
@@ -78,7 +78,7 @@ def test_padding_is_for_long_lists_only():
 
 
 def test_a_list_that_nobody_would_read_again_is_not_written():
-    with pytest.raises(cs.InputError, match="consilience pack"):
+    with pytest.raises(cs.errors.InputError, match="consilience pack"):
         pad_text(":" * 300_000, 10**9)
 
 

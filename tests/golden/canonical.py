@@ -57,19 +57,19 @@ def arrays_of(value, name="", known=()):
 def _parts(value):
     """Return what a value is made of, by name; None for an array, a number or a word."""
     match value:
-        case cs.PosteriorFusion():
+        case cs.results.PosteriorFusion():
             return _posterior_fusion(value)
-        case cs.BayesianFusion() | cs.NetworkFusion():
+        case cs.results.BayesianFusion() | cs.results.NetworkFusion():
             return _network_fusion(value)
-        case cs.EstimatorFusion():
+        case cs.results.EstimatorFusion():
             return {**_of_every_fusion(value), "statistics": value.statistics, "matching": value.matching}
-        case cs.DrawsFusion():
+        case cs.results.DrawsFusion():
             return {**_of_every_fusion(value), "draws": value.draws, "matching": value.matching}
         case cs.Draws():
             return dict(value.variables)
         case cs.Statistics():
             return dict(value.tensors())
-        case cs.Matching():
+        case cs.results.Matching():
             names = ("labels", "owner", "coupling", "confidence", "signs")
             return {name: getattr(value, name) for name in names}
         case cs.Posterior():
@@ -80,14 +80,14 @@ def _parts(value):
             return {"values": value.values, "precision": value.precision}
         case cs.BayesianNetwork():
             return {"means": value.means, "variances": value.variances, "prior": value.prior, "classes": value.classes}
-        case cs.FisherInformation():
+        case cs.results.FisherInformation():
             names = ("residual", "diagonal", "observations", "prior_precision", "seen", "linear")
             return {name: getattr(value, name) for name in names} | {"products": _products(value.factors)}
         case cs.Symmetry():
             return {"digest": value.digest, "groups": value.groups, "proved": value.proved}
         case cs.Network():
             return dict(value.arrays)
-        case cs.Merge():
+        case cs.results.Merge():
             many = value.output.is_dir()
             paths = sorted(value.output.glob("*.safetensors")) if many else [value.output]
             return {"bytes": value.bytes, "files": {path.name: path for path in paths}}
@@ -111,19 +111,19 @@ def covered_by(results):
     covered = set()
     for value in results.values():
         match value:
-            case cs.PosteriorFusion():
+            case cs.results.PosteriorFusion():
                 covered |= {f"posteriors by {value.provenance['method']}", *_families(value.posterior.family)}
                 if "kind" in value.posterior.source:
                     covered.add(f"kind {value.posterior.source['kind']}")
-            case cs.BayesianFusion():
+            case cs.results.BayesianFusion():
                 covered.add(f"bayesian by {value.provenance['method']}")
-            case cs.NetworkFusion():
+            case cs.results.NetworkFusion():
                 covered.add(f"networks by {value.provenance['method']}")
-            case cs.EstimatorFusion():
+            case cs.results.EstimatorFusion():
                 covered.add(f"estimators by {value.statistics.kind.rpartition('.')[2]}")
-            case cs.DrawsFusion():
+            case cs.results.DrawsFusion():
                 covered.add(f"draws by {value.provenance['method']}")
-            case cs.Merge():
+            case cs.results.Merge():
                 covered.add(f"checkpoints by {value.provenance['recipe']['method']}")
     return sorted(covered)
 
@@ -149,7 +149,7 @@ def _network_fusion(fusion):
     if fusion.keeps_models:
         return {**shared, "matching": fusion.matching}
     model = None
-    if isinstance(fusion, cs.BayesianFusion):
+    if isinstance(fusion, cs.results.BayesianFusion):
         model = {"means": _in_one(fusion.model.means), "variances": _in_one(fusion.model.variances)}
     aligned = {str(place): _in_one(one.arrays) for place, one in enumerate(fusion.aligned)}
     return {**shared, "network": fusion.network, "matching": fusion.matching, "aligned": aligned, "model": model}

@@ -27,8 +27,8 @@ def sites(power=1.0):
 
 @cases("draws: {}", METHODS)
 def draws(folder, method):
-    chosen = method(sweeps=200) if method is cs.DensityProduct else method()
-    return saved(cs.fuse(sites(N_SITES if method is cs.WASP else 1.0), chosen), folder)
+    chosen = method(sweeps=200) if method is cs.methods.DensityProduct else method()
+    return saved(cs.fuse(sites(N_SITES if method is cs.methods.WASP else 1.0), chosen), folder)
 
 
 @case("draws: a whole prior divided out")

@@ -158,7 +158,7 @@ METHODS = {
     "concatenate, default": {"method": "concatenate"},
     "amps, growth": {"method": "amps", "growth": True},
     "amps, growth, once": {"method": "amps", "growth": True, "concentration": 3.0, "revisit": False, "restarts": 2},
-    "a method object": {"method": cs.KLFusion(n_components=4, restarts=2)},
+    "a method object": {"method": cs.methods.KLFusion(n_components=4, restarts=2)},
 }
 
 

@@ -14,7 +14,7 @@ from tests.golden.cases import CASES
 from tests.tolerances import GOLDEN_NOTHING, GOLDEN_ROUNDING
 
 # Some fuse components drawn at random, of which no fusion could be better than all.
-pytestmark = pytest.mark.filterwarnings("ignore::consilience.HarmWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::consilience.errors.HarmWarning")
 
 DOCUMENT = json.loads(record.RECORDED.read_text())
 CASES_RECORDED = DOCUMENT["cases"]

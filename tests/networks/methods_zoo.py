@@ -13,20 +13,20 @@ from tests.specimens import Specimens
 SPECIMENS = Specimens(
     "SPECIMENS in tests/networks/methods_zoo.py",
     {
-        "ot": cs.OTFusion(),
-        "wb": cs.WassersteinFusion(),
-        "gwb": cs.GromovFusion(),
-        "rebasin": cs.ReBasin(),
-        "auto": cs.Auto(),
-        "consensus": cs.Consensus(refit=False),
-        "fedma": cs.FedMA(),
-        "fisher": cs.FisherMerging(tolerance=1e-13, max_iterations=5000),
-        "ssf": cs.SelfSupervisedFisher(tolerance=1e-13, max_iterations=5000),
-        "kfac": cs.KFAC(damping=0.1, tolerance=1e-13),
-        "fedfisher": cs.FedFisher(steps=50),
-        "fedlpa": cs.FedLPA(tolerance=1e-13),
-        "distill": cs.Distill(steps=20),
-        "average": cs.NetworkAverage(),
+        "ot": cs.methods.OTFusion(),
+        "wb": cs.methods.WassersteinFusion(),
+        "gwb": cs.methods.GromovFusion(),
+        "rebasin": cs.methods.ReBasin(),
+        "auto": cs.methods.Auto(),
+        "consensus": cs.methods.Consensus(refit=False),
+        "fedma": cs.methods.FedMA(),
+        "fisher": cs.methods.FisherMerging(tolerance=1e-13, max_iterations=5000),
+        "ssf": cs.methods.SelfSupervisedFisher(tolerance=1e-13, max_iterations=5000),
+        "kfac": cs.methods.KFAC(damping=0.1, tolerance=1e-13),
+        "fedfisher": cs.methods.FedFisher(steps=50),
+        "fedlpa": cs.methods.FedLPA(tolerance=1e-13),
+        "distill": cs.methods.Distill(steps=20),
+        "average": cs.methods.NetworkAverage(),
         "ensemble": NetworkEnsembleMethod(),
     },
 )
@@ -37,17 +37,17 @@ NAMES = [kind.name for kind in NETWORK_METHODS]
 
 def _matches(method):
     """Return whether a method only matches units by weights, so that the laws of renumbering hold for it."""
-    is_trained = isinstance(method, cs.Distill)
+    is_trained = isinstance(method, cs.methods.Distill)
     return not (method.optional_symmetry or method.keeps_models or method.wants_information or is_trained)
 
 
 METHODS = {name: SPECIMENS[name] for name in NAMES if name in SPECIMENS and _matches(SPECIMENS[name])}
 VARIANTS = {
-    "ot, lengths": cs.OTFusion(metric="euclidean", normalize=True),
-    "wb, restarts": cs.WassersteinFusion(restarts=3),
-    "wb, random": cs.WassersteinFusion(start="random"),
-    "rebasin, restarts": cs.ReBasin(restarts=3),
-    "consensus, as scaled": cs.Consensus(refit=False, balance=False, restarts=1),
+    "ot, lengths": cs.methods.OTFusion(metric="euclidean", normalize=True),
+    "wb, restarts": cs.methods.WassersteinFusion(restarts=3),
+    "wb, random": cs.methods.WassersteinFusion(start="random"),
+    "rebasin, restarts": cs.methods.ReBasin(restarts=3),
+    "consensus, as scaled": cs.methods.Consensus(refit=False, balance=False, restarts=1),
 }
 NETWORKS = [
     "mlp", "mlp without biases", "lenet", "resnet18", "depthwise", "densenet", "transformer encoder", "gpt",
@@ -117,4 +117,4 @@ def near(module, size, seed):
 
 def as_scaled(method):
     """Return a method that writes its fused network in the scales of the models."""
-    return VARIANTS["consensus, as scaled"] if isinstance(method, cs.Consensus) else method
+    return VARIANTS["consensus, as scaled"] if isinstance(method, cs.methods.Consensus) else method

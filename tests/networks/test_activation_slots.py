@@ -261,5 +261,5 @@ def test_attention_heads_are_left_to_other_matchings():
     heads = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
     other = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
     rows = torch.randn(4, 3, 8)
-    with pytest.raises(cs.UnsupportedError, match="units inside heads"):
+    with pytest.raises(cs.errors.UnsupportedError, match="units inside heads"):
         cs.fuse([heads, other], ActivationSlots(), example=rows, inputs=rows)

@@ -78,7 +78,7 @@ def test_statistics_of_batch_normalisation_are_averaged_and_counters_copied(meth
             model.state_dict()[f"bn1.{kind}"][torch.as_tensor(move["conv1"].order)]
             for model, move in zip(models, fusion.transports, strict=True)
         ]
-        if not isinstance(method, cs.Consensus):  # which writes the models in other scales first
+        if not isinstance(method, cs.methods.Consensus):  # which writes the models in other scales first
             torch.testing.assert_close(fusion.network.arrays[f"bn1.{kind}"], sum(moved) / 3)
     counter = fusion.model.bn1.num_batches_tracked
     assert counter.dtype == torch.int64
@@ -105,7 +105,7 @@ def test_fitting_layers_anew_leaves_the_models_as_they_are():
     models = siblings("mlp", 2)
     models[0].train()
     before = [raw(model.state_dict()) for model in models]
-    made = fused(models, cs.Consensus(), "mlp").model
+    made = fused(models, cs.methods.Consensus(), "mlp").model
     assert [raw(model.state_dict()) for model in models] == before
     assert models[0].training
     assert not made.training
@@ -163,11 +163,13 @@ def test_outputs_are_never_renumbered(method, name):
     swap = [1, 0, *range(2, last.out_features)]
     last.weight.data, last.bias.data = last.weight.data[swap], last.bias.data[swap]
     found = outputs(fused([module, other], method, name).model, inputs).reshape(-1, last.out_features)
-    if not isinstance(method, cs.ReBasin | cs.Consensus):  # which look at what units send
+    if not isinstance(method, cs.methods.ReBasin | cs.methods.Consensus):  # which look at what units send
         np.testing.assert_allclose(found[:, 0], found[:, 1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [cs.NetworkAverage(), cs.ReBasin(), cs.FisherMerging(structure="isotropic")])
+@pytest.mark.parametrize(
+    "method", [cs.methods.NetworkAverage(), cs.methods.ReBasin(), cs.methods.FisherMerging(structure="isotropic")]
+)
 def test_modules_and_files_are_fused_together(tmp_path, method):
     module, inputs, symmetry = proved("mlp")
     models = [module, near(module, 0.1, 1), near(module, 0.1, 2)]

@@ -28,7 +28,7 @@ def test_a_search_that_used_all_its_passes_has_not_converged(name, monkeypatch):
     module, method = METHODS[name]
     inputs = torch.tensor(np.random.default_rng(1).normal(size=(40, 4)), dtype=torch.float32)
     options = {"example": inputs, "inputs": inputs}
-    assert cs.fuse(networks(), method, **options).status is cs.Status.CONVERGED
+    assert cs.fuse(networks(), method, **options).status is cs.results.Status.CONVERGED
     for of_passes in (module, by_activations):
         monkeypatch.setattr(of_passes, "MAX_PASSES", 1)
-    assert cs.fuse(networks(), method, **options).status is cs.Status.MAX_ITERATIONS
+    assert cs.fuse(networks(), method, **options).status is cs.results.Status.MAX_ITERATIONS

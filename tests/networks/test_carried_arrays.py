@@ -68,7 +68,9 @@ def test_units_of_complex_networks_are_matched(method):
 @pytest.mark.parametrize("name", ["truth values", "indices", "small integers"])
 def test_integers_and_truth_values_that_differ_are_refused_by_name(name):
     states = [{"w": torch.ones(2), "entry": CONSTANTS[name]}, {"w": torch.ones(2), "entry": CONSTANTS[name].flip(-1)}]
-    with pytest.raises(cs.InputError, match=r"model 1: array entry \(.*\) is not the same as in model 0.*dequantise"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"model 1: array entry \(.*\) is not the same as in model 0.*dequantise"
+    ):
         cs.fuse(states, "average")
 
 
@@ -80,12 +82,12 @@ def test_integers_of_other_types_that_are_equal_pass():
 def test_eight_bit_floats_are_carried_over_or_refused():
     states = [{"w": torch.ones(2), "f": torch.tensor([v, 2.0]).to(torch.float8_e4m3fn)} for v in (1.0, 1.0, 3.0)]
     assert fused(states[:2])["f"].float().tolist() == [1.0, 2.0]
-    with pytest.raises(cs.InputError, match="float8_e4m3fn"):
+    with pytest.raises(cs.errors.InputError, match="float8_e4m3fn"):
         cs.fuse(states[1:], "average")
 
 
 def test_real_and_complex_do_not_mix():
-    with pytest.raises(cs.InputError, match="array w holds complex64, but float32 in model 0"):
+    with pytest.raises(cs.errors.InputError, match="array w holds complex64, but float32 in model 0"):
         cs.fuse([{"w": torch.ones(2)}, {"w": torch.ones(2, dtype=torch.cfloat)}], "average")
 
 
@@ -98,7 +100,7 @@ def test_counters_take_the_largest(counts):
 @pytest.mark.parametrize("values", [[0.0, -INF], [1.0, NAN], [2.0, INF]])
 def test_infinities_that_differ_are_refused(values):
     states = [{"w": torch.ones(2), "mask": torch.tensor(one)} for one in (values, values[::-1])]
-    with pytest.raises(cs.InputError, match=r"array mask has NaN or infinite values.*E-NUMBER"):
+    with pytest.raises(cs.errors.InputError, match=r"array mask has NaN or infinite values.*E-NUMBER"):
         cs.fuse(states, "average")
 
 
@@ -149,7 +151,7 @@ def test_a_mask_over_units_is_refused_where_units_go_elsewhere():
             moved = {"hidden": lambda v: v[order], "out": lambda v: v[:, order] if v.ndim > 1 else v}
             if name != "keep":
                 other.state_dict()[name].copy_(moved[name.partition(".")[0]](values))
-    with pytest.raises(cs.InputError, match=r"mask keep is not that of model . once the units are matched"):
+    with pytest.raises(cs.errors.InputError, match=r"mask keep is not that of model . once the units are matched"):
         cs.fuse([net, other], "rebasin", example=x)
 
 
@@ -167,7 +169,7 @@ def test_parameters_that_are_not_finite_are_refused_where_a_network_is_described
     net = masked(0)
     with torch.no_grad():
         net.get_parameter(entry)[0] = INF
-    with pytest.raises(cs.InputError, match=f"array {entry} has NaN or infinite values"):
+    with pytest.raises(cs.errors.InputError, match=f"array {entry} has NaN or infinite values"):
         cs.describe(net, example=torch.randn(2, 3, 4), n_observations=10)
 
 
@@ -200,5 +202,5 @@ def test_networks_of_sixteen_bits_are_described_informed_and_evaluated(dtype):
 
 
 def test_fisher_information_of_complex_networks_is_refused_in_one_line():
-    with pytest.raises(cs.UnsupportedError, match=r"parameter hidden.weight is complex"):
+    with pytest.raises(cs.errors.UnsupportedError, match=r"parameter hidden.weight is complex"):
         cs.fisher(ComplexNet(), [(torch.randn(120, 5), torch.arange(120) % 3)])

@@ -97,13 +97,13 @@ def test_coverage_grows_with_a_sites_counts():
     "counts", [[[1, 2], [3]], [1, 2], [[-1, 2]], [[np.nan, 1]], [[0, 0]], "many", np.zeros((0, 3))], ids=str
 )
 def test_what_are_no_counts_is_refused(counts):
-    with pytest.raises(cs.InputError, match="class_counts"):
+    with pytest.raises(cs.errors.InputError, match="class_counts"):
         class_shares(counts)
 
 
 @pytest.mark.parametrize("observations", [[1.0], [-1.0, 2.0], [np.nan, 1.0], [0.0, 0.0]], ids=str)
 def test_observations_that_are_not_one_number_for_each_site_are_refused(observations):
-    with pytest.raises(cs.InputError, match="observations"):
+    with pytest.raises(cs.errors.InputError, match="observations"):
         class_shares([[1, 2], [3, 4]], observations)
 
 
@@ -210,9 +210,9 @@ def test_what_it_takes_is_bounded_for_many_classes():
 
 def test_shapes_that_do_not_fit_are_refused():
     answers, shares, prior = torch.ones(2, 5, 3) / 3, torch.ones(2, 3) / 2, torch.ones(3) / 3
-    with pytest.raises(cs.InputError, match="sites, n, classes"):
+    with pytest.raises(cs.errors.InputError, match="sites, n, classes"):
         stationary_posterior(answers[0], shares, prior)
-    with pytest.raises(cs.InputError, match="shares, prior"):
+    with pytest.raises(cs.errors.InputError, match="shares, prior"):
         stationary_posterior(answers, shares[:, :2], prior)
 
 
@@ -244,5 +244,5 @@ def test_removing_and_restoring_frequencies_cancel():
 
 @pytest.mark.parametrize("counts", [[1, 2], [[1, 2, 3]], [-1, 2, 3], [0, 0, 0], [1, 2, np.nan], "abc", None], ids=str)
 def test_counts_that_do_not_fit_logits_are_refused(counts):
-    with pytest.raises(cs.InputError, match="class_counts"):
+    with pytest.raises(cs.errors.InputError, match="class_counts"):
         cs.learners.remove_prior(torch.zeros(2, 3), counts)

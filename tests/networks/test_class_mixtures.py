@@ -141,10 +141,10 @@ def test_parts_go_through_a_file_and_are_told_of(tmp_path):
 def test_parts_that_are_not_of_the_class_are_refused():
     described = describe_network(Rings(), rings())
     parts = described.class_mixtures[0]
-    with pytest.raises(cs.InputError, match=r"parts of class 0 have .* observations, and it has 300"):
+    with pytest.raises(cs.errors.InputError, match=r"parts of class 0 have .* observations, and it has 300"):
         replace(described, class_mixtures={0: parts[:-1]})
     narrow = Moments(300, np.zeros(1), np.zeros((0, 1)), np.ones(1))
-    with pytest.raises(cs.InputError, match="parts of class 0 are not those of its moments"):
+    with pytest.raises(cs.errors.InputError, match="parts of class 0 are not those of its moments"):
         replace(described, class_mixtures={0: (narrow,)})
 
 

@@ -47,7 +47,7 @@ def test_sites_of_different_classes_are_refused_unless_they_are_to_be_united(sit
         cs.fuse(sites)
     assert cs.check(sites)
     assert not cs.check(sites, classes="union")
-    with pytest.raises(cs.OptionError, match="expected 'union'"):
+    with pytest.raises(cs.errors.OptionError, match="expected 'union'"):
         cs.fuse(sites, classes="all")
 
 

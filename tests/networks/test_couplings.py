@@ -22,7 +22,9 @@ pytestmark = pytest.mark.covering(2)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.2])
-@pytest.mark.parametrize("method", [cs.OTFusion(), cs.WassersteinFusion(max_iterations=2)], ids=["ot", "wb"])
+@pytest.mark.parametrize(
+    "method", [cs.methods.OTFusion(), cs.methods.WassersteinFusion(max_iterations=2)], ids=["ot", "wb"]
+)
 @pytest.mark.parametrize("name", ["mlp", "lenet", pytest.param("resnet18", marks=pytest.mark.slow), "gru"])
 def test_couplings_have_uniform_marginals(method, name, epsilon):
     fusion = fused(siblings(name, 2), replace(method, epsilon=epsilon), name)
@@ -51,8 +53,8 @@ def test_little_entropy_leaves_copies_the_same_function(kind):
 
 
 @pytest.mark.parametrize("method", [
-    cs.ReBasin(cost="activations"), cs.ReBasin(cost="correlation"), cs.OTFusion(cost="activations"),
-    cs.WassersteinFusion(cost="activations"),
+    cs.methods.ReBasin(cost="activations"), cs.methods.ReBasin(cost="correlation"),
+    cs.methods.OTFusion(cost="activations"), cs.methods.WassersteinFusion(cost="activations"),
 ], ids=["rebasin", "rebasin, correlation", "ot", "wb"])  # fmt: skip
 @pytest.mark.parametrize("name", ["mlp", pytest.param("resnet18", marks=pytest.mark.slow), "densenet"])
 def test_units_are_matched_by_what_they_give_on_inputs(method, name):
@@ -73,11 +75,11 @@ def test_units_are_matched_by_what_they_give_on_inputs(method, name):
 
 def test_a_method_that_asks_the_models_wants_inputs():
     with pytest.raises(cs.ConsilienceError, match="inputs"):
-        fused(siblings("mlp"), cs.ReBasin(cost="activations"), "mlp")
+        fused(siblings("mlp"), cs.methods.ReBasin(cost="activations"), "mlp")
 
 
 @pytest.mark.parametrize(
-    "method", [cs.ReBasin(cost="activations"), cs.OTFusion(cost="activations")], ids=["rebasin", "ot"]
+    "method", [cs.methods.ReBasin(cost="activations"), cs.methods.OTFusion(cost="activations")], ids=["rebasin", "ot"]
 )
 def test_activations_that_overflow_are_refused_by_the_name_of_the_network(method):
     models = siblings("mlp")
@@ -85,5 +87,5 @@ def test_activations_that_overflow_are_refused_by_the_name_of_the_network(method
     for layer in models[1].modules():
         if isinstance(layer, torch.nn.Linear):
             layer.weight.data *= 1e15
-    with pytest.raises(cs.InputError, match=r"model 1: has NaN or infinite activations in group .*E-NUMBER"):
+    with pytest.raises(cs.errors.InputError, match=r"model 1: has NaN or infinite activations in group .*E-NUMBER"):
         fused(models, method, "mlp", inputs=x)

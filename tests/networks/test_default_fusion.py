@@ -485,7 +485,7 @@ def test_fisher_information_makes_one_candidate(nets, described):
     [(torch.full((40, 64), torch.nan), "NaN or infinite"), (torch.zeros(40, 5), "does not take an input such as")],
 )
 def test_inputs_that_do_not_fit_are_refused(nets, inputs, message):
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.fuse(nets, example=X[:2], inputs=inputs)
 
 
@@ -559,7 +559,7 @@ def test_observations_alone_choose_the_site_of_most(nets):
 
 
 def test_numbers_of_observations_must_be_one_for_each_network(nets):
-    with pytest.raises(cs.OptionError, match="expected 3 numbers, one for each"):
+    with pytest.raises(cs.errors.OptionError, match="expected 3 numbers, one for each"):
         cs.fuse(nets, example=X[:2], n_observations=[1, 2])
 
 
@@ -575,9 +575,9 @@ def test_a_network_of_another_width_that_is_worse_than_a_site_is_told(nets, tmp_
     assert fusion.verdict.code == "harm"
     assert not [name for name in fusion.candidates if name.startswith("site:")]
     assert [name for name in fusion.verdict.candidates if name.startswith("site:")]
-    with pytest.warns(cs.HarmWarning, match="worse than a site's own network"):
+    with pytest.warns(cs.errors.HarmWarning, match="worse than a site's own network"):
         assert fusion.model
-    with pytest.warns(cs.HarmWarning, match="take the network of that site"):
+    with pytest.warns(cs.errors.HarmWarning, match="take the network of that site"):
         fusion.save(tmp_path / "fused.safetensors")
 
 
@@ -695,7 +695,7 @@ def test_statistics_that_were_never_updated_or_are_not_kept_are_said():
     verdict = cs.fuse(fresh, example=X[:2]).verdict
     assert verdict.code == "no_inputs"
     assert verdict.text.count("model 1: batch normalisation 2 has never seen data (mean 0, variance 1)") == 1
-    with pytest.raises(cs.UnsupportedError, match="model 1: batch normalisation 2 has never seen data"):
+    with pytest.raises(cs.errors.UnsupportedError, match="model 1: batch normalisation 2 has never seen data"):
         cs.fuse(fresh, "distill", example=X[:2])
     kept_none, _ = halves(untracked)
     verdict = cs.fuse(kept_none, example=X[:2]).verdict
@@ -734,23 +734,25 @@ def test_every_method_says_whose_statistics_were_never_updated(method):
 def test_variances_that_are_none_are_refused_by_name(method, value, message):
     broken, of_site = halves()
     broken[1][2].running_var[3] = value
-    with pytest.raises(cs.InputError, match=f"^model 1: {message}.*\\[E-[A-Z]+\\]$"):
+    with pytest.raises(cs.errors.InputError, match=f"^model 1: {message}.*\\[E-[A-Z]+\\]$"):
         cs.fuse(broken, method, example=X[:2])
     (problem,) = cs.check(broken, method, example=X[:2])
     assert problem.startswith("model 1: array 2.running_var has")
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.describe(broken[1], (X[of_site[1]], Y[of_site[1]]))
 
 
 @pytest.mark.parametrize("method", [None, "distill", "consensus"])
 def test_a_network_that_keeps_no_statistics_beside_one_that_does_is_named(method):
     (tracked, _), (_, kept_none) = halves()[0], halves(untracked)[0]
-    with pytest.raises(cs.InputError, match=r"^model 1: arrays 2.running_mean, 2.running_var are missing; .*$"):
+    with pytest.raises(cs.errors.InputError, match=r"^model 1: arrays 2.running_mean, 2.running_var are missing; .*$"):
         cs.fuse([tracked, kept_none], method, example=X[:2])
 
 
 def test_a_time_too_short_for_one_step_on_matched_images_is_told_as_it_was_given():
-    with pytest.raises(cs.OptionError, match=r"^max_seconds: 1e-06 s were over before the first step: .*; give more"):
+    with pytest.raises(
+        cs.errors.OptionError, match=r"^max_seconds: 1e-06 s were over before the first step: .*; give more"
+    ):
         cs.fuse(halves()[0], "distill", example=X[:2], max_seconds=1e-6)
 
 
@@ -759,9 +761,11 @@ def test_inputs_described_with_another_shape_are_refused(method):
     nets, rows = halves()
     described = [cs.describe(net, (X[of_site], Y[of_site])) for net, of_site in zip(nets, rows, strict=True)]
     others = [replace(one, description=replace(one.description, input_shape=(8, 8))) for one in described]
-    with pytest.raises(cs.InputError, match=r"descriptions: Sequential does not take an input such as .* \(2, 8, 8\)"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"descriptions: Sequential does not take an input such as .* \(2, 8, 8\)"
+    ):
         cs.fuse(others, method)
-    with pytest.raises(cs.InputError, match="example: Sequential does not take an input"):
+    with pytest.raises(cs.errors.InputError, match="example: Sequential does not take an input"):
         cs.fuse(described, method, example=torch.zeros(2, 1, 8, 8))
 
 

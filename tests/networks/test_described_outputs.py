@@ -67,13 +67,13 @@ def test_networks_of_16_bits_are_distilled(precision: torch.dtype) -> None:
 
 def test_several_labels_of_an_observation_are_refused_with_both_ways_out() -> None:
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    with pytest.raises(cs.InputError, match=r"one-hot labels\), or y\.float\(\) where"):
+    with pytest.raises(cs.errors.InputError, match=r"one-hot labels\), or y\.float\(\) where"):
         cs.describe(net, (rows(0), torch.ones(120, 3, dtype=torch.long)))
 
 
 def test_a_site_of_undescribed_classes_says_that_none_may_enter() -> None:
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    with pytest.warns(cs.WithheldWarning, match="none of 15 observations may enter: they are fewer than 100"):
+    with pytest.warns(cs.errors.WithheldWarning, match="none of 15 observations may enter: they are fewer than 100"):
         cs.describe(net, (rows(0)[:15], torch.arange(15) % 2))
 
 
@@ -85,7 +85,7 @@ def test_given_inputs_of_another_scale_are_refused(factor: float, form: str) -> 
     described = [cs.describe(net, (rows(seed), torch.arange(120) % 3)) for seed, net in enumerate(nets)]
     inputs = factor * rows(5)
     given = {"tensor": inputs, "array": inputs.numpy(), "batches": [inputs[:60], inputs[60:]]}[form]
-    with pytest.raises(cs.InputError, match=r"inputs: are .* those that the sites describe"):
+    with pytest.raises(cs.errors.InputError, match=r"inputs: are .* those that the sites describe"):
         cs.fuse(described, inputs=given)
     assert cs.fuse(described, inputs=rows(5), steps=0).verdict.candidates  # of the scale of the sites
 

@@ -127,7 +127,7 @@ def test_the_range_of_images_is_what_many_of_them_reach(top):
 def test_the_range_is_not_that_of_classes_that_are_not_described(few):
     inputs, labels = rows(counts=(150, 120, few))
     changed = np.where((labels == 2)[:, None], 1000.0 * inputs, inputs)
-    with pytest.warns(cs.WithheldWarning) if few < 5 else _nothing():
+    with pytest.warns(cs.errors.WithheldWarning) if few < 5 else _nothing():
         one, other = (describe_network(perceptron(), (some, labels)) for some in (inputs, changed))
     assert one.input_range == other.input_range
 
@@ -222,7 +222,7 @@ def test_inputs_alone_are_described_without_classes():
 def test_classes_held_as_real_numbers_are_asked_for():
     net, (inputs, labels) = perceptron(), rows()
     for held in (torch.tensor(labels).float(), labels[:, None].astype(np.float64)):
-        with pytest.warns(cs.WithheldWarning, match=r"labels are real numbers.*give integers.* or classes=3"):
+        with pytest.warns(cs.errors.WithheldWarning, match=r"labels are real numbers.*give integers.* or classes=3"):
             assert describe_network(net, (inputs, held)).class_counts is None
         assert describe_network(net, (inputs, held), classes=3).class_counts.tolist() == [150, 120, 90]
     measured = labels.astype(np.float64)
@@ -238,7 +238,7 @@ def test_two_classes_of_one_output_are_counted():
     assert unstated.class_counts.tolist() == [150, 120]
     assert "described as two classes" in unstated.notes[0]
     assert describe_network(net, (inputs, np.zeros(270, dtype=bool))).class_counts.tolist() == [270, 0]
-    with pytest.warns(cs.WithheldWarning, match="real numbers.*classes=2"):
+    with pytest.warns(cs.errors.WithheldWarning, match="real numbers.*classes=2"):
         assert describe_network(net, (inputs, labels.astype(np.float64))).class_counts is None
 
 
@@ -248,7 +248,7 @@ def test_whole_numbers_to_predict_are_no_classes():
     assert counts.class_counts is None
     assert counts.notes == ("labels not counted: the network has one output; classes=2 counts them",)
     first = labels < 2
-    with pytest.raises(cs.InputError, match=r"batch 1: has labels beside 0 and 1.*real numbers"):
+    with pytest.raises(cs.errors.InputError, match=r"batch 1: has labels beside 0 and 1.*real numbers"):
         describe_network(net, [(inputs[first], labels[first]), (inputs[~first], labels[~first])])
 
 
@@ -384,7 +384,7 @@ def test_tokens_by_class_come_back_from_a_file_whose_statements_of_them_are_whol
     save_file(
         arrays, path, {"consilience": json.dumps(header | {"class_tokens": header["class_tokens"] | {"n_rare": []}})}
     )
-    with pytest.raises(cs.FileFormatError, match="counts of tokens are not those of 2 classes"):
+    with pytest.raises(cs.errors.FileFormatError, match="counts of tokens are not those of 2 classes"):
         read_description(path)
     arrays = {name: values for name, values in arrays.items() if not name.startswith("class_tokens/")}
     save_file(arrays, path, {"consilience": json.dumps(header | {"class_tokens": None})})
@@ -414,7 +414,7 @@ def test_the_tokens_of_the_others_do_not_tell_those_of_few_by_difference(few):
     words, labels = classes_of_texts((200, 180, few))
     changed = np.where((labels == 2)[:, None], 39, words)
     net = Reader(classes=3)
-    with pytest.warns(cs.WithheldWarning) if few < 5 else _nothing():
+    with pytest.warns(cs.errors.WithheldWarning) if few < 5 else _nothing():
         one, other = (describe_network(net, (some, labels)) for some in (words, changed))
     assert set(one.class_tokens) == {0, 1}
     for a, b in ((one.tokens, other.tokens), *((one.class_tokens[n], other.class_tokens[n]) for n in (0, 1))):
@@ -433,7 +433,7 @@ def test_a_class_of_few_tokens_says_none_by_itself():
 def test_where_tokens_are_not_counted_by_class_the_site_is_left_whole_or_not_at_all(monkeypatch):
     monkeypatch.setattr("consilience.networks.descriptions.tokens.MAX_TOKEN_ENTRIES", 1)
     words, labels = classes_of_texts((200, 180, 3))
-    with pytest.warns(cs.WithheldWarning, match="too many to leave some classes out of the counts of tokens"):
+    with pytest.warns(cs.errors.WithheldWarning, match="too many to leave some classes out of the counts of tokens"):
         assert describe_network(Reader(classes=3), (words, labels)).tokens is None
     whole = describe_network(Reader(), (words[labels < 2], labels[labels < 2]))
     assert whole.tokens.unigrams.sum() + whole.tokens.n_rare == (words[labels < 2] > 0).sum()
@@ -446,7 +446,7 @@ def test_where_tokens_are_not_counted_by_class_the_site_is_left_whole_or_not_at_
 def test_nothing_is_told_of_a_class_of_few_but_that_it_is_there():
     inputs, labels = rows(counts=(150, 120, 3))
     with pytest.warns(
-        cs.WithheldWarning, match="1 of 3 classes have fewer than 5 observations and are withheld: cedar"
+        cs.errors.WithheldWarning, match="1 of 3 classes have fewer than 5 observations and are withheld: cedar"
     ):
         described = cs.describe(perceptron(), (inputs, labels), classes=CLASSES).description
     assert described.class_counts.tolist() == [150, 120, 0]
@@ -461,7 +461,7 @@ def test_the_moments_of_the_others_do_not_tell_those_of_few_by_difference(few):
     inputs, labels = rows(counts=(150, 120, few))
     changed = inputs.copy()
     changed[labels == 2] += 50.0
-    with pytest.warns(cs.WithheldWarning) if few < 5 else _nothing():
+    with pytest.warns(cs.errors.WithheldWarning) if few < 5 else _nothing():
         one, other = (describe_network(perceptron(), (some, labels)) for some in (inputs, changed))
     assert one.inputs.n_observations == 270
     assert np.array_equal(one.inputs.mean, other.inputs.mean)
@@ -486,7 +486,7 @@ def test_a_higher_least_number_withholds_all_statistics_of_a_class():
     inputs, labels = rows(counts=(150, 120, 30))
     changed = inputs.copy()
     changed[labels == 2] += 50.0
-    with pytest.warns(cs.WithheldWarning, match="fewer than 50 observations and are withheld: 2"):
+    with pytest.warns(cs.errors.WithheldWarning, match="fewer than 50 observations and are withheld: 2"):
         one, other = (describe_network(perceptron(), (some, labels), min_count=50) for some in (inputs, changed))
     assert one.class_counts.tolist() == [150, 120, 0]
     assert set(one.class_moments) == {0, 1}
@@ -496,7 +496,7 @@ def test_a_higher_least_number_withholds_all_statistics_of_a_class():
 
 def test_few_observations_have_counts_and_moments_only():
     inputs, labels = rows(counts=(30, 30, 9))
-    with pytest.warns(cs.WithheldWarning, match="60 observations are fewer than 100, so that range"):
+    with pytest.warns(cs.errors.WithheldWarning, match="60 observations are fewer than 100, so that range"):
         described = describe_network(perceptron(), (inputs, labels))
     assert described.input_range is None
     assert not described.channels
@@ -516,9 +516,9 @@ def test_where_every_class_is_withheld_nothing_can_be_described():
 
 def test_of_fewer_than_twenty_observations_inputs_have_no_moments():
     inputs, _ = rows(counts=(20,))
-    with pytest.warns(cs.WithheldWarning, match="19 observations are fewer than 100, so that moments and range"):
+    with pytest.warns(cs.errors.WithheldWarning, match="19 observations are fewer than 100, so that moments and range"):
         assert describe_network(perceptron(), inputs[:19]).inputs is None
-    with pytest.warns(cs.WithheldWarning, match="20 observations are fewer than 100, so that range"):
+    with pytest.warns(cs.errors.WithheldWarning, match="20 observations are fewer than 100, so that range"):
         assert describe_network(perceptron(), inputs).inputs.n_observations == 20
 
 
@@ -798,7 +798,7 @@ def test_a_network_that_cannot_be_traced_is_described_all_the_same():
     assert cs.fuse(nets, "average").verdict.code in ("named", "harm")
     chosen = cs.fuse(nets)  # units stay as they are numbered
     assert chosen.verdict.code in ("chosen", "site", "labelled", "keep_ensemble")
-    with pytest.raises(cs.UnsupportedError, match="Undecided"):
+    with pytest.raises(cs.errors.UnsupportedError, match="Undecided"):
         cs.fuse(nets, "consensus")
 
 
@@ -973,7 +973,7 @@ def test_sums_that_do_not_tell_classes_apart_leave_the_site_whole_or_not_at_all(
     labels = torch.tensor([0] * 150 + [1] * 120 + [2] * 3)
     inputs = torch.randn(len(labels), 4, generator=generator)
     net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-    with pytest.warns(cs.WithheldWarning, match="too large to leave some out"):
+    with pytest.warns(cs.errors.WithheldWarning, match="too large to leave some out"):
         withheld = cs.describe(net, (inputs, labels), classes=3).description
     assert withheld.inputs is None
     assert withheld.class_counts.tolist() == [150, 120, 0]

@@ -70,13 +70,15 @@ def test_described_networks_are_distilled_into_one_that_is_better_than_each():
 
 
 def test_the_method_by_name_and_by_class_are_one_and_the_same_seed_gives_the_same_bytes():
-    again = cs.fuse(dict(reversed(described().items())), cs.Distill())
+    again = cs.fuse(dict(reversed(described().items())), cs.methods.Distill())
     assert same_bytes(fusion().model, again.model)
-    assert not same_bytes(fusion().model, cs.fuse(described(), cs.Distill(), rng=1).model)
+    assert not same_bytes(fusion().model, cs.fuse(described(), cs.methods.Distill(), rng=1).model)
 
 
 def test_networks_without_anything_that_tells_of_inputs_are_refused_by_name():
-    with pytest.raises(cs.InputError, match=r"lund, oslo, turku: nothing tells what inputs are like.*give inputs=, or"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"lund, oslo, turku: nothing tells what inputs are like.*give inputs=, or"
+    ):
         cs.fuse(nets(), method="distill", example=X[:2])
     assert len(cs.check(nets(), method="distill", example=X[:2])) == 1
     assert cs.check(nets(), method="distill", example=X[:2], inputs=UNLABELLED) == []
@@ -145,7 +147,7 @@ def test_a_network_of_the_same_arrays_and_other_activations_is_another_architect
     bent = nn.Sequential(nn.Linear(64, 24), nn.Tanh(), nn.Linear(24, 10))
     distilled = cs.fuse(described(), method="distill", target=bent, steps=5)
     assert "another architecture" in distilled.verdict.text
-    with pytest.warns(cs.HarmWarning, match="worse than a site's own network"):  # after five steps
+    with pytest.warns(cs.errors.HarmWarning, match="worse than a site's own network"):  # after five steps
         assert isinstance(distilled.model[1], nn.Tanh)
 
 
@@ -174,15 +176,19 @@ def test_a_network_of_another_architecture_is_trained_from_its_own_weights(tmp_p
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"target": Tanh(7)}, cs.InputError, r"target: answers \(7,\) for an input where the networks answer \(10,\)"),
-        ({"target": nn.Linear(3, 10)}, cs.InputError, "target: Linear does not take an input"),
-        ({"target": 3}, cs.OptionError, "expected a torch module"),
-        ({"steps": 0}, cs.OptionError, "steps must be a positive integer or None"),
-        ({"learning_rate": -1.0}, cs.OptionError, "learning_rate must be a positive number or None"),
-        ({"max_seconds": 0}, cs.OptionError, "max_seconds must be"),
-        ({"n_inputs": 3}, cs.OptionError, "n_inputs must be"),
-        ({"max_seconds": 1e-9}, cs.OptionError, "were over before the first step"),
-        ({"robust": "median"}, cs.InputError, "robust"),
+        (
+            {"target": Tanh(7)},
+            cs.errors.InputError,
+            r"target: answers \(7,\) for an input where the networks answer \(10,\)",
+        ),
+        ({"target": nn.Linear(3, 10)}, cs.errors.InputError, "target: Linear does not take an input"),
+        ({"target": 3}, cs.errors.OptionError, "expected a torch module"),
+        ({"steps": 0}, cs.errors.OptionError, "steps must be a positive integer or None"),
+        ({"learning_rate": -1.0}, cs.errors.OptionError, "learning_rate must be a positive number or None"),
+        ({"max_seconds": 0}, cs.errors.OptionError, "max_seconds must be"),
+        ({"n_inputs": 3}, cs.errors.OptionError, "n_inputs must be"),
+        ({"max_seconds": 1e-9}, cs.errors.OptionError, "were over before the first step"),
+        ({"robust": "median"}, cs.errors.InputError, "robust"),
     ],
 )
 def test_what_cannot_be_done_is_refused(options, error, message):
@@ -191,7 +197,9 @@ def test_what_cannot_be_done_is_refused(options, error, message):
 
 
 def test_a_target_that_is_no_width_change_is_refused_elsewhere():
-    with pytest.raises(cs.InputError, match=r"target: a Tanh that is not the models' network in other widths.*distill"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"target: a Tanh that is not the models' network in other widths.*distill"
+    ):
         cs.fuse(nets(), method="consensus", example=X[:2], target=Tanh())
 
 
@@ -199,7 +207,7 @@ def test_time_that_is_up_is_said_in_status_and_verdict(monkeypatch):
     clock = count()  # every look at it is a hundredth of a second
     monkeypatch.setattr("consilience.networks.distillation.time.monotonic", lambda: next(clock) / 100)
     cut = cs.fuse(described(), method="distill", max_seconds=0.5, steps=10**6)
-    assert cut.status is cs.Status.OUT_OF_TIME
+    assert cut.status is cs.results.Status.OUT_OF_TIME
     assert cut.provenance["result"]["status"] == "out_of_time"
     assert cut.details["distillation"]["stopped_by"] == "time"
     assert "Training ended at max_seconds=0.5, after" in cut.verdict.text

@@ -126,9 +126,9 @@ def test_batch_normalisation_may_read_batches_and_nothing_else_is_in_training_mo
 
 def test_batches_of_one_input_have_no_variance_to_read():
     student, x = make(norm=True), inputs()
-    with pytest.raises(cs.OptionError, match="batch_size: batch normalisation reads no variance from one input"):
+    with pytest.raises(cs.errors.OptionError, match="batch_size: batch normalisation reads no variance from one input"):
         distill(student, x, teacher(x), x, teacher(x), batch_size=1, batch_statistics=True)
-    with pytest.raises(cs.OptionError, match="expected two or more"):
+    with pytest.raises(cs.errors.OptionError, match="expected two or more"):
         distill(student, x[:1], teacher(x[:1]), x, teacher(x), batch_statistics=True)
     assert distill(make(), x, teacher(x), x, teacher(x), steps=2, batch_size=1, batch_statistics=True).steps == 2
 
@@ -255,7 +255,7 @@ def test_time_that_is_up_is_said():
     ids=str,
 )
 def test_options_that_are_not_what_they_must_be_are_refused(options, message):
-    with pytest.raises(cs.OptionError, match=message):
+    with pytest.raises(cs.errors.OptionError, match=message):
         distilled(**options)
 
 
@@ -275,12 +275,12 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_targets_and_inputs_that_do_not_fit_are_refused(case):
     arguments, message = BAD[case]
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         distill(make(), *arguments)
 
 
 def test_a_network_without_parameters_to_train_is_refused():
-    with pytest.raises(cs.InputError, match="has no parameters to train"):
+    with pytest.raises(cs.errors.InputError, match="has no parameters to train"):
         distilled(make().requires_grad_(False))
 
 

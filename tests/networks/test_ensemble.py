@@ -129,7 +129,7 @@ def test_an_ensemble_takes_networks_of_any_architecture_and_is_not_saved(tmp_pat
     fusion = cs.fuse(models, method="ensemble", mean="logits", example=inputs)
     expected = sum(outputs(model, inputs) for model in models) / 2
     np.testing.assert_allclose(outputs(fusion.model, inputs), expected, rtol=ROUNDING)
-    with pytest.raises(cs.InputError, match="ensemble"):
+    with pytest.raises(cs.errors.InputError, match="ensemble"):
         fusion.save(tmp_path / "fused.safetensors")
 
 

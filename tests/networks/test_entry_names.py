@@ -131,7 +131,9 @@ class Wrapper(nn.Module):
 
 
 def test_a_module_around_the_network_of_another_site_is_refused_by_its_prefix():
-    with pytest.raises(cs.InputError, match=r"model 1: its names have the prefix 'model\.'.*give the network inside"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"model 1: its names have the prefix 'model\.'.*give the network inside"
+    ):
         cs.fuse([norm_net(), Wrapper()], "average")
 
 
@@ -147,6 +149,6 @@ def test_extra_state_in_files_is_left_out(tmp_path):
 def test_a_prefix_with_more_than_it_is_the_reason_of_the_refusal():
     state = norm_net().state_dict()
     wrapped = {f"bert.{name}": values for name, values in state.items()} | {"cls.weight": torch.ones(2)}
-    with pytest.raises(cs.InputError, match=r"prefix 'bert\.'.*cls\.weight would still differ") as caught:
+    with pytest.raises(cs.errors.InputError, match=r"prefix 'bert\.'.*cls\.weight would still differ") as caught:
         cs.fuse([state, wrapped], "average")
     assert len(caught.value.problems) == 1

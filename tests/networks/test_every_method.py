@@ -29,7 +29,7 @@ def fused(name, models=None, infos=None, weights=WEIGHTS, **options):
     own, known = informed(kind_of(name))
     models, infos = own if models is None else models, known if infos is None else infos
     told = {"fishers": infos} if method.wants_information else {"example": observations(0, 5)}
-    if isinstance(method, cs.Distill):
+    if isinstance(method, cs.methods.Distill):
         told["inputs"] = observations(3)
     return cs.fuse(models, method, weights=weights, rng=0, **told, **options)
 

@@ -211,7 +211,7 @@ def test_a_first_batch_of_one_observation_hides_nothing():
 
     torch.manual_seed(0)
     module, x = Centred(3, 2), observations(0).float()
-    with pytest.raises(cs.InputError, match="is zero for every parameter"):
+    with pytest.raises(cs.errors.InputError, match="is zero for every parameter"):
         cs.fisher(module, [x[:1], x[1:]], minimum=1)
 
 
@@ -304,7 +304,7 @@ def test_a_file_gives_back_what_was_saved(tmp_path, kind, dtype):
         cs.save(information, tmp_path / name)
     read = cs.load(tmp_path / "one")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    assert isinstance(read, cs.FisherInformation)
+    assert isinstance(read, cs.results.FisherInformation)
     fields = ("observations", "prior_precision", "likelihood", "noise", "seen", "samples", "linear", "digest")
     assert [getattr(read, field) for field in fields] == [getattr(information, field) for field in fields]
     for key, values in information.diagonal.items():

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.covering(2)
 
 SOLVED = {"tolerance": 1e-13, "max_iterations": 5000}
 EVERY = {
-    "isotropic": cs.FisherMerging(structure="isotropic"),
-    "diagonal": cs.FisherMerging(structure="diagonal"),
-    "diagonal, normalised": cs.FisherMerging(structure="diagonal", normalize=True),
-    "low rank": cs.FisherMerging(**SOLVED),
-    "full": cs.FisherMerging(structure="full"),
-    "ssf": cs.SelfSupervisedFisher(**SOLVED),
-    "ssf, windows": cs.SelfSupervisedFisher(window=20, masks=60, shrinkage=0.9, **SOLVED),
-    "ssf, sgd": cs.SelfSupervisedFisher(solver="sgd", steps=50),
+    "isotropic": cs.methods.FisherMerging(structure="isotropic"),
+    "diagonal": cs.methods.FisherMerging(structure="diagonal"),
+    "diagonal, normalised": cs.methods.FisherMerging(structure="diagonal", normalize=True),
+    "low rank": cs.methods.FisherMerging(**SOLVED),
+    "full": cs.methods.FisherMerging(structure="full"),
+    "ssf": cs.methods.SelfSupervisedFisher(**SOLVED),
+    "ssf, windows": cs.methods.SelfSupervisedFisher(window=20, masks=60, shrinkage=0.9, **SOLVED),
+    "ssf, sgd": cs.methods.SelfSupervisedFisher(solver="sgd", steps=50),
 }
 SLOWER = ("ssf, sgd", "ssf, windows")  # the same objective, by many small steps or with masks drawn by windows
 every_method = pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_everything_shrunk_is_the_diagonal_merge():
 def test_the_objective_never_rises(name):
     models, infos = informed()
     fusion = cs.fuse(models, EVERY[name], fishers=infos)
-    assert fusion.status is cs.Status.CONVERGED
+    assert fusion.status is cs.results.Status.CONVERGED
     assert len(fusion.history) > 1
     assert np.all(np.diff(fusion.history) <= ROUNDING * np.abs(fusion.history[:-1]))
     assert fusion.objective == pytest.approx(fusion.history[-1], rel=1e-9)
@@ -274,7 +274,7 @@ def test_the_objective_never_rises(name):
 def test_equations_that_are_not_solved_in_time_say_so():
     models, infos = informed()
     for method in ("fisher", "ssf"):
-        assert cs.fuse(models, method, fishers=infos, max_iterations=1).status is cs.Status.UNSOLVED
+        assert cs.fuse(models, method, fishers=infos, max_iterations=1).status is cs.results.Status.UNSOLVED
 
 
 def test_directions_of_which_nothing_is_known_stay_at_the_diagonal_merge():
@@ -294,7 +294,7 @@ def test_directions_of_which_nothing_but_the_fused_prior_is_known_go_to_zero():
     x[:, 0] = 0.0
     infos = [cs.fisher(model, x, "factors", rank=None, prior_precision=0.0, minimum=1) for model in models]
     fusion = cs.fuse(models, "fisher", fishers=infos, prior="removed", prior_precision=0.5, **SOLVED)
-    assert fusion.status is cs.Status.CONVERGED
+    assert fusion.status is cs.results.Status.CONVERGED
     assert torch.allclose(fusion.model[0].weight[:, 0], torch.zeros(1, dtype=torch.float64), atol=1e-6)
 
 
@@ -384,7 +384,7 @@ def test_parameters_that_no_mask_touches_stay_at_the_diagonal_merge(prior):
     models, infos = informed()
     fusion = cs.fuse(models, "ssf", fishers=infos, mask_rate=0.5, window=6, masks=2, prior=prior, shrinkage=0.9)
     start = merged(models, "fisher", infos, structure="diagonal", prior=prior)
-    assert fusion.status is cs.Status.CONVERGED
+    assert fusion.status is cs.results.Status.CONVERGED
     assert (torch.abs(vector(fusion.model) - start) < 1e-12).sum() >= len(start) - 12
 
 

@@ -20,7 +20,7 @@ def refused(error, *messages, **options):
     with pytest.raises(error) as raised:
         cs.fuse(models, method, **options)
     assert all(part in str(raised.value) for part in messages), str(raised.value)
-    if error is cs.InputError:
+    if error is cs.errors.InputError:
         assert cs.check(models, method, **options) == list(raised.value.problems)
 
 
@@ -51,7 +51,7 @@ def diagonals(change=None, number=0):
     ],
 )
 def test_options_that_do_not_exist_are_refused(options, message):
-    with pytest.raises(cs.OptionError, match=message):
+    with pytest.raises(cs.errors.OptionError, match=message):
         cs.fisher(perceptron(), observations(0), **options)
 
 
@@ -72,7 +72,7 @@ def test_options_that_do_not_exist_are_refused(options, message):
     ],
 )
 def test_networks_and_data_that_give_no_information_are_refused(module, batches, options, message):
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.fisher(module, batches, **options)
 
 
@@ -92,15 +92,15 @@ class Named(nn.Linear):
 
 def test_outputs_that_are_no_rows_of_numbers_are_refused():
     x = observations(0).float()
-    with pytest.raises(cs.InputError, match="must count them"):
+    with pytest.raises(cs.errors.InputError, match="must count them"):
         cs.fisher(Summed(3, 2), x, minimum=1)
-    with pytest.raises(cs.InputError, match="wrap it so that it answers a tensor"):
+    with pytest.raises(cs.errors.InputError, match="wrap it so that it answers a tensor"):
         cs.fisher(Named(3, 2), x, minimum=1)
 
 
 def test_a_network_that_normalises_over_the_batch_is_refused():
     module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, track_running_stats=False))
-    with pytest.raises(cs.UnsupportedError, match="1: normalises over the batch"):
+    with pytest.raises(cs.errors.UnsupportedError, match="1: normalises over the batch"):
         cs.fisher(module, observations(0).float(), minimum=1)
 
 
@@ -108,7 +108,7 @@ def test_a_saturated_network_says_nothing():
     module = nn.Linear(3, 2)
     with torch.no_grad():
         module.bias += torch.tensor([1e4, 0.0])
-    with pytest.raises(cs.InputError, match="is zero for every parameter"):
+    with pytest.raises(cs.errors.InputError, match="is zero for every parameter"):
         cs.fisher(module, observations(0).float(), minimum=1)
 
 
@@ -117,10 +117,10 @@ def test_a_saturated_network_says_nothing():
 
 def test_information_must_be_there_for_every_network():
     infos = informed()[1]
-    refused(cs.InputError, "needs fishers=")
-    refused(cs.OptionError, "expected 3, one for each network", fishers=infos[:2])
-    refused(cs.OptionError, "expected a list", fishers=infos[0])
-    refused(cs.InputError, "fishers[1]", "found NoneType", fishers=[infos[0], None, infos[2]])
+    refused(cs.errors.InputError, "needs fishers=")
+    refused(cs.errors.OptionError, "expected 3, one for each network", fishers=infos[:2])
+    refused(cs.errors.OptionError, "expected a list", fishers=infos[0])
+    refused(cs.errors.InputError, "fishers[1]", "found NoneType", fishers=[infos[0], None, infos[2]])
 
 
 @pytest.mark.parametrize(
@@ -138,33 +138,39 @@ def test_information_must_be_there_for_every_network():
     ],
 )
 def test_diagonals_that_are_none_are_refused(change, message):
-    refused(cs.InputError, message, fishers=diagonals(change))
+    refused(cs.errors.InputError, message, fishers=diagonals(change))
 
 
 def test_information_of_another_network_is_refused():
     models, infos = informed()
-    refused(cs.InputError, "computed at other parameters than those of model 0", fishers=[infos[1], infos[0], infos[2]])
+    refused(
+        cs.errors.InputError,
+        "computed at other parameters than those of model 0",
+        fishers=[infos[1], infos[0], infos[2]],
+    )
     symmetry = cs.symmetry(models[0], observations(0))
     permuted = [cs.permute(models[0], symmetry, {"0": [1, 0, 2, 3]}), *models[1:]]
-    refused(cs.InputError, "other order of units", models=permuted, fishers=infos)
+    refused(cs.errors.InputError, "other order of units", models=permuted, fishers=infos)
 
 
 def test_scales_that_differ_are_refused():
     infos = informed()[1]
-    refused(cs.InputError, "counted on another scale", fishers=[diagonals()[0], *infos[1:]], structure="diagonal")
+    refused(
+        cs.errors.InputError, "counted on another scale", fishers=[diagonals()[0], *infos[1:]], structure="diagonal"
+    )
     other = replace(infos[0], likelihood="gaussian")
-    refused(cs.InputError, "counted on another scale", "likelihood", fishers=[other, *infos[1:]])
+    refused(cs.errors.InputError, "counted on another scale", "likelihood", fishers=[other, *infos[1:]])
 
 
 def test_priors_must_be_known_where_they_count():
     infos = informed()[1]
     silent = [replace(info, prior_precision=None) for info in infos]
     for method in ("fisher", "ssf"):
-        refused(cs.InputError, "says no prior precision", method=method, fishers=silent)
-    refused(cs.InputError, "says no prior precision", fishers=diagonals(), structure="low_rank")
+        refused(cs.errors.InputError, "says no prior precision", method=method, fishers=silent)
+    refused(cs.errors.InputError, "says no prior precision", fishers=diagonals(), structure="low_rank")
     cs.fuse(informed()[0], "fisher", fishers=silent, prior="ignored")
     mixed = [replace(infos[0], prior_precision=3.0), *infos[1:]]
-    refused(cs.InputError, "different priors (precisions 0.7, 0.7, 3)", "=", fishers=mixed, prior="removed")
+    refused(cs.errors.InputError, "different priors (precisions 0.7, 0.7, 3)", "=", fishers=mixed, prior="removed")
     cs.fuse(informed()[0], "fisher", fishers=mixed, prior_precision=1.0)
     cs.fuse(informed()[0], "fisher", fishers=mixed, prior="kept")
 
@@ -173,33 +179,36 @@ def test_a_matrix_that_is_too_large_is_refused():
     models = [nn.Linear(100, 90) for _ in range(2)]
     infos = [{key: np.ones(v.shape) for key, v in model.state_dict().items()} for model in models]
     message = "matrix of 9090 x 9090 parameters"
-    refused(cs.InputError, message, models=models, fishers=infos, structure="full", prior="ignored")
+    refused(cs.errors.InputError, message, models=models, fishers=infos, structure="full", prior="ignored")
 
 
 def test_priors_taken_out_of_masks_that_hold_too_little_are_an_error():
     rng = np.random.default_rng(0)
     models = [nn.Linear(30, 1, bias=False).double() for _ in range(4)]
     rows = [torch.as_tensor(rng.normal(size=(1, 1, 30))) for _ in models]
-    infos = [cs.FisherInformation({"weight": 0 * row[0]}, {"weight": 100 * row}, 10.0, 1.0, "gaussian") for row in rows]
+    infos = [
+        cs.results.FisherInformation({"weight": 0 * row[0]}, {"weight": 100 * row}, 10.0, 1.0, "gaussian")
+        for row in rows
+    ]
     options = {"fishers": infos, "mask_rate": 0.03, "masks": 30, "shrinkage": 0.0}
-    with pytest.raises(cs.InputError, match="no minimum for these masks"):
+    with pytest.raises(cs.errors.InputError, match="no minimum for these masks"):
         cs.fuse(models, "ssf", **options)
     cs.fuse(models, "ssf", **options, prior="kept")
 
 
 def test_information_alone_is_no_network(files):
     infos = sorted(map(str, files.glob("*.fisher.safetensors")))
-    refused(cs.InputError, "give the networks too", models=infos)
+    refused(cs.errors.InputError, "give the networks too", models=infos)
 
 
 def test_factors_of_rank_zero_are_refused():
-    with pytest.raises(cs.InputError, match="factors of rank 0"):
-        cs.FisherInformation({"weight": np.ones((2, 3))}, {"weight": np.ones((0, 2, 3))})
+    with pytest.raises(cs.errors.InputError, match="factors of rank 0"):
+        cs.results.FisherInformation({"weight": np.ones((2, 3))}, {"weight": np.ones((0, 2, 3))})
 
 
 def test_steps_that_diverge_are_an_error():
     models, infos = informed()
-    with pytest.raises(cs.OptionError, match="give a lower one"):
+    with pytest.raises(cs.errors.OptionError, match="give a lower one"):
         cs.fuse(models, "ssf", fishers=infos, solver="sgd", learning_rate=1e3, steps=200)
 
 
@@ -220,20 +229,20 @@ def test_steps_that_diverge_are_an_error():
     ],
 )
 def test_values_of_options_that_mean_nothing_are_refused(method, options, message):
-    with pytest.raises(cs.OptionError, match=message):
+    with pytest.raises(cs.errors.OptionError, match=message):
         cs.fuse(informed()[0], method, fishers=informed()[1], **options)
 
 
 def test_alignment_that_was_asked_for_needs_a_symmetry():
-    refused(cs.InputError, "aligned=True needs to know", fishers=informed()[1], aligned=True)
+    refused(cs.errors.InputError, "aligned=True needs to know", fishers=informed()[1], aligned=True)
 
 
 def test_networks_of_other_widths_are_refused():
     wide = perceptron(hidden=5)
     infos = [cs.fisher(one, observations(0), minimum=1) for one in (informed()[0][0], wide)]
     models = [informed()[0][0], wide]
-    refused(cs.InputError, "needs the same everywhere", models=models, fishers=infos, example=observations(0))
-    refused(cs.InputError, "0.weight has shape (5, 3)", models=models, fishers=infos)
+    refused(cs.errors.InputError, "needs the same everywhere", models=models, fishers=infos, example=observations(0))
+    refused(cs.errors.InputError, "0.weight has shape (5, 3)", models=models, fishers=infos)
 
 
 # -- Files.
@@ -263,12 +272,12 @@ def test_files_of_information_find_their_networks(files):
 
 def test_files_without_a_network_and_networks_without_a_file_are_named(files, tmp_path):
     networks, infos = (sorted(map(str, files.glob(pattern))) for pattern in ("?.safetensors", "*.fisher.safetensors"))
-    refused(cs.InputError, "c.safetensors: no file of Fisher", models=[*networks, *infos[:2]])
-    refused(cs.InputError, "c.fisher.safetensors: was computed at other", models=[*networks[:2], *infos])
+    refused(cs.errors.InputError, "c.safetensors: no file of Fisher", models=[*networks, *infos[:2]])
+    refused(cs.errors.InputError, "c.fisher.safetensors: was computed at other", models=[*networks[:2], *infos])
     (tmp_path / "copy").write_bytes((files / "a.fisher.safetensors").read_bytes())
-    refused(cs.InputError, "copy: is of", models=[*networks, *infos, str(tmp_path / "copy")])
+    refused(cs.errors.InputError, "copy: is of", models=[*networks, *infos, str(tmp_path / "copy")])
     refused(
-        cs.InputError,
+        cs.errors.InputError,
         "a.safetensors: is a network, expected a file of Fisher information",
         models=networks,
         fishers=networks,
@@ -297,15 +306,15 @@ def test_files_that_were_tampered_with_are_refused(files, change, message):
     arrays = load_file(path)
     change(header, arrays)
     save_file(arrays, path, {"consilience": json.dumps(header)})
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.load(path)
 
 
 def test_other_files_are_no_information(files):
     from consilience.networks.fisher.files import read_fisher
 
-    with pytest.raises(cs.FileFormatError, match="expected a file of Fisher information"):
+    with pytest.raises(cs.errors.FileFormatError, match="expected a file of Fisher information"):
         read_fisher(files / "a.safetensors")
     (files / "cut").write_bytes((files / "a.fisher.safetensors").read_bytes()[:200])
-    with pytest.raises(cs.FileFormatError, match="truncated"):
+    with pytest.raises(cs.errors.FileFormatError, match="truncated"):
         read_fisher(files / "cut")

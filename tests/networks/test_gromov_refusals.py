@@ -27,7 +27,7 @@ ANOTHER = {
 def test_networks_of_another_kind_are_refused_with_what_differs(case):
     name, other, message = ANOTHER[case]
     given = {"method": "gwb", "example": sequences(name)}
-    with pytest.raises(cs.InputError, match=message) as raised:
+    with pytest.raises(cs.errors.InputError, match=message) as raised:
         cs.fuse([net(name), other()], **given)
     assert cs.check([net(name), other()], **given) == list(raised.value.problems)
 
@@ -54,7 +54,7 @@ def test_files_of_broken_networks_are_refused_with_the_array_at_fault(case, tmp_
     change(state)
     save_file(state, paths[1])
     given = {"method": "gwb", "module": net("lstm"), "example": sequences("lstm")}
-    with pytest.raises(cs.InputError, match=message) as raised:
+    with pytest.raises(cs.errors.InputError, match=message) as raised:
         cs.fuse(paths, **given)
     assert "b.safetensors" in str(raised.value)
     assert cs.check(paths, **given) == list(raised.value.problems)
@@ -80,7 +80,7 @@ BAD_OPTIONS = [
 def test_options_that_mean_nothing_are_refused_by_name(options):
     models = [net("rnn", seed) for seed in range(2)]
     for ask in (cs.fuse, cs.check):
-        with pytest.raises(cs.OptionError) as raised:
+        with pytest.raises(cs.errors.OptionError) as raised:
             ask(models, method="gwb", example=sequences("rnn"), symmetry=symmetry_of("rnn"), **options)
         assert re.search("|".join(options), str(raised.value))
         assert "\n" not in str(raised.value)
@@ -97,7 +97,7 @@ def test_options_that_mean_nothing_are_refused_by_name(options):
 def test_what_does_not_fit_the_models_is_refused_by_fuse_and_by_check(wrong):
     models = [net("rnn", seed) for seed in range(2)]
     given = {"method": "gwb", "symmetry": symmetry_of("rnn"), **wrong}
-    with pytest.raises((cs.InputError, cs.OptionError), match=next(iter(wrong))):
+    with pytest.raises((cs.errors.InputError, cs.errors.OptionError), match=next(iter(wrong))):
         cs.fuse(models, **given)
     problems = cs.check(models, **given)
     assert len(problems) == 1

@@ -194,11 +194,11 @@ def test_arrays_of_numpy_and_of_half_precision_are_averaged():
 
 def test_heads_that_do_not_fit_are_refused():
     states = [state(seed) for seed in range(3)]
-    with pytest.raises(cs.InputError, match=r"model 0: has no array 2\.weight"):
+    with pytest.raises(cs.errors.InputError, match=r"model 0: has no array 2\.weight"):
         class_heads(states, "2", class_shares(COUNTS))
-    with pytest.raises(cs.InputError, match="3 networks by 3 classes"):
+    with pytest.raises(cs.errors.InputError, match="3 networks by 3 classes"):
         class_heads(states, "3", class_shares(COUNTS[:2]))
-    with pytest.raises(cs.InputError, match="2 or more classes, found 1"):
+    with pytest.raises(cs.errors.InputError, match="2 or more classes, found 1"):
         centred_head(torch.ones(1, 4))
 
 
@@ -271,11 +271,11 @@ def test_many_inputs_are_taken_in_parts(given):
 
 def test_what_cannot_be_refitted_is_refused():
     module, inputs = seeded(mlp), rows(5, 4)
-    with pytest.raises(cs.InputError, match="expected 5 rows of 3 logits"):
+    with pytest.raises(cs.errors.InputError, match="expected 5 rows of 3 logits"):
         refit_head(module, inputs, rows(4, 3))
-    with pytest.raises(cs.InputError, match="NaN or infinite"):
+    with pytest.raises(cs.errors.InputError, match="NaN or infinite"):
         refit_head(module, inputs, rows(5, 3).log())
-    with pytest.raises(cs.InputError, match="has no last linear layer"):
+    with pytest.raises(cs.errors.InputError, match="has no last linear layer"):
         refit_head(nn.Sequential(module, nn.Softmax(1)), inputs, rows(5, 3))
-    with pytest.raises(cs.OptionError, match="ridge"):
+    with pytest.raises(cs.errors.OptionError, match="ridge"):
         refit_head(module, inputs, rows(5, 3), -1)

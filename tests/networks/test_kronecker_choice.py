@@ -171,17 +171,17 @@ def test_time_that_has_passed_leaves_them_out(described):
     fusion = cs.fuse(described, max_seconds=1e-9)
     assert not set(KRONECKER) & set(fusion.candidates)
     assert "kfac(0.01) was left out" in fusion.verdict.text
-    assert fusion.status is cs.Status.OUT_OF_TIME
+    assert fusion.status is cs.results.Status.OUT_OF_TIME
 
 
 def test_what_another_note_says_of_time_cuts_nothing_short(described, monkeypatch):
     def fails(*_):
-        raise cs.UnsupportedError("in the paper 3 seconds had passed")
+        raise cs.errors.UnsupportedError("in the paper 3 seconds had passed")
 
     monkeypatch.setattr("consilience.networks.choice.kronecker.KroneckerMerges.head_start", fails)
     fusion = cs.fuse(described, **UNTRAINED)
     assert "seconds had passed" in fusion.verdict.text
-    assert fusion.status is not cs.Status.OUT_OF_TIME
+    assert fusion.status is not cs.results.Status.OUT_OF_TIME
 
 
 # -- The damping of the method by name.
@@ -208,12 +208,12 @@ def test_described_layers_are_merged_by_name(nets, described):
         name: replace(cs.fisher(net, X[ROWS[name]], "kronecker"), observations=float(ROWS[name].sum()))
         for name, net in nets.items()
     }
-    for method in (cs.KFAC(damping=0.1), cs.FedLPA()):
+    for method in (cs.methods.KFAC(damping=0.1), cs.methods.FedLPA()):
         by_description = cs.fuse(described, method).model
         by_information = cs.fuse(described, method, fishers=infos).model
         with torch.no_grad():
             np.testing.assert_allclose(by_description(X), by_information(X), atol=2e-2)
-    with pytest.raises(cs.InputError, match="needs fishers="):
+    with pytest.raises(cs.errors.InputError, match="needs fishers="):
         cs.fuse(dict(described, lund=nets["lund"]), "kfac")
 
 
@@ -263,7 +263,7 @@ def test_every_damping_is_what_it_is_by_name_and_units_are_matched_once(nets, de
 def test_no_stream_is_drawn_from_twice_where_dampings_are_compared(nets, described, monkeypatch):
     infos = {name: cs.fisher(net, X[ROWS[name]], "kronecker") for name, net in nets.items()}
     streams = []
-    align, merge, inputs = InformedMethod._align_units, cs.KFAC.merge, choice_inputs_module.choice_inputs
+    align, merge, inputs = InformedMethod._align_units, cs.methods.KFAC.merge, choice_inputs_module.choice_inputs
 
     def of_units(self, ensemble, rng, progress):
         streams.append(rng)
@@ -278,7 +278,7 @@ def test_no_stream_is_drawn_from_twice_where_dampings_are_compared(nets, describ
         return inputs(*arguments)
 
     monkeypatch.setattr(InformedMethod, "_align_units", of_units)
-    monkeypatch.setattr(cs.KFAC, "merge", of_merge)
+    monkeypatch.setattr(cs.methods.KFAC, "merge", of_merge)
     monkeypatch.setattr(choice_inputs_module, "choice_inputs", of_inputs)
     cs.fuse(described, "kfac", fishers=infos)
     keys = [of.bit_generator.seed_seq.spawn_key for of in streams]

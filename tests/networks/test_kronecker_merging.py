@@ -19,7 +19,7 @@ from tests.tolerances import ROUNDING, SINGLE_PRECISION
 
 pytestmark = pytest.mark.covering(2)
 
-MERGES = [cs.KFAC(damping=0.1), cs.FedLPA(), cs.FedFisher(steps=50)]
+MERGES = [cs.methods.KFAC(damping=0.1), cs.methods.FedLPA(), cs.methods.FedFisher(steps=50)]
 every_merge = pytest.mark.parametrize("method", MERGES, ids=lambda method: method.name)
 
 
@@ -52,7 +52,7 @@ def test_much_damping_gives_the_average_and_little_the_least_increase():
     models, infos = known()
     average = cs.fuse(models, "average", weights=[0.5, 0.3, 0.2])
     dampings = [1e-6, 1e-2, 1.0, 1e2, 1e12]
-    merged = [cs.fuse(models, cs.KFAC(damping=m), fishers=infos, weights=[0.5, 0.3, 0.2]) for m in dampings]
+    merged = [cs.fuse(models, cs.methods.KFAC(damping=m), fishers=infos, weights=[0.5, 0.3, 0.2]) for m in dampings]
     np.testing.assert_allclose(parameters(merged[-1].model), parameters(average.model), rtol=1e-9)
     assert np.all(np.diff([one.objective for one in merged]) > 0)
     away = [np.abs(parameters(one.model) - parameters(average.model)).max() for one in merged]
@@ -102,13 +102,13 @@ def test_a_constant_on_all_rows_of_a_head_changes_no_probability(method):
 
 def test_a_descent_never_ends_above_the_average():
     models, infos = known()
-    start = cs.fuse(models, cs.KFAC(damping=1e12), fishers=infos).objective
-    wild = cs.fuse(models, cs.FedFisher(steps=3, learning_rate=100.0), fishers=infos)
+    start = cs.fuse(models, cs.methods.KFAC(damping=1e12), fishers=infos).objective
+    wild = cs.fuse(models, cs.methods.FedFisher(steps=3, learning_rate=100.0), fishers=infos)
     assert wild.objective <= start * (1 + 1e-9)
-    least = cs.fuse(models, cs.KFAC(damping=1e-9), fishers=infos).objective
-    assert cs.fuse(models, cs.FedFisher(steps=3000, learning_rate=0.01), fishers=infos).objective == pytest.approx(
-        least, rel=1e-2
-    )
+    least = cs.fuse(models, cs.methods.KFAC(damping=1e-9), fishers=infos).objective
+    assert cs.fuse(
+        models, cs.methods.FedFisher(steps=3000, learning_rate=0.01), fishers=infos
+    ).objective == pytest.approx(least, rel=1e-2)
 
 
 def test_parameters_without_factors_are_merged_by_their_damped_diagonals():
@@ -118,7 +118,7 @@ def test_parameters_without_factors_are_merged_by_their_damped_diagonals():
         torch.manual_seed(seed)
         for values in net.parameters():
             values.data += 0.01 * torch.randn_like(values)
-    with pytest.warns(cs.WithheldWarning, match="only its diagonal"):
+    with pytest.warns(cs.errors.WithheldWarning, match="only its diagonal"):
         infos = [cs.fisher(net, x, "kronecker", n_draws=1, prior_precision=0) for net in nets]
     fused = cs.fuse(nets, "kfac", damping=0.1, fishers=infos)
     key = max(infos[0].residual, key=lambda key: float(infos[0].residual[key].sum()))
@@ -139,7 +139,7 @@ def test_factors_move_with_the_units_of_their_network(name):
     module, inputs, symmetry = proved(name)
     orders = random_orders(symmetry, np.random.default_rng(0))
     permuted = cs.permute(module, symmetry, orders)
-    with pytest.warns(cs.WithheldWarning):  # of two inputs only diagonals leave
+    with pytest.warns(cs.errors.WithheldWarning):  # of two inputs only diagonals leave
         before, after = (
             cs.fisher(net, inputs, "kronecker", "gaussian", n_draws=4, minimum=1) for net in (module, permuted)
         )
@@ -202,7 +202,7 @@ def test_renumbering_a_sites_units_with_its_information_changes_nothing(method):
     assert deviation(permuted, nets[1], x[:4]) < 1e-12
 
     def merged(models):
-        with pytest.warns(cs.WithheldWarning):  # 55 numbers, 150 observations are enough; 54 + 1 of 100 are not
+        with pytest.warns(cs.errors.WithheldWarning):  # 55 numbers, 150 observations are enough; 54 + 1 of 100 are not
             infos = [cs.fisher(net, x[:100], "kronecker") for net in models]
         return cs.fuse(models, method, fishers=infos, symmetry=symmetry).model
 
@@ -215,14 +215,16 @@ def test_renumbering_a_sites_units_with_its_information_changes_nothing(method):
 
 def test_of_few_observations_only_diagonals_leave():
     net = perceptron(inputs=30)
-    with pytest.warns(cs.WithheldWarning, match="59 observations are fewer than 2 for each row of a factor of 0"):
+    with pytest.warns(
+        cs.errors.WithheldWarning, match="59 observations are fewer than 2 for each row of a factor of 0"
+    ):
         few = cs.fisher(net, observations(0, 59, 30), "kronecker", minimum=1)
     enough = cs.fisher(net, observations(0, 62, 30), "kronecker", minimum=1)
     off = 1 - np.eye(31)
     assert not (few.layers["0"].inputs * off).any()
     assert few.layers["2"].inputs[0, 0, 1] != 0
     assert (enough.layers["0"].inputs * off).any()
-    with pytest.raises(cs.InputError, match="may betray single ones"):
+    with pytest.raises(cs.errors.InputError, match="may betray single ones"):
         cs.fisher(net, observations(0, 99, 30), "kronecker")
 
 
@@ -298,22 +300,22 @@ def factors_of(path="0", **changed):
     ],
 )
 def test_factors_that_contradict_themselves_are_refused_by_name(change, message):
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         factors_of(**change)
 
 
 def test_other_information_is_refused():
     models, infos = known()
     plain = informed("diagonal")[1]
-    with pytest.raises(cs.InputError, match="has no Kronecker factors, which method 'kfac' needs"):
+    with pytest.raises(cs.errors.InputError, match="has no Kronecker factors, which method 'kfac' needs"):
         cs.fuse(models, "kfac", fishers=plain)
     one = cs.fisher(models[1], observations(1) + 1, minimum=1)
-    with pytest.raises(cs.InputError, match="other layers"):
+    with pytest.raises(cs.errors.InputError, match="other layers"):
         cs.fuse(models, "kfac", fishers=[infos[0], one, infos[2]])
-    with pytest.raises(cs.InputError, match="factors of 0 are those of another layer"):
+    with pytest.raises(cs.errors.InputError, match="factors of 0 are those of another layer"):
         cs.fuse(models, "kfac", fishers=[factors_of(inputs=np.eye(7)[None]), *infos[1:]])
-    with pytest.raises(cs.OptionError, match="damping"):
-        cs.KFAC(damping=-1.0)
-    with pytest.raises(cs.OptionError, match="damping"):
-        cs.KFAC(damping=0.0)
+    with pytest.raises(cs.errors.OptionError, match="damping"):
+        cs.methods.KFAC(damping=-1.0)
+    with pytest.raises(cs.errors.OptionError, match="damping"):
+        cs.methods.KFAC(damping=0.0)
     assert np.allclose(infos[0].layers["0"].inputs[0, -1, -1], 1.0, rtol=SINGLE_PRECISION)

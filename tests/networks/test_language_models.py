@@ -69,7 +69,7 @@ def test_a_wrong_symmetry_of_such_a_model_is_still_refused(traced):
             output = super().forward(input_ids)
             return Output(output.logits + output.encoder_last_hidden_state[..., :1])  # the first unit is special
 
-    with pytest.raises(cs.InputError, match="group embed_tokens"):
+    with pytest.raises(cs.errors.InputError, match="group embed_tokens"):
         prove(Skewed(), traced, IDS)
 
 
@@ -91,7 +91,7 @@ def test_a_cast_hides_no_small_difference():
     inputs = torch.randn(5, 4)
     exact = cs.symmetry(Net(0.0), inputs)
     assert exact.groups == {"first": 6}
-    with pytest.raises(cs.InputError, match="group first"):
+    with pytest.raises(cs.errors.InputError, match="group first"):
         prove(Net(1e-6), exact, inputs)
 
 

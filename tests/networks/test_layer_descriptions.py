@@ -96,10 +96,10 @@ def test_the_rows_that_factors_leave_out_are_none_or_many(monkeypatch, n_beyond)
 def test_the_number_of_observations_does_not_tell_of_withheld_ones(monkeypatch, n, n_rare):
     monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     X, y = rows(counts=(n, n_rare, 0))
-    with pytest.warns(cs.WithheldWarning):
+    with pytest.warns(cs.errors.WithheldWarning):
         description = cs.describe(perceptron(), (X, y), classes=3).description
     assert description.layer_observations == 200
-    with pytest.warns(cs.WithheldWarning):
+    with pytest.warns(cs.errors.WithheldWarning):
         scarce = cs.describe(perceptron(), rows(counts=(150, n_rare, 0)), classes=3).description
     assert scarce.layer_observations == 150
 
@@ -107,7 +107,7 @@ def test_the_number_of_observations_does_not_tell_of_withheld_ones(monkeypatch, 
 def test_of_a_sample_that_is_mostly_withheld_nothing_is_said(monkeypatch):
     monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     X, y = rows(counts=(600, 290, 290))
-    with pytest.warns(cs.WithheldWarning):
+    with pytest.warns(cs.errors.WithheldWarning):
         description = cs.describe(perceptron(), (X, y), min_count=295).description
     assert not description.layers
     assert "second moments of layers are left out: too many" in " ".join(description.notes)
@@ -116,7 +116,7 @@ def test_of_a_sample_that_is_mostly_withheld_nothing_is_said(monkeypatch):
 def test_classes_that_are_withheld_do_not_enter():
     X, y = rows(counts=(150, 120, 3))
     net = perceptron()
-    with pytest.warns(cs.WithheldWarning):
+    with pytest.warns(cs.errors.WithheldWarning):
         with_few = cs.describe(net, (X, y)).description
     without = cs.describe(net, (X[y < 2], y[y < 2]), classes=3).description
     assert with_few.layer_observations == 270
@@ -127,7 +127,7 @@ def test_classes_that_are_withheld_do_not_enter():
 
 def test_of_few_observations_nothing_is_said_or_only_diagonals():
     X, y = rows(counts=(40, 30, 20))
-    with pytest.warns(cs.WithheldWarning, match="fewer than 100"):
+    with pytest.warns(cs.errors.WithheldWarning, match="fewer than 100"):
         few = cs.describe(perceptron(), (X, y), layers=True).description
     assert not few.layers
     X, y = rows(counts=(40, 40, 30), d=60)
@@ -263,20 +263,20 @@ def tampered(tmp_path, change):
     ],
 )
 def test_a_file_of_contradictory_factors_is_refused_by_name(tmp_path, change, message):
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         read_description(tampered(tmp_path, change))
 
 
 def test_statements_that_contradict_each_other_are_refused():
     description = described().description
-    with pytest.raises(cs.InputError, match=r"second moments of layers are of 9e\+09"):
+    with pytest.raises(cs.errors.InputError, match=r"second moments of layers are of 9e\+09"):
         replace(description, layer_observations=9e9)
-    with pytest.raises(cs.InputError, match="negative eigenvalue"):
+    with pytest.raises(cs.errors.InputError, match="negative eigenvalue"):
         replace(description, layers={"0": KroneckerFactors(-np.eye(7)[None], np.eye(8)[None], has_bias=True)})
     wrong = replace(description, layers={"0": KroneckerFactors(np.eye(5)[None], np.eye(8)[None], has_bias=True)})
-    with pytest.raises(cs.InputError, match="describes another layer 0 than"):
+    with pytest.raises(cs.errors.InputError, match="describes another layer 0 than"):
         cs.fuse([perceptron(), perceptron(1)], descriptions=[wrong, None], example=torch.zeros(2, 6))
-    with pytest.raises(cs.OptionError, match="layers"):
+    with pytest.raises(cs.errors.OptionError, match="layers"):
         described(layers="all")
 
 
@@ -285,7 +285,7 @@ def test_statistical_models_have_no_layers():
 
     data = np.random.default_rng(0).normal(size=(50, 2))
     model = KMeans(n_clusters=2, n_init=1, random_state=0).fit(data)
-    with pytest.raises(cs.OptionError, match="layers: is for networks"):
+    with pytest.raises(cs.errors.OptionError, match="layers: is for networks"):
         cs.describe(model, layers=True)
 
 

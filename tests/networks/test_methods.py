@@ -46,7 +46,7 @@ def test_renumbered_copies_fuse_into_the_same_function(method, name):
 )
 def test_renumbered_copies_fuse_into_the_same_function_with_layers_fitted_anew(name):
     module, inputs, symmetry = proved(name)
-    fusion = fused([shuffled(module, symmetry, seed) for seed in range(2)], cs.Consensus(), name)
+    fusion = fused([shuffled(module, symmetry, seed) for seed in range(2)], cs.methods.Consensus(), name)
     assert deviation(fusion.model, module, inputs) < 100 * SINGLE_PRECISION
 
 

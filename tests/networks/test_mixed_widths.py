@@ -71,7 +71,7 @@ MIXED = {
 @pytest.mark.parametrize("kind", list(MIXED))
 @pytest.mark.parametrize(
     "method",
-    [cs.OTFusion(), cs.WassersteinFusion(), cs.Consensus(refit=False), cs.FedMA()],
+    [cs.methods.OTFusion(), cs.methods.WassersteinFusion(), cs.methods.Consensus(refit=False), cs.methods.FedMA()],
     ids=["ot", "wb", "consensus", "fedma"],
 )
 def test_models_of_different_widths_are_fused(method, kind):
@@ -79,7 +79,7 @@ def test_models_of_different_widths_are_fused(method, kind):
     widest = np.max(MIXED[kind], axis=0)
     fusion = fused_kind(models, method, kind)
     reference = fused_kind(models, method, kind, reference=0)
-    if isinstance(method, cs.Consensus | cs.FedMA):
+    if isinstance(method, cs.methods.Consensus | cs.methods.FedMA):
         assert sorted(fusion.groups.values()) == sorted(
             max(model.network.units[name] for model in fusion.inputs) for name in fusion.groups
         )
@@ -92,7 +92,7 @@ def test_models_of_different_widths_are_fused(method, kind):
     assert widest.min() > 0
 
 
-@pytest.mark.parametrize("method", [cs.Consensus(refit=False), cs.FedMA()], ids=["consensus", "fedma"])
+@pytest.mark.parametrize("method", [cs.methods.Consensus(refit=False), cs.methods.FedMA()], ids=["consensus", "fedma"])
 def test_a_narrower_model_without_weight_leaves_the_other_as_it_was(method):
     """The units that only the wide model has keep its weights."""
     wide, narrow = random_net("mlp", 0, 6, 5), random_net("mlp", 1, 4, 3)
@@ -102,7 +102,7 @@ def test_a_narrower_model_without_weight_leaves_the_other_as_it_was(method):
 
 def test_units_of_one_model_alone_keep_its_incoming_weights_and_send_its_share():
     wide, narrow = random_net("mlp", 0, 6, 5), random_net("mlp", 1, 4, 3)
-    method = cs.Consensus(refit=False, balance=False)
+    method = cs.methods.Consensus(refit=False, balance=False)
     fusion = fused_kind([wide, narrow], method, "mlp", reference=0, weights=[0.7, 0.3])
     (first, other), arrays = fusion.matching.values(), fusion.network.arrays
     alone = np.setdiff1d(np.arange(6), first.of_site(1))
@@ -134,14 +134,14 @@ def test_modules_of_different_widths_need_nothing_but_an_example(method):
 def test_without_growth_the_fused_network_is_as_wide_as_the_widest_model():
     models = [random_net("mlp", seed, *widths) for seed, widths in enumerate([(5, 4), (3, 6), (4, 4)])]
     for gamma in (1e-3, 1.0, 1e3):
-        assert list(fused_kind(models, cs.FedMA(gamma=gamma), "mlp").groups.values()) == [5, 6]
+        assert list(fused_kind(models, cs.methods.FedMA(gamma=gamma), "mlp").groups.values()) == [5, 6]
 
 
 def test_with_growth_the_width_lies_between_the_widest_model_and_all_units_together():
     models = [random_net("mlp", seed, *widths) for seed, widths in enumerate([(5, 4), (3, 6), (4, 4)])]
     widths = []
     for gamma, sigma in ((1e-9, 1.0), (1.0, 0.5), (7.0, 0.3), (1e9, 0.1)):
-        groups = fused_kind(models, cs.FedMA(gamma=gamma, sigma=sigma, growth=True), "mlp").groups
+        groups = fused_kind(models, cs.methods.FedMA(gamma=gamma, sigma=sigma, growth=True), "mlp").groups
         widths.append(list(groups.values()))
         assert all(low <= width <= high for low, width, high in zip((5, 6), widths[-1], (12, 14), strict=True))
     assert widths[0] == [5, 6]
@@ -151,7 +151,7 @@ def test_with_growth_the_width_lies_between_the_widest_model_and_all_units_toget
 def test_growth_stops_at_the_target_widths():
     models = [random_net("mlp", seed) for seed in range(3)]
     names = list(symmetry_of_kind("mlp").groups)
-    method = cs.FedMA(gamma=1e9, sigma=0.1, growth=True)
+    method = cs.methods.FedMA(gamma=1e9, sigma=0.1, growth=True)
     fusion = fused_kind(models, method, "mlp", target_widths=dict(zip(names, (7, 9), strict=True)))
     assert list(fusion.groups.values()) == [7, 9]
 
@@ -159,7 +159,7 @@ def test_growth_stops_at_the_target_widths():
 def test_with_growth_far_beyond_copies_are_found_to_be_copies():
     module = random_net("mlp", 0)
     copies = [shuffled(module, symmetry_of_kind("mlp"), seed) for seed in range(3)]
-    fusion = fused_kind(copies, cs.FedMA(gamma=1.0, sigma=0.01, sigma0=1.0, growth=True), "mlp")
+    fusion = fused_kind(copies, cs.methods.FedMA(gamma=1.0, sigma=0.01, sigma0=1.0, growth=True), "mlp")
     assert fusion.groups == dict(symmetry_of_kind("mlp").groups)
     assert deviation(fusion.model, module, inputs_of("mlp")) < 1e-9
 
@@ -174,7 +174,7 @@ def test_groups_that_cannot_be_resized_are_named(method, name):
     models = [ZOO[name].module(seed) for seed in range(2)]
     for group in ZOO[name].rigid:
         widths = {group: 2 * symmetry.groups[group]}
-        with pytest.raises(cs.OptionError, match=group):
+        with pytest.raises(cs.errors.OptionError, match=group):
             cs.fuse(models, method=method, symmetry=symmetry, example=inputs, target_widths=widths)
 
 
@@ -197,17 +197,17 @@ def test_a_fused_network_narrower_than_a_model_is_refused_where_units_are_kept(m
 @pytest.mark.parametrize("method", ["ot", "consensus"])
 def test_widths_that_are_no_number_of_units_are_refused(method, width):
     models = [random_net("mlp", seed) for seed in range(2)]
-    with pytest.raises(cs.OptionError, match="0"):
+    with pytest.raises(cs.errors.OptionError, match="0"):
         fused_kind(models, method, "mlp", target_widths={"0": width})
 
 
 def test_groups_that_do_not_exist_are_named_with_those_that_do():
     models = [random_net("mlp", seed) for seed in range(2)]
-    with pytest.raises(cs.OptionError, match=r"hidden.*0.*2"):
+    with pytest.raises(cs.errors.OptionError, match=r"hidden.*0.*2"):
         fused_kind(models, "wb", "mlp", target_widths={"hidden": 9})
 
 
 @pytest.mark.parametrize("reference", [-1, 2, 1.5, "a", True])
 def test_references_that_do_not_exist_are_refused(reference):
-    with pytest.raises(cs.OptionError, match="reference"):
+    with pytest.raises(cs.errors.OptionError, match="reference"):
         fused_kind([random_net("mlp", seed) for seed in range(2)], "ot", "mlp", reference=reference)

@@ -102,7 +102,7 @@ class Wrong(Procrustes):
 )
 def test_an_alignment_that_does_not_fit_is_refused(fault: str, text: str) -> None:
     models = [net(seed, nn.Identity(), width=4) for seed in (0, 1)]
-    with pytest.raises(cs.InputError, match=f"^procrustes: .*{text}"):
+    with pytest.raises(cs.errors.InputError, match=f"^procrustes: .*{text}"):
         cs.fuse(models, method=Wrong(fault=fault), example=INPUTS[:1])
 
 

@@ -38,7 +38,7 @@ def test_the_objective_never_rises_at_the_final_temperature(seed, epsilon):
     models, symmetry = noisy_copies(3, 0.5, seed)
     fusion = from_random_rows(models, symmetry, rng=seed, epsilon=epsilon)
     assert np.all(np.diff(fusion.history) <= DESCENT * fusion.history[0])
-    assert fusion.status is cs.Status.CONVERGED
+    assert fusion.status is cs.results.Status.CONVERGED
     assert fusion.history[0] <= sum(of_group["annealed"][0] for of_group in fusion.details["groups"].values())
 
 

@@ -76,7 +76,7 @@ def test_an_iteration_that_its_limit_ends_says_so():
 def test_units_that_a_tied_array_makes_and_reads_keep_their_number(method):
     models, example = [Tied(seed) for seed in range(2)], torch.arange(6).reshape(2, 3)
     options = {"example": example, "target_widths": {"words": 10}}
-    with pytest.raises(cs.InputError, match=r"model 0: group words has 5 units .* 10; .*tied weights") as raised:
+    with pytest.raises(cs.errors.InputError, match=r"model 0: group words has 5 units .* 10; .*tied weights") as raised:
         cs.fuse(models, method, **options)
     assert cs.check(models, method, **options) == list(raised.value.problems)
     assert cs.fuse(models, method, example=example).matching["rnn.l0"].n_components == 5
@@ -97,7 +97,7 @@ def test_values_that_are_no_numbers_are_told_before_anything_is_proved():
     broken = Reader(1)
     with torch.no_grad():
         broken.first.weight_hh_l0[0, 0] = torch.nan
-    with pytest.raises(cs.InputError, match=r"model 1: array first\.weight_hh_l0 has NaN or infinite values"):
+    with pytest.raises(cs.errors.InputError, match=r"model 1: array first\.weight_hh_l0 has NaN or infinite values"):
         cs.fuse([Reader(0), broken], "gwb", example=X)
 
 

@@ -56,7 +56,7 @@ def times(network, factor):
 def _unproved():
     """Symmetries made by hand are not proved, of which the library warns."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cs.UnprovedSymmetryWarning)
+        warnings.simplefilter("ignore", cs.errors.UnprovedSymmetryWarning)
         yield
 
 
@@ -125,16 +125,16 @@ def test_hostile_scales_do_not_disturb_the_alignment(how):
 
 @pytest.mark.parametrize("method", ["fedma"])
 def test_methods_that_do_not_average_refuse(method):
-    with pytest.raises(cs.InputError, match="for methods that average"):
+    with pytest.raises(cs.errors.InputError, match="for methods that average"):
         fused(honest(4), robust="trim", method=method, shrink=True)
 
 
 def test_two_networks_are_too_few():
-    with pytest.raises(cs.InputError, match="at least 3 networks"):
+    with pytest.raises(cs.errors.InputError, match="at least 3 networks"):
         fused(honest(2), robust="median")
 
 
 @pytest.mark.parametrize("options", [{"robust": "mean"}, {"robust": "trim", "trim": 0.6}])
 def test_odd_options_are_refused(options):
-    with pytest.raises(cs.OptionError, match="must be"):
+    with pytest.raises(cs.errors.OptionError, match="must be"):
         fused(honest(3), **options)

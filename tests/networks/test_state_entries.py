@@ -53,7 +53,7 @@ def test_extra_state_of_state_dicts_is_the_modules_or_left_out(kind):
 def test_state_dicts_are_saved_without_extra_state_and_refused_with_other_objects(tmp_path):
     cs.save(WithState({"version": 2}).state_dict(), tmp_path / "a.safetensors")
     assert set(load_file(tmp_path / "a.safetensors")) == {"layer.weight", "layer.bias"}
-    with pytest.raises(cs.InputError, match="state dict: entry epoch is of type int, expected a tensor"):
+    with pytest.raises(cs.errors.InputError, match="state dict: entry epoch is of type int, expected a tensor"):
         cs.save({"w": torch.ones(2), "epoch": 3}, tmp_path / "b.safetensors")
 
 
@@ -90,7 +90,7 @@ def test_modules_of_torchscript_are_averaged_and_refused_where_they_must_be_trac
     torch.testing.assert_close(model.state_dict()["0.weight"], (plain[0][0].weight + plain[1][0].weight) / 2)
     assert model(X).shape == (4, 3)
     cs.save(nets[0], tmp_path / "a.safetensors")
-    with pytest.raises(cs.UnsupportedError, match="a TorchScript module cannot be traced"):
+    with pytest.raises(cs.errors.UnsupportedError, match="a TorchScript module cannot be traced"):
         cs.fuse(nets, "rebasin", example=X)
 
 
@@ -125,7 +125,7 @@ def test_entries_without_dense_values_are_refused_in_a_line_each(kind, call, tmp
         "save": lambda: cs.save(make(), tmp_path / "a.safetensors"),
         "describe": lambda: cs.describe(make(), n_observations=10),
     }
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         calls[call]()
 
 
@@ -134,5 +134,5 @@ def test_entries_without_dense_values_are_refused_in_a_line_each(kind, call, tmp
     [(3, "entry x is of type int, expected a tensor"), ("a", "of type str"), ((1, 2), "as quantised layers have")],
 )
 def test_entries_that_are_no_tensors_are_refused_by_name(entry, text):
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.fuse([{"w": torch.ones(2), "x": entry}] * 2, "average")

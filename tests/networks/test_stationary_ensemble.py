@@ -148,7 +148,7 @@ def test_counts_that_do_not_fit_are_refused_and_checked(options, message):
 
 def test_counts_of_other_classes_are_refused_by_both_numbers():
     fusion = cs.fuse([site(seed) for seed in range(3)], method="ensemble", class_counts=np.ones((3, 5)))
-    with pytest.raises(cs.InputError, match="counts of 5 classes, and the members answer 3"):
+    with pytest.raises(cs.errors.InputError, match="counts of 5 classes, and the members answer 3"):
         answers(fusion.model)
 
 
@@ -208,7 +208,7 @@ def test_members_are_files_that_can_be_fused(tmp_path):
 def test_a_folder_that_is_taken_is_left_alone(tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "letter.txt").write_text("mine")
-    with pytest.raises(cs.InputError, match="there already"):
+    with pytest.raises(cs.errors.InputError, match="there already"):
         cs.save(ensemble_of(), tmp_path / "kept")
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["letter.txt"]
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
@@ -217,7 +217,7 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path):
 def test_an_ensemble_is_written_whole_or_not_at_all(tmp_path):
     broken = ensemble_of()
     broken.members[2].register_buffer("strange", torch.ones(2, dtype=torch.complex128))
-    with pytest.raises(cs.InputError, match=r"kept/member-2\.safetensors: cannot be written: array 'strange'"):
+    with pytest.raises(cs.errors.InputError, match=r"kept/member-2\.safetensors: cannot be written: array 'strange'"):
         cs.save(broken, tmp_path / "kept")
     assert list(tmp_path.iterdir()) == []
 
@@ -264,7 +264,7 @@ def test_a_broken_folder_is_refused_by_name(tmp_path, case):
     breaks, message = BROKEN[case]
     cs.save(ensemble_of(), tmp_path / "kept")
     breaks(tmp_path / "kept")
-    with pytest.raises(cs.FileFormatError, match=re.escape(message)):
+    with pytest.raises(cs.errors.FileFormatError, match=re.escape(message)):
         cs.load(tmp_path / "kept", module=site)
 
 
@@ -276,12 +276,12 @@ def test_what_makes_no_members_is_refused(tmp_path):
         ([site(), site()], "expected one for each of 3 members, found 2"),
         ({"member 0": site()}, "there is none for member member 1"),
     ):
-        with pytest.raises(cs.OptionError, match=message):
+        with pytest.raises(cs.errors.OptionError, match=message):
             cs.load(tmp_path / "kept", module=module)
-    with pytest.raises(cs.InputError, match=r"member-0\.safetensors: .* in the module or in the network only"):
+    with pytest.raises(cs.errors.InputError, match=r"member-0\.safetensors: .* in the module or in the network only"):
         cs.load(tmp_path / "kept", module=nn.Linear(4, 3))
     file = tmp_path / "kept" / "member-0.safetensors"
-    with pytest.raises(cs.OptionError, match="module: is for the folder of an ensemble"):
+    with pytest.raises(cs.errors.OptionError, match="module: is for the folder of an ensemble"):
         cs.load(file, module=site)
-    with pytest.raises(cs.OptionError, match="symmetry: an ensemble has none"):
+    with pytest.raises(cs.errors.OptionError, match="symmetry: an ensemble has none"):
         cs.save(ensemble_of(), tmp_path / "other", symmetry=cs.symmetry(site(), inputs()))

@@ -21,7 +21,7 @@ def two_folders(tmp_path, *names):
 def test_parts_of_a_checkpoint_are_no_networks(tmp_path):
     name = "model-00001-of-00002.safetensors"
     files = [folder / name for folder in two_folders(tmp_path, name)]
-    with pytest.raises(cs.InputError, match=r"is part 1 of 2 of a checkpoint.*; merge the folders") as refused:
+    with pytest.raises(cs.errors.InputError, match=r"is part 1 of 2 of a checkpoint.*; merge the folders") as refused:
         cs.fuse(files, "average")
     assert len(refused.value.problems) == 2
     assert cs.check(files, "average") == list(refused.value.problems)
@@ -36,9 +36,9 @@ def test_one_part_of_one_is_a_network(tmp_path):
 def test_a_folder_of_other_files_is_named_for_what_it_has(tmp_path, act):
     folders = two_folders(tmp_path, "pytorch_model.bin")
     message = r"a: no file named .* is here: pytorch_model\.bin is a pickle of torch .*weights_only=True"
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         act(folders)
 
 
 def raised(problems):
-    raise cs.InputError(problems)
+    raise cs.errors.InputError(problems)

@@ -87,7 +87,7 @@ def test_state_dicts_are_networks(tmp_path):
         np.testing.assert_array_equal(parameters(of_states)[name], values)
     cs.save(nets[0].state_dict(), tmp_path / "site.safetensors")
     assert cs.check([tmp_path / "site.safetensors", nets[1].state_dict()], module=make_net, example=example) == []
-    with pytest.raises(cs.OptionError, match="describe the module"):
+    with pytest.raises(cs.errors.OptionError, match="describe the module"):
         cs.describe(nets[0].state_dict(), data=trained(0)[1])
 
 
@@ -98,7 +98,7 @@ def test_sites_that_describe_too_few_observations_are_told_so():
         few = np.flatnonzero(labels == seed)[:12]  # a class that is counted, and of which no moments are told
         rows = np.concatenate([few, np.flatnonzero(labels != seed)[:60]])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cs.WithheldWarning)
+            warnings.simplefilter("ignore", cs.errors.WithheldWarning)
             described.append(cs.describe(net, data=(inputs[rows], labels[rows])))
     chosen = cs.fuse(described).verdict
     assert (chosen.code, chosen.harmless) == ("chosen", None)
@@ -116,7 +116,7 @@ def test_inputs_are_an_example_too(form):
     given = {"tensor": inputs, "batches": list(inputs.split(50)), "pairs": [(part, None) for part in inputs.split(50)]}
     fusion = cs.fuse(nets, inputs=given[form], method="rebasin")
     assert fusion.matching
-    with pytest.raises(cs.OptionError, match="give an input that the networks take"):
+    with pytest.raises(cs.errors.OptionError, match="give an input that the networks take"):
         cs.fuse(nets, method="rebasin")
 
 

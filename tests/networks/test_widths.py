@@ -20,12 +20,12 @@ from tests.tolerances import ROUNDING, SINGLE_PRECISION
 pytestmark = pytest.mark.covering(2)
 
 WIDENING = {
-    "ot": cs.OTFusion(),
-    "ot, units": cs.OTFusion(start="units"),
-    "ot, random": cs.OTFusion(start="random"),
-    "wb": cs.WassersteinFusion(),
-    "wb, random": cs.WassersteinFusion(start="random"),
-    "consensus": cs.Consensus(refit=False),
+    "ot": cs.methods.OTFusion(),
+    "ot, units": cs.methods.OTFusion(start="units"),
+    "ot, random": cs.methods.OTFusion(start="random"),
+    "wb": cs.methods.WassersteinFusion(),
+    "wb, random": cs.methods.WassersteinFusion(start="random"),
+    "consensus": cs.methods.Consensus(refit=False),
 }
 every_widening = pytest.mark.parametrize("method", WIDENING.values(), ids=list(WIDENING))
 
@@ -64,7 +64,7 @@ def test_copies_into_any_greater_width_keep_every_unit(kind_of_method, kind, fac
 @every_network
 def test_where_the_widths_add_up_logits_are_the_mean_of_the_models(kind, number):
     models = [random_net(kind, seed) for seed in range(number)]
-    fusion = fused_kind(models, cs.Consensus(refit=False), kind, target_widths=times(kind, number))
+    fusion = fused_kind(models, cs.methods.Consensus(refit=False), kind, target_widths=times(kind, number))
     expected = sum(outputs(model, inputs_of(kind)) for model in models) / number
     np.testing.assert_allclose(outputs(fusion.model, inputs_of(kind)), expected, rtol=0, atol=1e-5)
     assert all(quality.shared == 0 for quality in fusion.quality.values())
@@ -82,7 +82,7 @@ def test_where_the_widths_add_up_logits_are_the_mean_with_layers_fitted_anew(kin
 @pytest.mark.parametrize("kind", ["mlp", "lenet", "residual"])
 def test_where_the_widths_add_up_logits_are_the_weighted_mean(kind, balance):
     models, weights = [random_net(kind, seed) for seed in range(3)], np.array([0.5, 0.3, 0.2])
-    method = cs.Consensus(refit=False, balance=balance)
+    method = cs.methods.Consensus(refit=False, balance=balance)
     fusion = fused_kind(models, method, kind, target_widths=times(kind, 3), weights=weights)
     expected = sum(weight * outputs(model, inputs_of(kind)) for weight, model in zip(weights, models, strict=True))
     np.testing.assert_allclose(outputs(fusion.model, inputs_of(kind)), expected, rtol=0, atol=1e-5)
@@ -94,14 +94,14 @@ def test_where_the_widths_add_up_models_may_be_of_any_width():
     names = list(symmetry_of_kind("mlp").groups)
     target = dict(zip(names, np.sum(widths, axis=0).tolist(), strict=True))
     for options in ({"target_widths": target}, {"target": random_net("mlp", 9, *target.values())}):
-        fusion = fused_kind(models, cs.Consensus(refit=False), "mlp", **options)
+        fusion = fused_kind(models, cs.methods.Consensus(refit=False), "mlp", **options)
         expected = sum(outputs(model, inputs_of("mlp")) for model in models) / 3
         np.testing.assert_allclose(outputs(fusion.model, inputs_of("mlp")), expected, rtol=0, atol=1e-5)
 
 
 def test_more_room_than_all_units_need_stays_empty():
     models = [random_net("mlp", seed) for seed in range(2)]
-    fusion = fused_kind(models, cs.Consensus(refit=False), "mlp", target_widths=times("mlp", 3))
+    fusion = fused_kind(models, cs.methods.Consensus(refit=False), "mlp", target_widths=times("mlp", 3))
     expected = sum(outputs(model, inputs_of("mlp")) for model in models) / 2
     np.testing.assert_allclose(outputs(fusion.model, inputs_of("mlp")), expected, rtol=0, atol=1e-5)
 
@@ -114,7 +114,7 @@ def test_units_side_by_side_are_the_network_of_blocks():
     modules = [dense_net(layers) for layers in models]
     inputs = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     symmetry = cs.symmetry(modules[0], inputs)
-    method = cs.Consensus(refit=False, balance=False)
+    method = cs.methods.Consensus(refit=False, balance=False)
     fusion = cs.fuse(modules, method=method, symmetry=symmetry, target_widths={"0": 10, "2": 12})
     for key, value in blocks.state_dict().items():
         fused = fusion.network.arrays[key].numpy()
@@ -127,6 +127,6 @@ def test_copies_of_networks_with_normalisation_come_back_wider(name):
     copies = [shuffled(module, symmetry, seed) for seed in range(2)]
     widths = {group.name: 2 * group.size for group in symmetry.all_groups if group.resizable}
     assert widths
-    for method in (cs.Consensus(refit=False), "ot", "wb"):
+    for method in (cs.methods.Consensus(refit=False), "ot", "wb"):
         fusion = cs.fuse(copies, method=method, symmetry=symmetry, example=inputs, target_widths=widths)
         assert deviation(fusion.model, module, inputs) < 100 * SINGLE_PRECISION

@@ -86,9 +86,11 @@ def test_a_module_of_other_names_is_refused_in_one_sentence(tmp_path: Path) -> N
         save_file(net.state_dict(), tmp_path / f"{number}.safetensors")
     other = nn.Sequential(nn.Identity(), nn.Linear(4, 3))
     files = [tmp_path / f"{number}.safetensors" for number in range(2)]
-    with pytest.raises(cs.InputError, match=r"has no array of Sequential: its own are 0\.bias, 0\.weight, ") as caught:
+    with pytest.raises(
+        cs.errors.InputError, match=r"has no array of Sequential: its own are 0\.bias, 0\.weight, "
+    ) as caught:
         cs.evaluate(*files, torch.zeros(3, 4), [0, 1, 2], module=other)
     assert len(caught.value.problems) == 1
-    with pytest.raises(cs.InputError, match="not the models' network in other widths") as caught:
+    with pytest.raises(cs.errors.InputError, match="not the models' network in other widths") as caught:
         cs.fuse(files, "ot", module=make_net, example=torch.zeros(2, 4), target=other)
     assert len(caught.value.problems) == 1

@@ -43,14 +43,14 @@ def _alike():
 SPECIMENS = Specimens(
     "SPECIMENS in tests/posteriors/methods_zoo.py",
     {
-        "kl": Specimen(cs.KLFusion(regularization=0.3, restarts=2), _different),
-        "spahm": Specimen(cs.SPAHM(restarts=2), _different),
-        "amps": Specimen(cs.AMPS(restarts=2), _alike),
-        "kmeans": Specimen(cs.KMeans(n_components=4, restarts=2), _different),
-        "dp": Specimen(cs.DirichletProcess(restarts=2), _different),
-        "average": Specimen(cs.Average(), _alike),
-        "concatenate": Specimen(cs.Concatenate(), _different),
-        "ensemble": Specimen(cs.PredictionEnsemble(), _different),
+        "kl": Specimen(cs.methods.KLFusion(regularization=0.3, restarts=2), _different),
+        "spahm": Specimen(cs.methods.SPAHM(restarts=2), _different),
+        "amps": Specimen(cs.methods.AMPS(restarts=2), _alike),
+        "kmeans": Specimen(cs.methods.KMeans(n_components=4, restarts=2), _different),
+        "dp": Specimen(cs.methods.DirichletProcess(restarts=2), _different),
+        "average": Specimen(cs.methods.Average(), _alike),
+        "concatenate": Specimen(cs.methods.Concatenate(), _different),
+        "ensemble": Specimen(cs.methods.PredictionEnsemble(), _different),
     },
 )
 """By the method's name; a new method is a new entry here."""

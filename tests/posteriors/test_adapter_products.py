@@ -14,7 +14,7 @@ import consilience as cs
 from tests.tolerances import ROUNDING
 
 # The sites' priors are far from their few data, so that what they say of themselves is far from all data.
-pytestmark = [pytest.mark.filterwarnings("ignore::consilience.HarmWarning"), pytest.mark.covering(2)]
+pytestmark = [pytest.mark.filterwarnings("ignore::consilience.errors.HarmWarning"), pytest.mark.covering(2)]
 
 D = 3
 TYPES = ("full", "tied", "diag", "spherical")

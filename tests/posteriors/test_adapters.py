@@ -191,7 +191,7 @@ def test_a_fused_model_is_an_estimator_like_the_others(kind, name, method):
 
 @every_model
 def test_models_that_are_not_fitted_are_refused(kind, name):
-    with pytest.raises(cs.InputError, match=f"^this {kind.split('.')[1]} is not fitted yet; call fit first"):
+    with pytest.raises(cs.errors.InputError, match=f"^this {kind.split('.')[1]} is not fitted yet; call fit first"):
         cs.describe(clone(MODELS[kind][name]))
 
 
@@ -233,7 +233,7 @@ def test_units_given_by_hand_do_not_lose_the_names_of_the_model():
 
 @pytest.mark.parametrize("thing", [None, 5, b"text", object(), np.ones(3), type("KMeans", (), {})()])
 def test_what_no_adapter_knows_is_refused_with_what_to_hand_in(thing):
-    with pytest.raises(cs.UnsupportedError) as refused:
+    with pytest.raises(cs.errors.UnsupportedError) as refused:
         cs.describe(thing)
     assert type(thing).__qualname__ in str(refused.value)
     (problem,) = refused.value.problems
@@ -243,7 +243,7 @@ def test_what_no_adapter_knows_is_refused_with_what_to_hand_in(thing):
 
 def test_a_posterior_of_an_unknown_kind_is_refused():
     posterior = replace(described("sklearn.KMeans", ""), source={"kind": "prophet.Oracle"})
-    with pytest.raises(cs.UnsupportedError, match=r"cannot rebuild a 'prophet.Oracle'; known: sklearn"):
+    with pytest.raises(cs.errors.UnsupportedError, match=r"cannot rebuild a 'prophet.Oracle'; known: sklearn"):
         cs.rebuild(posterior)
 
 
@@ -252,20 +252,20 @@ def test_a_posterior_that_is_not_of_its_kind_is_refused(kind, name):
     expected = described(kind, name)
     family = cs.families.Gamma()
     other = cs.Posterior(family, family.to_natural(shape=[2.0, 3.0], rate=[1.0, 1.0]), source=expected.source)
-    with pytest.raises(cs.InputError, match=r"components, found Gamma\(\) \[E-TYPE\]$"):
+    with pytest.raises(cs.errors.InputError, match=r"components, found Gamma\(\) \[E-TYPE\]$"):
         cs.rebuild(other)
     for lost in set(expected.source) - {"kind", "samples"}:
         source = {key: value for key, value in expected.source.items() if key != lost}
-        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
+        with pytest.raises(cs.errors.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
             cs.rebuild(replace(expected, source=source))
     if expected.attached and kind != "sklearn.LatentDirichletAllocation":
-        with pytest.raises(cs.InputError, match=f"lacks '{next(iter(expected.attached))}'"):
+        with pytest.raises(cs.errors.InputError, match=f"lacks '{next(iter(expected.attached))}'"):
             cs.rebuild(replace(expected, attached={}))
 
 
 @pytest.mark.parametrize("samples", [0, -3, float("nan"), float("inf")])
 def test_impossible_numbers_of_samples_are_refused(samples):
-    with pytest.raises(cs.InputError, match="n_observations: expected a positive number of observations"):
+    with pytest.raises(cs.errors.InputError, match="n_observations: expected a positive number of observations"):
         cs.describe(fitted("sklearn.GaussianMixture", "full"), n_observations=samples)
 
 

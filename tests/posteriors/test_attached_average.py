@@ -48,7 +48,7 @@ def sites_with(attach, rng, **columns):
 
 def fuse(sites, weights=WEIGHTS, **options):
     """Return the outcome and the true component of each fused one."""
-    method = cs.KLFusion(**({"n_components": G} | options))
+    method = cs.methods.KLFusion(**({"n_components": G} | options))
     outcome = method.fuse(Ensemble.of(sites, weights), np.random.default_rng(0))
     pairs = set(zip(outcome.matching.labels.tolist(), np.concatenate(OWN).tolist(), strict=True))
     true = dict(sorted(pair for pair in pairs if pair[0] >= 0))
@@ -137,7 +137,9 @@ def test_what_is_kept_does_not_depend_on_the_order_of_models():
     levels = ([1.0, 2.0], [2.0, 1.0])
     sites = [cs.Posterior(FAMILY, eta, attached={"level": cs.Attached(level, ("fixed",), "keep")}) for level in levels]
     both = [
-        cs.KLFusion(n_components=G).fuse(Ensemble.of(order), np.random.default_rng(0)).posterior.attached["level"]
+        cs.methods.KLFusion(n_components=G)
+        .fuse(Ensemble.of(order), np.random.default_rng(0))
+        .posterior.attached["level"]
         for order in (sites, sites[::-1])
     ]
     assert_array_equal(both[0].values, both[1].values)
@@ -213,7 +215,7 @@ def test_components_with_too_few_observations_are_left_out():
     assert_allclose(outcome.posterior.counts, expected[true], rtol=tolerances.ROUNDING)
     assert_allclose(outcome.posterior.attached["level"].values, expected[true], rtol=tolerances.ROUNDING)
     kept = [site.take(np.flatnonzero(counts >= 18.0)) for site, counts in zip(sites, COUNTS, strict=True)]
-    without = cs.KLFusion(n_components=G - 1).fuse(Ensemble.of(kept), np.random.default_rng(0))
+    without = cs.methods.KLFusion(n_components=G - 1).fuse(Ensemble.of(kept), np.random.default_rng(0))
     assert_allclose(outcome.posterior.natural, without.posterior.natural, rtol=tolerances.ROUNDING)
 
 

@@ -73,7 +73,7 @@ def test_categories_are_stored_fused_and_shown(kind, tmp_path):
 )
 def test_another_order_or_set_of_categories_is_refused_by_name(kind, order, text, tmp_path):
     files = [written(kind, tmp_path / "a.safetensors"), written(kind, tmp_path / "b.safetensors", order, 1)]
-    with pytest.raises(cs.InputError, match=text):
+    with pytest.raises(cs.errors.InputError, match=text):
         cs.fuse(files)
 
 
@@ -114,5 +114,5 @@ def test_a_category_that_is_missing_is_named_as_such(tmp_path):
     table = frame()
     model = mixture(table)
     table.loc[3, "sex"] = np.nan
-    with pytest.raises(cs.InputError, match="row 3"):
+    with pytest.raises(cs.errors.InputError, match="row 3"):
         cs.save(model, tmp_path / "a.safetensors", data=table)

@@ -28,7 +28,7 @@ def found(sites, **options):
 def assert_true(fusion, truth, n_components=4):
     """The true number, and the true matches up to the names of components."""
     assert fusion.n_components == n_components
-    assert fusion.status is cs.Status.CONVERGED
+    assert fusion.status is cs.results.Status.CONVERGED
     assert adjusted_rand_score(truth, fusion.matching.labels) == 1.0
     assert "outliers" not in fusion.details
 

@@ -17,10 +17,10 @@ from tests.tolerances import KL_MATRIX_PRODUCT, LOCAL_OPTIMUM, ROOT_FINDING, ROU
 
 pytestmark = pytest.mark.covering(2)
 
-MIXTURE, MEANS = cs.DirichletProcess(restarts=4), cs.DirichletProcess(assignment="means", restarts=4)
+MIXTURE, MEANS = cs.methods.DirichletProcess(restarts=4), cs.methods.DirichletProcess(assignment="means", restarts=4)
 METHODS = {
     "spherical": MIXTURE,
-    "diagonal": cs.DirichletProcess(covariance_type="diag", restarts=4),
+    "diagonal": cs.methods.DirichletProcess(covariance_type="diag", restarts=4),
     "means": MEANS,
 }
 HUGE = 1e9
@@ -35,7 +35,7 @@ def fused(sites, method, weights=None):
 
 
 def priced(penalty, direction="forward"):
-    return cs.DirichletProcess(assignment="means", penalty=penalty, direction=direction, restarts=4)
+    return cs.methods.DirichletProcess(assignment="means", penalty=penalty, direction=direction, restarts=4)
 
 
 def random_sites(family, sizes, seed=0):
@@ -178,7 +178,7 @@ def evidence_bound(model, points, concentration, share):
 def test_the_place_and_unit_of_points_change_nothing(covariance_type):
     points = planted.mixtures("point", seed=1).sites
     moved = [cs.Posterior(site.family, 1e-3 * site.natural + 7.0) for site in points]
-    method = cs.DirichletProcess(covariance_type=covariance_type, restarts=4)
+    method = cs.methods.DirichletProcess(covariance_type=covariance_type, restarts=4)
     assert same(fused(moved, method)[0], fused(points, method)[0])
 
 
@@ -196,7 +196,7 @@ def test_how_sure_a_match_is_is_a_probability():
 
 def test_settings_that_are_given_are_kept_and_others_are_told():
     sites = planted.mixtures(seed=2).sites
-    assert fused(sites, cs.DirichletProcess(concentration=0.3, restarts=1))[0].details["concentration"] == 0.3
+    assert fused(sites, cs.methods.DirichletProcess(concentration=0.3, restarts=1))[0].details["concentration"] == 0.3
     assert {"concentration", "share", "violations"} <= set(fused(sites, MIXTURE)[0].details)
 
 
@@ -230,7 +230,7 @@ def test_components_that_are_all_the_same_are_one(family, method):
     assert_array_equal(outcome.matching.labels, 0)
     assert_allclose(outcome.posterior.natural, eta, rtol=ROOT_FINDING)
     assert outcome.details["violations"] == 3
-    assert outcome.status is cs.Status.CONVERGED
+    assert outcome.status is cs.results.Status.CONVERGED
 
 
 @every_method
@@ -267,16 +267,16 @@ def test_weak_components_are_left_out():
 
 def test_a_truncation_that_is_full_is_reported():
     sites = planted.mixtures(seed=7, n_sites=8).sites
-    outcome, _ = fused(sites, cs.DirichletProcess(max_components=2, restarts=2))
+    outcome, _ = fused(sites, cs.methods.DirichletProcess(max_components=2, restarts=2))
     assert outcome.posterior.n_components == 2
-    assert outcome.status is cs.Status.AT_CAPACITY
+    assert outcome.status is cs.results.Status.AT_CAPACITY
 
 
 @pytest.mark.parametrize("assignment", ["variational", "means"])
 def test_a_start_cut_short_is_reported(assignment):
     sites = planted.topics(seed=1, n_sites=8).sites
-    outcome, _ = fused(sites, cs.DirichletProcess(assignment=assignment, max_iterations=1))
-    assert outcome.status is cs.Status.MAX_ITERATIONS
+    outcome, _ = fused(sites, cs.methods.DirichletProcess(assignment=assignment, max_iterations=1))
+    assert outcome.status is cs.results.Status.MAX_ITERATIONS
 
 
 # -- Options.
@@ -299,5 +299,5 @@ def test_a_start_cut_short_is_reported(assignment):
     ],
 )
 def test_options_out_of_range_are_named(options, text):
-    with pytest.raises(cs.OptionError, match=f"^dp: {text}"):
-        cs.DirichletProcess(**options)
+    with pytest.raises(cs.errors.OptionError, match=f"^dp: {text}"):
+        cs.methods.DirichletProcess(**options)

@@ -95,16 +95,19 @@ def test_evaluation_has_the_perplexity_of_completion_and_the_mean_coherence():
 
 def test_bad_questions_get_one_line():
     with pytest.raises(
-        cs.OptionError, match=r"^n_words must be from 2 to the number of words, 3, found 4 \[E-VALUE\]$"
+        cs.errors.OptionError, match=r"^n_words must be from 2 to the number of words, 3, found 4 \[E-VALUE\]$"
     ):
         npmi(np.ones((1, 3)), np.ones((2, 3)), n_words=4)
-    with pytest.raises(cs.InputError, match=r"^documents: has 4 columns, expected 3 \[E-SHAPE\]$"):
+    with pytest.raises(cs.errors.InputError, match=r"^documents: has 4 columns, expected 3 \[E-SHAPE\]$"):
         npmi(np.ones((1, 3)), np.ones((2, 4)), n_words=2)
     with pytest.raises(
-        cs.InputError, match=r"^documents: has no rows, expected the documents of a reference corpus \[E-SHAPE\]$"
+        cs.errors.InputError,
+        match=r"^documents: has no rows, expected the documents of a reference corpus \[E-SHAPE\]$",
     ):
         npmi(np.ones((1, 3)), sparse.csr_array((0, 3)), n_words=2)
     from sklearn.cluster import KMeans
 
-    with pytest.raises(cs.UnsupportedError, match=r"is a sklearn.KMeans, which has no topics of words \[E-SUPPORT\]$"):
+    with pytest.raises(
+        cs.errors.UnsupportedError, match=r"is a sklearn.KMeans, which has no topics of words \[E-SUPPORT\]$"
+    ):
         cs.topic_coherence(KMeans(1, n_init=1).fit([[0.0], [1.0]]), [[1]])

@@ -60,7 +60,7 @@ def test_what_is_fused_is_what_is_fused_about_zero(covariance_type, offset, scal
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
 @pytest.mark.parametrize(("offset", "scale"), [(1e7, 1.0), (1e8, 1.0), (1.7e9, 1.0), (-1.7e9, 1e-2), (1.0, 1e-8)])
 def test_what_is_lost_is_refused_with_a_constant_that_helps(covariance_type, offset, scale):
-    with pytest.raises(cs.InputError) as caught:
+    with pytest.raises(cs.errors.InputError) as caught:
         fused(offset, scale, covariance_type)
     problems = caught.value.problems
     assert len(problems) == 2  # one line a site
@@ -75,7 +75,7 @@ def test_the_column_that_is_far_is_named_alone(tmp_path):
     table = pd.DataFrame(rows(0), columns=["dose", "time"])
     table["time"] += 1.7e9
     model = GaussianMixture(3, random_state=0).fit(table)
-    with pytest.raises(cs.InputError, match=r"in column 'time' \(about 17\d{8}\) that float64") as caught:
+    with pytest.raises(cs.errors.InputError, match=r"in column 'time' \(about 17\d{8}\) that float64") as caught:
         cs.save(model, tmp_path / "lund.safetensors", n_observations=300)
     assert "dose" not in str(caught.value)
     table["time"] -= 1.7e9
@@ -108,7 +108,9 @@ def test_a_file_of_a_program_that_does_not_check_says_the_same(tmp_path):
     ids=["variational", "pipeline", "hmm"],
 )
 def test_every_model_with_widths_says_it(fit):
-    with pytest.raises(cs.InputError, match=r"^components? [\d, ]+ lies? so far from zero in column 0 \(about 30000"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^components? [\d, ]+ lies? so far from zero in column 0 \(about 30000"
+    ):
         cs.describe(fit(rows(0, 3e7)), min_count=0)
 
 
@@ -123,7 +125,7 @@ def test_centres_alone_have_no_width_to_lose():
 def test_what_is_no_covariance_near_zero_is_not_called_far(spoilt):
     family = cs.families.NormalWishart(2)
     natural = family.to_natural(mean=[[1.0, 2.0]], kappa=[3.0], dof=[5.0], **spoilt)
-    with pytest.raises(cs.InputError, match=r"^component 0 has a scale matrix that is not positive definite"):
+    with pytest.raises(cs.errors.InputError, match=r"^component 0 has a scale matrix that is not positive definite"):
         cs.Posterior(family, natural)
 
 
@@ -134,5 +136,7 @@ def test_of_a_product_of_columns_the_one_that_is_far_is_named():
         name: {"mean": [[mean]], "kappa": [9.0], "shape": [4.0], "rate": [[2.0]]}
         for name, mean in (("dose", 1.0), ("time", 1e9))
     }
-    with pytest.raises(cs.InputError, match=r"^component 0 lies so far from zero in column 1 \(about 1000000000\)"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^component 0 lies so far from zero in column 1 \(about 1000000000\)"
+    ):
         cs.Posterior(family, family.to_natural(**parts))

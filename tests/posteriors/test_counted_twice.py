@@ -96,7 +96,7 @@ def test_a_fused_file_and_its_own_site_are_refused_by_name(files, tmp_path):
         (problem,) = cs.check(models)
         assert problem.subject == str(fused)
         assert "which is given too: it would count twice" in problem.text
-        with pytest.raises(cs.InputError, match="it would count twice"):
+        with pytest.raises(cs.errors.InputError, match="it would count twice"):
             cs.fuse(models)
     assert cs.check([fused, files["c"]]) == []
 
@@ -149,5 +149,5 @@ def read_posterior_provenance(path):
 def test_a_folder_of_files_is_compared_too(files, tmp_path):
     cs.fuse([files["a"], files["b"]]).save(tmp_path / "fused.safetensors")
     assert any("count twice" in problem for problem in cs.check(tmp_path))
-    with pytest.raises(cs.InputError, match="count twice"):
+    with pytest.raises(cs.errors.InputError, match="count twice"):
         cs.fuse(tmp_path)

@@ -174,14 +174,14 @@ def test_wasserstein_is_refused_where_components_are_not_gaussian():
 )
 def test_options_that_mean_nothing_are_refused(options):
     with pytest.raises(OptionError):
-        cs.KLFusion(**options)
+        cs.methods.KLFusion(**options)
 
 
 def test_weights_of_sites_weigh_in_every_average():
     eta = on_the_line([0.0, 1.0], [1.0, 1.0])
     for name in NAMES:
         sites = [cs.Posterior(LINE, row[None]) for row in eta]
-        outcome = cs.KLFusion(n_components=1, divergence=name).fuse(
+        outcome = cs.methods.KLFusion(n_components=1, divergence=name).fuse(
             Ensemble.of(sites, [3.0, 1.0]), np.random.default_rng(0)
         )
         assert LINE.from_natural(outcome.posterior.natural)["mean"][0, 0] < 0.45

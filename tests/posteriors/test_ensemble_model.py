@@ -201,9 +201,14 @@ def test_an_ensemble_is_a_value():
 @pytest.mark.parametrize(
     ("members", "weights", "error", "text"),
     [
-        ((), (), cs.InputError, "an ensemble needs at least one member"),
-        ((1, 2), (1.0,), cs.OptionError, "weights of the members: expected 2 numbers"),
-        ((1, 2), (0.0, 0.0), cs.OptionError, "weights of the members: must be finite, not negative and not all zero"),
+        ((), (), cs.errors.InputError, "an ensemble needs at least one member"),
+        ((1, 2), (1.0,), cs.errors.OptionError, "weights of the members: expected 2 numbers"),
+        (
+            (1, 2),
+            (0.0, 0.0),
+            cs.errors.OptionError,
+            "weights of the members: must be finite, not negative and not all zero",
+        ),
     ],
 )
 def test_members_and_weights_must_fit(members, weights, error, text):
@@ -215,11 +220,11 @@ def test_an_ensemble_is_not_saved(tmp_path):
     fusion = cs.fuse(mixtures("variational"), "ensemble")
     path = tmp_path / "fused.safetensors"
     with pytest.raises(
-        cs.InputError, match=r"an ensemble is its members: keep the sites' files, or use method 'concat"
+        cs.errors.InputError, match=r"an ensemble is its members: keep the sites' files, or use method 'concat"
     ):
         fusion.save(path)
     with pytest.raises(
-        cs.UnsupportedError, match=r"no adapter for consilience\.posteriors\.model_ensemble\.MixtureEnsemble"
+        cs.errors.UnsupportedError, match=r"no adapter for consilience\.posteriors\.model_ensemble\.MixtureEnsemble"
     ):
         cs.save(fusion.model, path)
     assert not path.exists()
@@ -227,7 +232,7 @@ def test_an_ensemble_is_not_saved(tmp_path):
 
 def test_an_ensemble_has_a_report(tmp_path):
     cs.fuse(mixtures("variational"), "ensemble").report(tmp_path / "report.html")
-    assert cs.PredictionEnsemble.summary in " ".join((tmp_path / "report.html").read_text().split())
+    assert cs.methods.PredictionEnsemble.summary in " ".join((tmp_path / "report.html").read_text().split())
 
 
 # -- Evaluation.
@@ -268,7 +273,9 @@ def test_an_ensemble_of_topics_is_not_asked_about_part_of_its_words():
     for start, model in enumerate(models):
         model.feature_names_in_ = np.array([f"word{number}" for number in range(start, start + 8)], dtype=object)
     fusion = cs.fuse(models, "ensemble")
-    with pytest.raises(cs.UnsupportedError, match=r"^the fused model: its models have words that your own model lacks"):
+    with pytest.raises(
+        cs.errors.UnsupportedError, match=r"^the fused model: its models have words that your own model lacks"
+    ):
         cs.evaluate(fusion, models[0], counts)
 
 
@@ -285,7 +292,7 @@ def test_an_ensemble_of_hidden_markov_models_predicts_every_row_from_those_befor
 def test_an_ensemble_of_centres_has_no_score():
     models = [KMeans(2, n_init=1, random_state=seed).fit(ROWS) for seed in (0, 1)]
     with pytest.raises(
-        cs.UnsupportedError, match=r"^an ensemble of KMeans has no score: a squared distance .* no densit"
+        cs.errors.UnsupportedError, match=r"^an ensemble of KMeans has no score: a squared distance .* no densit"
     ):
         cs.evaluate(cs.fuse(models, "ensemble"), models[0], ROWS)
 

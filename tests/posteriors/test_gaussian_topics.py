@@ -97,13 +97,13 @@ BAD_FITS = {
 @pytest.mark.parametrize("case", BAD_FITS)
 def test_what_cannot_be_fitted_is_refused(case):
     fit, message = BAD_FITS[case]
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         fit()
 
 
 @pytest.mark.parametrize("option", ["n_topics", "restarts", "max_iterations"])
 def test_impossible_options_are_refused(option):
-    with pytest.raises(cs.OptionError, match=f"^{option}: expected a positive integer, found 0"):
+    with pytest.raises(cs.errors.OptionError, match=f"^{option}: expected a positive integer, found 0"):
         GaussianTopics(**{option: 0})
 
 
@@ -142,16 +142,16 @@ def test_a_value_stays_what_it_is():
     [(CENTRES, [1, 2]), (CENTRES * np.nan, [1] * 4), (CENTRES, [1, 2, 3, -1]), (CENTRES, [1, 2, 3, np.inf])],
 )
 def test_impossible_values_are_refused(centers, counts):
-    with pytest.raises(cs.InputError, match=r"counts: expected 4 values|must be finite"):
+    with pytest.raises(cs.errors.InputError, match=r"counts: expected 4 values|must be finite"):
         GaussianTopicModel(centers, counts)
 
 
 def test_impossible_questions_are_refused():
-    with pytest.raises(cs.OptionError, match=r"^n: expected a positive number of words, found 0 \[E-VALUE\]$"):
+    with pytest.raises(cs.errors.OptionError, match=r"^n: expected a positive number of words, found 0 \[E-VALUE\]$"):
         fitted().top_words(0, EMBEDDINGS, WORDS)
-    with pytest.raises(cs.InputError, match="one row for each of the 3 words, found 60"):
+    with pytest.raises(cs.errors.InputError, match="one row for each of the 3 words, found 60"):
         fitted().top_words(2, EMBEDDINGS, WORDS[:3])
-    with pytest.raises(cs.InputError, match=r"embeddings: expected an array of shape \(n, 3\)"):
+    with pytest.raises(cs.errors.InputError, match=r"embeddings: expected an array of shape \(n, 3\)"):
         fitted().assign(EMBEDDINGS[:, :2])
 
 
@@ -223,20 +223,20 @@ def test_posteriors_that_are_not_of_topics_are_refused():
     posterior = fitted().posterior
     family = cs.families.Gamma()
     gammas = cs.Posterior(family, family.to_natural(shape=[2.0], rate=[1.0]), source=posterior.source)
-    with pytest.raises(cs.InputError, match=r"has point components, found Gamma\(\) \[E-TYPE\]$"):
+    with pytest.raises(cs.errors.InputError, match=r"has point components, found Gamma\(\) \[E-TYPE\]$"):
         cs.rebuild(gammas)
     bare = cs.Posterior(posterior.family, posterior.natural, source=posterior.source)
-    with pytest.raises(cs.InputError, match=r"lacks counts, which rebuilding needs \[E-NEEDED\]$"):
+    with pytest.raises(cs.errors.InputError, match=r"lacks counts, which rebuilding needs \[E-NEEDED\]$"):
         cs.rebuild(bare)
     spaceless = cs.Posterior(
         posterior.family, posterior.natural, counts=[1] * 4, source={"kind": "consilience.GaussianTopics"}
     )
-    with pytest.raises(cs.InputError, match=r"lacks 'space', which rebuilding needs \[E-NEEDED\]$"):
+    with pytest.raises(cs.errors.InputError, match=r"lacks 'space', which rebuilding needs \[E-NEEDED\]$"):
         cs.rebuild(spaceless)
 
 
 def test_words_of_equal_embeddings_are_too_few_for_topics():
     embeddings = np.repeat(np.eye(3), 4, axis=0)  # 12 words at three places
     documents = np.ones((5, 12), dtype=int)
-    with pytest.raises(cs.InputError, match="have 3 words with embeddings that differ, too few for 4 topics"):
+    with pytest.raises(cs.errors.InputError, match="have 3 words with embeddings that differ, too few for 4 topics"):
         GaussianTopics(4).fit(documents, embeddings)

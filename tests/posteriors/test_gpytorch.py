@@ -208,7 +208,7 @@ def used(model):
     ],
 )
 def test_what_a_sparse_gp_is_not_is_refused_by_name(model, message):
-    with pytest.raises(cs.UnsupportedError, match=message):
+    with pytest.raises(cs.errors.UnsupportedError, match=message):
         cs.describe(used(model()))
 
 
@@ -221,12 +221,14 @@ class Deep(Regression):
 
 def test_models_that_transform_their_inputs_are_refused():
     model = Deep(X[:8], KERNELS["scaled rbf"](), means.ConstantMean(), WHITENED, CHOLESKY).double()
-    with pytest.raises(cs.UnsupportedError, match="forward returns mean_module"):
+    with pytest.raises(cs.errors.UnsupportedError, match="forward returns mean_module"):
         cs.describe(used(model))
 
 
 def test_models_that_were_never_trained_are_refused():
-    with pytest.raises(cs.InputError, match=r"^this ApproximateGP is not fitted yet; train it first \[E-UNFITTED\]$"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^this ApproximateGP is not fitted yet; train it first \[E-UNFITTED\]$"
+    ):
         cs.describe(unfitted())
 
 

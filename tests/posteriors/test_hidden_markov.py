@@ -164,7 +164,7 @@ def test_names_of_columns_are_kept_and_asked_for():
     assert model.posterior.natural.tobytes() == fitted().posterior.natural.tobytes()
     swapped = Table(other=rows[:, 0], right=rows[:, 1], left=rows[:, 0])
     assert model.predict(swapped, lengths).tolist() == fitted().predict(rows, lengths).tolist()
-    with pytest.raises(cs.InputError, match="lacks the column 'left'"):
+    with pytest.raises(cs.errors.InputError, match="lacks the column 'left'"):
         model.predict(Table(right=rows[:, 1], wrong=rows[:, 0]))
 
 
@@ -172,17 +172,17 @@ def test_a_posterior_that_lacks_something_is_refused():
     posterior = fitted().posterior
     for lost in posterior.attached:
         attached = {name: values for name, values in posterior.attached.items() if name != lost}
-        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
+        with pytest.raises(cs.errors.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
             cs.rebuild(replace(posterior, attached=attached))
     family = cs.families.Gamma()
     other = cs.Posterior(family, family.to_natural(shape=[2.0], rate=[1.0]), source=posterior.source)
     with pytest.raises(
-        cs.InputError, match=r"a HiddenMarkovModel has normal-wishart components, found Gamma\(\) \[E-TYPE\]$"
+        cs.errors.InputError, match=r"a HiddenMarkovModel has normal-wishart components, found Gamma\(\) \[E-TYPE\]$"
     ):
         cs.rebuild(other)
     negative = cs.Attached(-np.ones(4), ("component",), "sum")
     with pytest.raises(
-        cs.InputError, match=r"^start_counts: expected counts that are not negative, found -1 \[E-NUMBER\]$"
+        cs.errors.InputError, match=r"^start_counts: expected counts that are not negative, found -1 \[E-NUMBER\]$"
     ):
         cs.rebuild(replace(posterior, attached={**posterior.attached, "start_counts": negative}))
 
@@ -266,5 +266,7 @@ def test_a_fused_model_can_be_compared_with_a_sites_own_and_fused_again():
 
 def test_sites_that_do_not_agree_are_refused():
     other = StickyHDPHMM(n_states=2, n_init=1).fit(np.random.default_rng(0).normal(size=(20, 3)))
-    with pytest.raises(cs.InputError, match=r"model 1: is NormalWishart\(dim=3\), expected NormalWishart\(dim=2\)"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"model 1: is NormalWishart\(dim=3\), expected NormalWishart\(dim=2\)"
+    ):
         cs.fuse([fitted(), other])

@@ -243,7 +243,7 @@ def test_a_component_that_says_nothing_beyond_its_prior_is_left_out_and_named():
     natural[1] = posteriors[2].prior
     empty = Posterior(posteriors[2].family, natural, prior=posteriors[2].prior, counts=posteriors[2].counts)
     sites = {f"site {number}": empty if number == 2 else posterior for number, posterior in enumerate(posteriors)}
-    fusion = cs.fuse(sites, method=cs.KLFusion(regularization=0.1, n_components=4, combine="hierarchical"))
+    fusion = cs.fuse(sites, method=cs.methods.KLFusion(regularization=0.1, n_components=4, combine="hierarchical"))
     component = fusion.matching.labels[1]
     found = fusion.details["hierarchical"]
     assert found["left_out"] == [{"model": "site 2", "component": 1}]
@@ -319,7 +319,7 @@ def test_a_product_outside_the_family_is_a_barycenter_under_auto_and_an_error_by
     posteriors = sites_of(14)
     large = 10.0 * posteriors[0].natural[0]  # as if the prior had been ten times what a component is
     wrong = without(posteriors, prior=large)
-    fusion_of = lambda how: cs.fuse(wrong, method=cs.KLFusion(regularization=0.1, combine=how))  # noqa: E731
+    fusion_of = lambda how: cs.fuse(wrong, method=cs.methods.KLFusion(regularization=0.1, combine=how))  # noqa: E731
     with pytest.raises(InputError, match="check the sites' priors"):
         fusion_of("hierarchical")
     assert "the priors are not those of the models" in fusion_of("auto").details["average"]["reason"]
@@ -357,7 +357,7 @@ def test_the_hierarchical_average_by_name_is_refused_where_it_means_nothing(post
 
 def test_an_unknown_average_is_refused():
     with pytest.raises(OptionError, match="'auto', 'hierarchical', 'product' or 'barycenter'"):
-        cs.KLFusion(combine="mean")
+        cs.methods.KLFusion(combine="mean")
 
 
 def test_families_without_a_random_effects_average_refuse_it_by_name():

@@ -104,16 +104,16 @@ def test_a_posterior_that_is_not_of_its_kind_is_refused(name, kind):
     expected = cs.describe(fitted(name, kind, 0))
     family = cs.families.Gamma()
     other = cs.Posterior(family, family.to_natural(shape=[2.0], rate=[1.0]), source=expected.source)
-    with pytest.raises(cs.InputError, match=r"components, found Gamma\(\) \[E-TYPE\]$"):
+    with pytest.raises(cs.errors.InputError, match=r"components, found Gamma\(\) \[E-TYPE\]$"):
         cs.rebuild(other)
     for lost in set(expected.source) - {"kind", "samples"}:
         source = {key: value for key, value in expected.source.items() if key != lost}
-        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
+        with pytest.raises(cs.errors.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
             cs.rebuild(replace(expected, source=source))
     needed = set(expected.attached) if name.startswith("Variational") else {"start_counts", "transition_counts"}
     for lost in needed:
         attached = {key: value for key, value in expected.attached.items() if key != lost}
-        with pytest.raises(cs.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
+        with pytest.raises(cs.errors.InputError, match=rf"lacks '{lost}', which rebuilding needs \[E-NEEDED\]$"):
             cs.rebuild(replace(expected, attached=attached))
 
 
@@ -209,5 +209,5 @@ def test_rows_transitions_and_starts_are_counted(name, kind):
 
 @pytest.mark.parametrize("samples", [0, -1, float("nan"), float("inf")])
 def test_impossible_numbers_of_rows_are_refused(samples):
-    with pytest.raises(cs.InputError, match="n_observations: expected a positive number of observations"):
+    with pytest.raises(cs.errors.InputError, match="n_observations: expected a positive number of observations"):
         cs.describe(by_hand(TRANSITIONS), n_observations=samples)

@@ -77,23 +77,27 @@ def test_a_sequence_that_a_model_holds_impossible_is_refused():
     model = true_law("CategoricalHMM")
     model.transmat_ = np.eye(4)
     assert model.score(np.array([[0], [1], [4]])) == -np.inf
-    with pytest.raises(cs.InputError, match="row 2 has probability zero"):
+    with pytest.raises(cs.errors.InputError, match="row 2 has probability zero"):
         scores(model, [[0.0], [1.0], [4.0]])
 
 
 @pytest.mark.parametrize("symbol", [V, -1, 0.5])
 def test_symbols_that_a_model_does_not_know_are_refused(symbol):
-    with pytest.raises(cs.InputError, match=rf"row 1, counted from 0: expected a symbol from 0 to 4, found {symbol}"):
+    with pytest.raises(
+        cs.errors.InputError, match=rf"row 1, counted from 0: expected a symbol from 0 to 4, found {symbol}"
+    ):
         scores(fitted("CategoricalHMM", "", 0), [[0.0], [symbol]])
 
 
 def test_more_than_one_column_of_symbols_is_refused():
-    with pytest.raises(cs.InputError, match=r"expected one column of symbols, .* found an array of shape \(2, 2\)"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"expected one column of symbols, .* found an array of shape \(2, 2\)"
+    ):
         scores(fitted("VariationalCategoricalHMM", "", 0), [[0.0, 1.0], [1.0, 0.0]])
 
 
 def test_a_model_that_hmmlearn_cannot_score_is_refused_with_the_remedy():
-    with pytest.raises(cs.InputError, match=r"row 2 is zero, since that state was never left.*cs\.rebuild"):
+    with pytest.raises(cs.errors.InputError, match=r"row 2 is zero, since that state was never left.*cs\.rebuild"):
         scores(by_hand(STUCK), MEANS)
 
 
@@ -119,7 +123,7 @@ def test_a_model_that_hmmlearn_cannot_score_is_refused_with_the_remedy():
 def test_impossible_parameters_are_named(attribute, value, message):
     model = by_hand(TRANSITIONS)
     setattr(model, attribute, value)
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.describe(model)
 
 
@@ -127,7 +131,9 @@ def test_impossible_parameters_are_named(attribute, value, message):
 def test_a_model_that_lacks_a_parameter_is_not_fitted(attribute):
     model = by_hand(TRANSITIONS)
     delattr(model, attribute)
-    with pytest.raises(cs.InputError, match=r"^this GaussianHMM is not fitted yet; call fit first \[E-UNFITTED\]$"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^this GaussianHMM is not fitted yet; call fit first \[E-UNFITTED\]$"
+    ):
         cs.describe(model)
 
 
@@ -158,7 +164,7 @@ def test_a_model_that_lacks_a_parameter_is_not_fitted(attribute):
 def test_impossible_posteriors_are_named(attribute, value, message):
     model = gaussian_m_step(simulated(20), range(4), "full")
     setattr(model, attribute, value)
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.describe(model)
 
 
@@ -189,5 +195,5 @@ def test_models_of_other_dimensions_states_or_priors_are_told_apart():
 
 def test_a_posterior_without_prior_cannot_become_a_variational_model():
     for name, kind in (("VariationalGaussianHMM", "full"), ("VariationalCategoricalHMM", "")):
-        with pytest.raises(cs.InputError, match="lacks 'prior', which rebuilding needs"):
+        with pytest.raises(cs.errors.InputError, match="lacks 'prior', which rebuilding needs"):
             cs.rebuild(replace(cs.describe(fitted(name, kind, 0)), prior=None))

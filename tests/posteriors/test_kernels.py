@@ -40,5 +40,5 @@ def test_a_kernel_survives_json_and_close_inputs(name):
     ],
 )
 def test_kernels_that_mean_nothing_are_refused(wrong):
-    with pytest.raises(cs.InputError):
+    with pytest.raises(cs.errors.InputError):
         wrong()

@@ -117,7 +117,9 @@ def test_a_robust_average_leaves_out_a_hostile_class() -> None:
 def test_shards_of_labelled_components_are_refused(tmp_path: Path) -> None:
     for number in range(4):
         cs.save(GaussianClasses().fit(*rows_of(number, ("ant", "cat"))), tmp_path / f"{number}.safetensors")
-    with pytest.raises(cs.InputError, match="have labels, which only a fusion in memory reads; hand in the files"):
+    with pytest.raises(
+        cs.errors.InputError, match="have labels, which only a fusion in memory reads; hand in the files"
+    ):
         cs.fuse(tmp_path, method="kl", pilot_sites=2)
     fusion = cs.fuse(tmp_path)  # so few sites are fused in memory
     assert fusion.posterior.features.classes == ("ant", "cat")

@@ -15,21 +15,21 @@ from tests.families.zoo import NAMES, ZOO
 pytestmark = pytest.mark.covering(2)
 
 METHODS = {
-    "kl integral": cs.KLFusion(regularization=0.3, restarts=2),
-    "kl relaxed": cs.KLFusion(regularization=0.3, assignment="relaxed", restarts=1, gap=1e-3),
-    "kl reverse": cs.KLFusion(regularization=0.3, direction="reverse", restarts=2),
-    "kl fixed": cs.KLFusion(n_components=5, restarts=2),
-    "kl auto": cs.KLFusion(restarts=2, max_components=6),
-    "kl renyi": cs.KLFusion(n_components=5, restarts=1, divergence="renyi", order=0.3, max_iterations=10),
-    "kl hellinger": cs.KLFusion(regularization=0.3, restarts=1, divergence="hellinger", max_iterations=10),
-    "kmeans": cs.KMeans(n_components=4, restarts=2),
-    "kmeans reverse": cs.KMeans(n_components=4, restarts=2, direction="reverse"),
-    "dp mixture": cs.DirichletProcess(concentration=1.0, restarts=1),
-    "dp means": cs.DirichletProcess(assignment="means", penalty=0.3, restarts=2),
-    "dp means reverse": cs.DirichletProcess(assignment="means", penalty=0.3, restarts=1, direction="reverse"),
-    "average": cs.Average(),
-    "concatenate": cs.Concatenate(),
-    "ensemble": cs.PredictionEnsemble(),
+    "kl integral": cs.methods.KLFusion(regularization=0.3, restarts=2),
+    "kl relaxed": cs.methods.KLFusion(regularization=0.3, assignment="relaxed", restarts=1, gap=1e-3),
+    "kl reverse": cs.methods.KLFusion(regularization=0.3, direction="reverse", restarts=2),
+    "kl fixed": cs.methods.KLFusion(n_components=5, restarts=2),
+    "kl auto": cs.methods.KLFusion(restarts=2, max_components=6),
+    "kl renyi": cs.methods.KLFusion(n_components=5, restarts=1, divergence="renyi", order=0.3, max_iterations=10),
+    "kl hellinger": cs.methods.KLFusion(regularization=0.3, restarts=1, divergence="hellinger", max_iterations=10),
+    "kmeans": cs.methods.KMeans(n_components=4, restarts=2),
+    "kmeans reverse": cs.methods.KMeans(n_components=4, restarts=2, direction="reverse"),
+    "dp mixture": cs.methods.DirichletProcess(concentration=1.0, restarts=1),
+    "dp means": cs.methods.DirichletProcess(assignment="means", penalty=0.3, restarts=2),
+    "dp means reverse": cs.methods.DirichletProcess(assignment="means", penalty=0.3, restarts=1, direction="reverse"),
+    "average": cs.methods.Average(),
+    "concatenate": cs.methods.Concatenate(),
+    "ensemble": cs.methods.PredictionEnsemble(),
 }
 MATCHING = [name for name, method in METHODS.items() if method.relabels]
 DESCENDING = [name for name in METHODS if name not in ("average", "concatenate", "ensemble")]
@@ -55,15 +55,15 @@ every_method = pytest.mark.parametrize("method", _named(METHODS))
 PRICE = 1e-3
 BARYCENTER = {"combine": "barycenter"}
 COPIES = {
-    "given": cs.KLFusion(n_components=3, **BARYCENTER),
-    "given, by divergence": cs.KLFusion(n_components=3, regularization=0, **BARYCENTER),
-    "priced": cs.KLFusion(regularization=PRICE, **BARYCENTER),
-    "relaxed": cs.KLFusion(regularization=PRICE, assignment="relaxed", **BARYCENTER),
-    "reverse": cs.KLFusion(regularization=PRICE, direction="reverse", **BARYCENTER),
-    "found": cs.KLFusion(**BARYCENTER),
-    "kmeans": cs.KMeans(n_components=3, **BARYCENTER),
-    "dp mixture": cs.DirichletProcess(restarts=2, **BARYCENTER),
-    "dp means": cs.DirichletProcess(assignment="means", penalty=PRICE, **BARYCENTER),
+    "given": cs.methods.KLFusion(n_components=3, **BARYCENTER),
+    "given, by divergence": cs.methods.KLFusion(n_components=3, regularization=0, **BARYCENTER),
+    "priced": cs.methods.KLFusion(regularization=PRICE, **BARYCENTER),
+    "relaxed": cs.methods.KLFusion(regularization=PRICE, assignment="relaxed", **BARYCENTER),
+    "reverse": cs.methods.KLFusion(regularization=PRICE, direction="reverse", **BARYCENTER),
+    "found": cs.methods.KLFusion(**BARYCENTER),
+    "kmeans": cs.methods.KMeans(n_components=3, **BARYCENTER),
+    "dp mixture": cs.methods.DirichletProcess(restarts=2, **BARYCENTER),
+    "dp means": cs.methods.DirichletProcess(assignment="means", penalty=PRICE, **BARYCENTER),
 }
 
 
@@ -268,7 +268,7 @@ def test_a_weight_of_two_is_giving_the_model_twice(family, combine, direction):
     rng, kind = np.random.default_rng(6), ZOO[family]
     eta = kind.draw(rng, 3)
     a, b = (site(kind.near(rng, eta, 0.05), kind, rng) for _ in range(2))
-    method = cs.KLFusion(n_components=3, regularization=0.0, combine=combine, direction=direction)
+    method = cs.methods.KLFusion(n_components=3, regularization=0.0, combine=combine, direction=direction)
     weighted, twice = run([a, b], method, (2.0, 1.0)), run([a, a, b], method, (1.0,) * 3)
     share = np.array([1.0, 1.0]) if combine == "barycenter" else np.array([1 / 2, 1 / 3])
     rtol = tolerances.ROUNDING if (combine, direction) != ("barycenter", "reverse") else tolerances.ROOT_FINDING

@@ -117,7 +117,8 @@ def test_a_maximum_likelihood_mixture_is_its_own_plug_in_density_in_every_form(c
 def test_the_predictive_density_of_maximum_likelihood_needs_the_number_of_observations():
     model = GaussianMixture(3, random_state=0).fit(rows())
     with pytest.raises(
-        cs.OptionError, match=r"kind 'predictive' is not known without .*n_observations= .*: plug-in \[E-VALUE\]$"
+        cs.errors.OptionError,
+        match=r"kind 'predictive' is not known without .*n_observations= .*: plug-in \[E-VALUE\]$",
     ):
         cs.log_density(model, rows())
     few, many = (cs.log_density(cs.describe(model, n_observations=n), rows(seed=1)) for n in (30, 3e8))
@@ -170,14 +171,15 @@ def test_a_component_of_no_weight_adds_nothing():
 def test_bad_questions_get_one_line():
     model = mixture()
     with pytest.raises(
-        cs.OptionError, match=r"^kind 'mean' is not known; expected one of: predictive, plug-in, bound \[E-VALUE\]$"
+        cs.errors.OptionError,
+        match=r"^kind 'mean' is not known; expected one of: predictive, plug-in, bound \[E-VALUE\]$",
     ):
         cs.log_density(model, rows(), kind="mean")
-    with pytest.raises(cs.InputError, match=r"has 3 columns, expected 2 \[E-SHAPE\]$"):
+    with pytest.raises(cs.errors.InputError, match=r"has 3 columns, expected 2 \[E-SHAPE\]$"):
         cs.log_density(model, rows(dim=3))
-    with pytest.raises(cs.InputError, match=r"sum to more than 0"):
+    with pytest.raises(cs.errors.InputError, match=r"sum to more than 0"):
         mixture_density.MixtureDensity(cs.describe(model).family, cs.describe(model).natural, np.zeros(3))
-    with pytest.raises(cs.InputError, match=r"no predictive density of data"):
+    with pytest.raises(cs.errors.InputError, match=r"no predictive density of data"):
         mixture_density.MixtureDensity(cs.families.Gamma(), np.ones((1, 2)), np.ones(1))
 
 

@@ -11,10 +11,10 @@ from tests.posteriors import planted
 pytestmark = pytest.mark.covering(2)
 
 METHODS = {
-    "spahm": cs.SPAHM,
-    "conjugate spahm": lambda **options: cs.SPAHM(likelihood="conjugate", **options),
-    "amps": lambda **options: cs.AMPS(growth=True, **options),
-    "dp means": lambda **options: cs.DirichletProcess(assignment="means", **options),
+    "spahm": cs.methods.SPAHM,
+    "conjugate spahm": lambda **options: cs.methods.SPAHM(likelihood="conjugate", **options),
+    "amps": lambda **options: cs.methods.AMPS(growth=True, **options),
+    "dp means": lambda **options: cs.methods.DirichletProcess(assignment="means", **options),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 FAMILY = cs.families.NormalWishart(dim=3)
@@ -80,19 +80,19 @@ def test_no_seed_changes_where_it_begins(method):
 
 def test_the_truncation_of_the_mixture_is_the_number_of_the_evidence():
     sites, truth = sites_of_two()
-    fusion = cs.fuse(sites, cs.DirichletProcess(n_components="evidence", restarts=2))
+    fusion = cs.fuse(sites, cs.methods.DirichletProcess(n_components="evidence", restarts=2))
     assert fusion.n_components <= len(np.unique(truth))
-    assert fusion.status is not cs.Status.AT_CAPACITY
+    assert fusion.status is not cs.results.Status.AT_CAPACITY
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        lambda: cs.SPAHM(n_components="evidence", max_components=9),
-        lambda: cs.SPAHM(n_components=12),
-        lambda: cs.AMPS(n_components="evidence"),
-        lambda: cs.DirichletProcess(n_components="evidence", max_components=9),
-        lambda: cs.DirichletProcess(assignment="means", n_components="evidence", penalty=1.0),
+        lambda: cs.methods.SPAHM(n_components="evidence", max_components=9),
+        lambda: cs.methods.SPAHM(n_components=12),
+        lambda: cs.methods.AMPS(n_components="evidence"),
+        lambda: cs.methods.DirichletProcess(n_components="evidence", max_components=9),
+        lambda: cs.methods.DirichletProcess(assignment="means", n_components="evidence", penalty=1.0),
     ],
 )
 def test_options_that_say_the_number_twice_are_refused(options):

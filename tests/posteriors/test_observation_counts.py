@@ -26,7 +26,7 @@ def test_models_that_do_not_record_their_number_are_not_fused_without_it(models)
     problems = cs.check(models)
     assert [problem.subject for problem in problems] == ["a, b"]
     assert all("does not say how many observations" in p.text and "'equal'" in p.remedy for p in problems)
-    with pytest.raises(cs.InputError) as caught:
+    with pytest.raises(cs.errors.InputError) as caught:
         cs.fuse(models)
     assert caught.value.problems == tuple(problems)
 
@@ -103,7 +103,7 @@ def test_a_file_without_the_number_takes_it_later(tmp_path, make):
                          ids=repr)  # fmt: skip
 def test_numbers_that_are_not_one_positive_number_for_each_model_are_refused(wrong):
     for act in (cs.fuse, cs.check):
-        with pytest.raises(cs.OptionError, match="n_observations"):
+        with pytest.raises(cs.errors.OptionError, match="n_observations"):
             act(MIXTURES, n_observations=wrong)
 
 
@@ -117,14 +117,14 @@ def test_a_number_that_contradicts_the_model_is_a_problem():
     assert "n_observations" in cs.check(bayesian, n_observations="equal")[0].text
     described = [cs.describe(model, n_observations=NUMBERS[name]) for name, model in MIXTURES.items()]
     assert "records 400 observations" in cs.check(described, n_observations=[120, 40])[0].text
-    with pytest.raises(cs.InputError, match="number of rows of data: is 400, but the model records 120"):
+    with pytest.raises(cs.errors.InputError, match="number of rows of data: is 400, but the model records 120"):
         cs.describe(bayesian["a"], ROWS[1])
-    with pytest.raises(cs.OptionError, match="is 7, but data has 120"):
+    with pytest.raises(cs.errors.OptionError, match="is 7, but data has 120"):
         cs.describe(MIXTURES["a"], ROWS[0], n_observations=7)
 
 
 def test_data_of_other_columns_are_refused():
-    with pytest.raises(cs.InputError, match="has 3 columns, expected 2"):
+    with pytest.raises(cs.errors.InputError, match="has 3 columns, expected 2"):
         cs.describe(MIXTURES["a"], np.zeros((120, 3)))
 
 
@@ -133,15 +133,15 @@ def test_data_of_other_columns_are_refused():
                                                ({"data": ROWS[0], "sample_weight": np.ones(3)}, "sample_weight"),
                                                ({"min_count": -1}, "min_count")])  # fmt: skip
 def test_arguments_that_mean_nothing_are_refused(options, name, tmp_path):
-    with pytest.raises(cs.OptionError, match=name):
+    with pytest.raises(cs.errors.OptionError, match=name):
         cs.describe(MIXTURES["a"], **options)
-    with pytest.raises(cs.OptionError, match=name):
+    with pytest.raises(cs.errors.OptionError, match=name):
         cs.save(MIXTURES["a"], tmp_path / "site.safetensors", **options)
     assert not (tmp_path / "site.safetensors").exists()
 
 
 def test_a_model_that_records_its_counts_takes_no_weights_of_rows():
-    with pytest.raises(cs.OptionError, match="records the weight"):
+    with pytest.raises(cs.errors.OptionError, match="records the weight"):
         cs.describe(KMeans(2, n_init=1, random_state=0).fit(ROWS[0]), ROWS[0], sample_weight=np.ones(120))
 
 
@@ -157,7 +157,7 @@ def test_shards_ask_for_the_number_too(tmp_path):
     cs.pack(tmp_path, tmp_path / "packed")
     (problem,) = cs.check(tmp_path / "packed")
     assert "does not say how many observations" in problem
-    with pytest.raises(cs.InputError, match="does not say how many observations"):
+    with pytest.raises(cs.errors.InputError, match="does not say how many observations"):
         cs.fuse(tmp_path / "packed")
     assert cs.check(tmp_path / "packed", n_observations="equal") == []
     packed = cs.fuse(tmp_path / "packed", n_observations="equal")

@@ -36,7 +36,7 @@ def one_packed_file(folder: Path, form: str) -> Path:
     return packed.folder / packed.files[0]
 
 
-def in_runs(packed: Path) -> cs.Shards:
+def in_runs(packed: Path) -> cs.results.Shards:
     """Open a packed file as runs of equally many sites."""
     shards = cs.shards(packed, shard_bytes=packed.stat().st_size // N_RUNS)
     assert len(shards.sources) == N_RUNS
@@ -108,11 +108,13 @@ def test_a_component_out_of_its_domain_is_told_with_the_name_of_its_site(
     last = posteriors[number].n_components - 1
     expected = f"{packed}: site-{number:04d}.safetensors: component {last} has NaN or infinite"
     for where in (packed, in_runs(packed)):
-        with pytest.raises(cs.InputError) as raised:
+        with pytest.raises(cs.errors.InputError) as raised:
             cs.fuse(where, method="kl", n_components=6, pilot_sites=10)
         assert [problem.startswith(expected) for problem in raised.value.problems] == [True]
     nameless = without_names(packed)
-    with pytest.raises(cs.InputError, match=rf"nameless\.{form}: site {number}: component {last} has NaN or infinite"):
+    with pytest.raises(
+        cs.errors.InputError, match=rf"nameless\.{form}: site {number}: component {last} has NaN or infinite"
+    ):
         cs.fuse(in_runs(nameless), method="kl", n_components=6, pilot_sites=10)
 
 
@@ -124,7 +126,7 @@ def test_copies_are_told_with_the_names_of_their_sites(
     posteriors[20] = posteriors[8]
     folder = written(posteriors, tmp_path / "sites")
     with pytest.raises(
-        cs.InputError, match=r"^site-0020\.safetensors: is the same file as site-0008\.safetensors; leave"
+        cs.errors.InputError, match=r"^site-0020\.safetensors: is the same file as site-0008\.safetensors; leave"
     ):
         cs.pack(folder, tmp_path / "packed", form=form)  # type: ignore[arg-type]
     monkeypatch.setattr(packing, "_duplicates", lambda _packed, _name_of_digest: ())
@@ -134,7 +136,7 @@ def test_copies_are_told_with_the_names_of_their_sites(
         "leave one out [E-TWICE]"
     )
     for where in (packed, in_runs(packed)):
-        with pytest.raises(cs.InputError) as raised:
+        with pytest.raises(cs.errors.InputError) as raised:
             cs.fuse(where, method="kl", n_components=6, pilot_sites=10)
         assert list(raised.value.problems) == [expected]
 
@@ -150,7 +152,7 @@ def test_packed_files_whose_sites_have_the_same_names_are_told_apart(tmp_path: P
         f"{packed[1]}: site-0010.safetensors: has the same contents as {packed[0]}: site-0013.safetensors; "
         "leave one out [E-TWICE]"
     )
-    with pytest.raises(cs.InputError) as raised:
+    with pytest.raises(cs.errors.InputError) as raised:
         cs.fuse(packed, method="kl", n_components=6, pilot_sites=10)
     assert list(raised.value.problems) == [expected]
 

@@ -179,7 +179,7 @@ def scenario(name, priors, everything=False):
 
 
 def fuse(sites, n_global, weights=None):
-    method = cs.KLFusion(n_components=n_global, combine="product", restarts=10)
+    method = cs.methods.KLFusion(n_components=n_global, combine="product", restarts=10)
     return method.fuse(Ensemble.of(sites, weights), np.random.default_rng(0))
 
 
@@ -269,7 +269,7 @@ def test_the_product_narrows_where_the_barycenter_keeps_the_width():
     sites = [cs.Posterior(model.family, eta, prior=prior) for eta in etas]
     widths = {}
     for how in ("product", "barycenter"):
-        method = cs.KLFusion(n_components=5, combine=how)
+        method = cs.methods.KLFusion(n_components=5, combine=how)
         fused = method.fuse(Ensemble.of(sites), np.random.default_rng(0)).posterior
         widths[how] = np.linalg.det(fused.parameters()["covariance"]) ** (1 / D)
     one = np.linalg.det(sites[0].parameters()["covariance"]) ** (1 / D)
@@ -277,17 +277,17 @@ def test_the_product_narrows_where_the_barycenter_keeps_the_width():
     assert_allclose(one[0] / widths["product"], 10.0, rtol=0.02)
 
 
-PRODUCT = cs.KLFusion(n_components=2, combine="product")
+PRODUCT = cs.methods.KLFusion(n_components=2, combine="product")
 
 
 def test_a_product_without_priors_is_refused():
     eta = f.Gaussian(1).to_natural(mean=[[0.0], [5.0]], covariance=[[[1.0]], [[1.0]]])
-    with pytest.raises(cs.InputError, match="prior"):
+    with pytest.raises(cs.errors.InputError, match="prior"):
         PRODUCT.fuse(Ensemble.of([cs.Posterior(f.Gaussian(1), eta)] * 2), np.random.default_rng(0))
 
 
 def test_a_product_of_points_is_refused():
     """They have no width, so that adding them up means nothing."""
     points = cs.Posterior(f.Point(1), [[0.0], [5.0]], prior=[0.0])
-    with pytest.raises((cs.InputError, cs.UnsupportedError)):
+    with pytest.raises((cs.errors.InputError, cs.errors.UnsupportedError)):
         PRODUCT.fuse(Ensemble.of([points] * 2), np.random.default_rng(0))

@@ -32,18 +32,18 @@ BAD_SPAHM = [
 
 @pytest.mark.parametrize("options", BAD_SPAHM, ids=str)
 def test_options_of_spahm_that_mean_nothing_are_refused_by_name(options):
-    with pytest.raises(cs.OptionError, match="|".join(options)):
+    with pytest.raises(cs.errors.OptionError, match="|".join(options)):
         spahm(SITES, **options)
 
 
 @pytest.mark.parametrize("name", ["within_variance", "between_variance"])
 def test_variances_of_another_dimension_are_refused(name):
-    with pytest.raises(cs.InputError, match=rf"{name}.*3.*2"):
+    with pytest.raises(cs.errors.InputError, match=rf"{name}.*3.*2"):
         spahm(SITES, **{name: (1.0, 1.0, 1.0)})
 
 
 def test_a_limit_below_the_largest_model_is_refused():
-    with pytest.raises(cs.InputError, match=r"max_components.*5"):
+    with pytest.raises(cs.errors.InputError, match=r"max_components.*5"):
         spahm(SITES, max_components=4)
     assert spahm(SITES, max_components=5).n_components == 5
 
@@ -51,7 +51,7 @@ def test_a_limit_below_the_largest_model_is_refused():
 def test_a_conjugate_likelihood_without_a_prior_is_refused_naming_the_model():
     sites = planted.topics(0).sites
     bare = cs.Posterior(sites[2].family, sites[2].natural, counts=sites[2].counts)
-    with pytest.raises(cs.InputError, match=r"prior.*model 2"):
+    with pytest.raises(cs.errors.InputError, match=r"prior.*model 2"):
         cs.fuse([*sites[:2], bare, *sites[3:]], method="spahm", likelihood="conjugate")
 
 
@@ -73,12 +73,12 @@ def models(name, *sizes):
 
 @pytest.mark.parametrize("options", BAD_AMPS, ids=str)
 def test_options_of_amps_that_mean_nothing_are_refused_by_name(options):
-    with pytest.raises(cs.OptionError, match="|".join(options)):
+    with pytest.raises(cs.errors.OptionError, match="|".join(options)):
         cs.fuse(models("dirichlet", 3, 3), method="amps", **options)
 
 
 def test_models_of_different_sizes_are_refused_with_the_remedy():
-    with pytest.raises(cs.InputError, match=r"equal size.*3, 2.*growth=True"):
+    with pytest.raises(cs.errors.InputError, match=r"equal size.*3, 2.*growth=True"):
         cs.fuse(models("dirichlet", 3, 2), method="amps")
 
 
@@ -86,20 +86,20 @@ def test_models_of_different_sizes_are_refused_with_the_remedy():
 def test_models_without_a_prior_are_refused_by_name(growth):
     kind = ZOO["gamma"]
     bare = cs.Posterior(kind.family, kind.draw(np.random.default_rng(0), 2), counts=np.ones(2))
-    with pytest.raises(cs.InputError, match=r"prior.*model 1"):
+    with pytest.raises(cs.errors.InputError, match=r"prior.*model 1"):
         cs.fuse([*models("gamma", 2), bare], method="amps", growth=growth)
 
 
 def test_growth_without_counts_is_refused_by_name():
     counted = [cs.Posterior(p.family, p.natural, prior=p.prior, counts=np.ones(2)) for p in models("gamma", 2, 2)]
-    with pytest.raises(cs.InputError, match=r"counts.*model 2"):
+    with pytest.raises(cs.errors.InputError, match=r"counts.*model 2"):
         cs.fuse([*counted, *models("gamma", 2)], method="amps", growth=True)
 
 
 def test_points_have_nothing_to_multiply():
     point = cs.Posterior(f.Point(2), np.eye(2), prior=np.zeros(2), counts=np.ones(2))
     for growth in (False, True):
-        with pytest.raises(cs.InputError, match="points have no width"):
+        with pytest.raises(cs.errors.InputError, match="points have no width"):
             cs.fuse([point, point], method="amps", growth=growth)
 
 

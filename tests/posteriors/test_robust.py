@@ -68,7 +68,9 @@ def hostile(site, family, seed=1, factor=1e12):
 
 
 def fused(sites, how, method="average", **options):
-    chosen = {"average": cs.Average, "kl": cs.KLFusion, "kmeans": cs.KMeans}[method](robust=how, **options)
+    chosen = {"average": cs.methods.Average, "kl": cs.methods.KLFusion, "kmeans": cs.methods.KMeans}[method](
+        robust=how, **options
+    )
     return chosen.fuse(Ensemble.of(sites), np.random.default_rng(0))
 
 
@@ -159,7 +161,7 @@ def test_an_average_is_no_farther_from_what_it_is_judged_by_than_honest_copies_a
             bound = honest if how == "trim" else 4.0 * honest
             assert kind.kl(rows[medoid][None], average[None])[0, 0] <= bound * (1 + tolerances.KL_PAIRWISE) + 1e-9
             assert np.isfinite(
-                cs.Average(robust=how, trim=0.25).fuse(ensemble, np.random.default_rng(0)).posterior.natural
+                cs.methods.Average(robust=how, trim=0.25).fuse(ensemble, np.random.default_rng(0)).posterior.natural
             ).all()
 
 
@@ -254,7 +256,7 @@ def invented(seed=0):
 @pytest.mark.parametrize("how", [*HOWS, None])
 def test_an_invented_component_is_told_and_kept_unless_asked_otherwise(how):
     options = {} if how is None else {"minority": "keep"}
-    with pytest.warns(cs.RobustWarning) if how else nullcontext():
+    with pytest.warns(cs.errors.RobustWarning) if how else nullcontext():
         kept = cs.fuse(invented(), method="kl", rng=0, robust=how, regularization=0.3, **options)
     told = kept.details["minority"]
     assert [one["names"] for one in told] == [["model 0"]]
@@ -267,7 +269,7 @@ def test_an_invented_component_is_told_and_kept_unless_asked_otherwise(how):
 
 def test_nothing_left_is_refused():
     sites = [cs.Posterior(f.Point(1), np.array([[10.0 * n]])) for n in range(5)]
-    with pytest.raises(cs.InputError, match="none would be left"):
+    with pytest.raises(cs.errors.InputError, match="none would be left"):
         cs.fuse(sites, method="kl", regularization=0.0, n_components=5, minority="drop")
 
 
@@ -277,7 +279,7 @@ def test_backed_components_are_matched_first():
 
     def match(part):
         seen.append(part.n_sites)
-        return cs.KLFusion(n_components=3).match(part, np.random.default_rng(0), lambda _a, _b: None)
+        return cs.methods.KLFusion(n_components=3).match(part, np.random.default_rng(0), lambda _a, _b: None)
 
     found = match_supported_first(Ensemble.of(sites), RobustEstimator("trim", 0.2), match, open_number=False)
     assert seen == [6]
@@ -288,25 +290,25 @@ def test_backed_components_are_matched_first():
 
 
 def test_two_sites_are_too_few():
-    with pytest.raises(cs.InputError, match="at least 3 models"):
+    with pytest.raises(cs.errors.InputError, match="at least 3 models"):
         cs.fuse(sites_of("gamma", 2), method="kl", robust="trim")
 
 
 def test_a_median_is_no_product():
-    with pytest.raises(cs.InputError, match="use robust='trim'"):
+    with pytest.raises(cs.errors.InputError, match="use robust='trim'"):
         cs.fuse(sites_of("normal-wishart", 4), method="kl", robust="median", combine="product")
 
 
 @pytest.mark.parametrize("method", ["concatenate", "ensemble"])
 def test_what_matches_nothing_cannot_be_robust(method):
-    with pytest.raises(cs.InputError, match="matches nothing"):
+    with pytest.raises(cs.errors.InputError, match="matches nothing"):
         cs.fuse(sites_of("normal-wishart", 4), method=method, robust="trim")
 
 
 @pytest.mark.parametrize("options", [{"robust": "mean"}, {"trim": 0.5}, {"trim": 0.0}, {"minority": "some"}])
 def test_odd_options_are_refused(options):
-    with pytest.raises(cs.OptionError, match=f"option {next(iter(options))} must be"):
-        cs.KLFusion(**options)
+    with pytest.raises(cs.errors.OptionError, match=f"option {next(iter(options))} must be"):
+        cs.methods.KLFusion(**options)
 
 
 @every_how

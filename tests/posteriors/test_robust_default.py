@@ -29,7 +29,7 @@ DIM, GROUPS = 2, np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
 
 
 def fused(sites, **options):
-    return cs.KLFusion(robust=True, **options).fuse(Ensemble.of(sites), np.random.default_rng(0))
+    return cs.methods.KLFusion(robust=True, **options).fuse(Ensemble.of(sites), np.random.default_rng(0))
 
 
 def mixture(rng, shift=0.0, factor=1.0, groups=GROUPS, scale=1.0):

@@ -67,7 +67,7 @@ def test_sites_that_state_counts_and_sites_that_do_not(rng: np.random.Generator,
     sites = [_site(rng, counts=None if i == 17 else np.array([5.0, 6.0])) for i in range(30)]
     folder = written(sites, tmp_path / "sites")
     for work in (lambda: cs.pack(folder, tmp_path / "packed"), lambda: cs.fuse(folder, **TWO)):
-        with pytest.raises(cs.InputError, match=r"site-0017\.safetensors: states neither .*, expected counts"):
+        with pytest.raises(cs.errors.InputError, match=r"site-0017\.safetensors: states neither .*, expected counts"):
             work()
 
 
@@ -75,7 +75,7 @@ def test_a_file_that_is_there_twice(rng: np.random.Generator, tmp_path: Path) ->
     folder = written([_site(rng) for _ in range(20)], tmp_path / "sites")
     shutil.copy(folder / "site-0000.safetensors", folder / "copy.safetensors")
     for where in (folder, [folder / "site-0001.safetensors", folder]):
-        with pytest.raises(cs.InputError, match="has the same contents as"):
+        with pytest.raises(cs.errors.InputError, match="has the same contents as"):
             cs.fuse(where, **TWO)
 
 
@@ -86,7 +86,7 @@ def test_every_shard_may_open_groups(rng: np.random.Generator, tmp_path: Path) -
     shards = cs.shards(written(sites, tmp_path / "sites"), shard_bytes=2500)
     assert len(shards.sources) > 20
     fusion = cs.fuse(shards, method="spahm", pilot_sites=20)
-    assert fusion.status is cs.Status.CONVERGED
+    assert fusion.status is cs.results.Status.CONVERGED
     assert np.abs(fusion.posterior.parameters()["mean"] - 200.0).max(axis=1).min() < 1.0
 
 
@@ -105,7 +105,7 @@ def test_an_engine_can_be_used_again(rng: np.random.Generator, tmp_path: Path) -
 
 @pytest.mark.parametrize("wrong", [{"threads": 0}, {"threads": "2"}, {"memory": -1}])
 def test_local_engines_that_cannot_be(wrong: dict[str, object]) -> None:
-    with pytest.raises(cs.OptionError, match=next(iter(wrong))):
+    with pytest.raises(cs.errors.OptionError, match=next(iter(wrong))):
         cs.engines.Local(**wrong)
 
 
@@ -121,7 +121,7 @@ class TestParquetOfOthers:
 
     def _refused(self, table: pa.Table, path: Path, said: str) -> None:
         pq.write_table(table, path)
-        with pytest.raises(cs.InputError, match=said):
+        with pytest.raises(cs.errors.InputError, match=said):
             cs.fuse(path, **TWO)
         assert cs.check(path)
 
@@ -187,7 +187,9 @@ def test_a_replaced_parquet_file_does_not_shift_weights(rng: np.random.Generator
     shards = cs.shards([first, second])
     shutil.copy(shorter, first)
     weights = np.repeat([1.0, 1e-9], 12)
-    with pytest.raises(cs.InputError, match="held 24 sites when they were opened, and now 20, so one was replaced"):
+    with pytest.raises(
+        cs.errors.InputError, match="held 24 sites when they were opened, and now 20, so one was replaced"
+    ):
         cs.fuse(shards, weights=weights, pilot_sites=4, method="kmeans", n_components=2)
 
 
@@ -204,5 +206,7 @@ def test_a_number_that_the_sample_cannot_start_is_refused(
     folder = written([_site(rng, 3) for _ in range(12)], tmp_path / "sites")
     assert cs.fuse(folder, n_components=20, pilot_sites=4).n_components == 20
     monkeypatch.setattr(methods, "MAX_GATHERED_ROWS", 0)
-    with pytest.raises(cs.InputError, match=r"n_components is 20, .* has 12 components: give a larger pilot_sites"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"n_components is 20, .* has 12 components: give a larger pilot_sites"
+    ):
         cs.fuse(folder, n_components=20, pilot_sites=4)

@@ -154,7 +154,7 @@ class TestWeights:
         np.testing.assert_allclose(fusion.posterior.natural, rest.posterior.natural, rtol=1e-10, atol=1e-10)
 
     def test_one_for_each_site_is_needed(self, folder: Path) -> None:
-        with pytest.raises(cs.OptionError, match=f"expected {SITES} numbers"):
+        with pytest.raises(cs.errors.OptionError, match=f"expected {SITES} numbers"):
             cs.fuse(folder / "packed", weights=[1.0, 2.0])
         assert any("weights" in problem for problem in cs.check(folder / "packed", weights=[1.0, 2.0]))
 
@@ -349,12 +349,12 @@ class TestRefusals:
             ({"pilot_sites": 1}, "pilot_sites"),
             ({"shard_bytes": 0}, "shard_bytes"),
             ({"n_observations": [1.0]}, "n_observations"),
-            ({"method": cs.WassersteinFusion()}, "fuses networks"),
+            ({"method": cs.methods.WassersteinFusion()}, "fuses networks"),
             ({"engine": "dusk"}, "engine"),
         ],
     )
     def test_options(self, folder: Path, options: dict[str, object], said: str) -> None:
-        with pytest.raises((cs.InputError, cs.OptionError), match=said):
+        with pytest.raises((cs.errors.InputError, cs.errors.OptionError), match=said):
             cs.fuse(folder / "packed", **{"pilot_sites": 30, **options})
 
     def test_models_that_are_worked_out_from_all_sites_at_once(self, tmp_path: Path) -> None:
@@ -367,11 +367,11 @@ class TestRefusals:
         assert any("does not run over shards" in problem for problem in problems)
 
     def test_models_in_memory_need_no_engine(self, planted: tuple[list[cs.Posterior], np.ndarray]) -> None:
-        with pytest.raises(cs.OptionError, match="models in memory"):
+        with pytest.raises(cs.errors.OptionError, match="models in memory"):
             cs.fuse(planted[0], engine="local")
 
     def test_one_site_is_not_enough(self, planted: tuple[list[cs.Posterior], np.ndarray], tmp_path: Path) -> None:
-        with pytest.raises(cs.InputError, match="at least two"):
+        with pytest.raises(cs.errors.InputError, match="at least two"):
             cs.fuse(written(planted[0][:1], tmp_path / "one"))
 
     def test_check_finds_nothing_wrong_with_what_can_be_fused(self, folder: Path) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.covering(2)
 FORMS = ("safetensors", "parquet")
 
 
-def _sites_of(shards: cs.Shards) -> list[cs.Posterior]:
+def _sites_of(shards: cs.results.Shards) -> list[cs.Posterior]:
     blocks = [load_shard(source).components for source in shards.sources]
     return [block.site(number) for block in blocks for number in range(block.n_sites)]
 
@@ -192,17 +192,17 @@ class TestRefusals:
     def test_a_site_of_another_family(self, folder: Path, tmp_path: Path) -> None:
         family = cs.families.Dirichlet(dim=4)
         cs.save(cs.Posterior(family, family.to_natural(concentration=np.ones((1, 4)))), folder / "z.safetensors")
-        with pytest.raises(cs.InputError, match=r"z\.safetensors: is Dirichlet"):
+        with pytest.raises(cs.errors.InputError, match=r"z\.safetensors: is Dirichlet"):
             cs.pack(folder, tmp_path / "packed")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["sites"]
 
     def test_a_site_that_is_there_twice(self, folder: Path, tmp_path: Path) -> None:
         (folder / "again.safetensors").write_bytes((folder / "site-0003.safetensors").read_bytes())
-        with pytest.raises(cs.InputError, match="is the same file as"):
+        with pytest.raises(cs.errors.InputError, match="is the same file as"):
             cs.pack(folder, tmp_path / "packed")
 
     def test_a_folder_that_is_there(self, folder: Path, tmp_path: Path) -> None:
-        with pytest.raises(cs.InputError, match="it is there already"):
+        with pytest.raises(cs.errors.InputError, match="it is there already"):
             cs.pack(folder, folder)
         (tmp_path / "empty").mkdir()
         assert cs.pack(folder, tmp_path / "empty").n_sites == 5
@@ -215,14 +215,14 @@ class TestRefusals:
             str(tmp_path / "*.safetensors"),
             f"file://{tmp_path}/no",
         ):
-            with pytest.raises(cs.InputError, match=r"is here|cannot be read"):
+            with pytest.raises(cs.errors.InputError, match=r"is here|cannot be read"):
                 cs.shards(where)
 
     def test_options_that_do_not_exist(self, folder: Path, tmp_path: Path) -> None:
         for options in ({"form": "zarr"}, {"dtype": "float16"}, {"shard_bytes": 0}):
-            with pytest.raises(cs.OptionError, match=next(iter(options))):
+            with pytest.raises(cs.errors.OptionError, match=next(iter(options))):
                 cs.pack(folder, tmp_path / "packed", **options)
-        with pytest.raises(cs.OptionError, match="shard_bytes"):
+        with pytest.raises(cs.errors.OptionError, match="shard_bytes"):
             cs.shards(folder, shard_bytes=-1)
 
     def test_a_family_that_float32_breaks(self, tmp_path: Path) -> None:
@@ -230,24 +230,26 @@ class TestRefusals:
         covariance = np.array([[[1.0, 1.0 - 1e-9], [1.0 - 1e-9, 1.0]]])
         eta = family.to_natural(mean=np.zeros((1, 2)), covariance=covariance)
         posteriors = [cs.Posterior(family, eta * (1.0 + 1e-3 * n)) for n in range(3)]
-        with pytest.raises(cs.InputError, match="in float32 a component"):
+        with pytest.raises(cs.errors.InputError, match="in float32 a component"):
             cs.pack(written(posteriors, tmp_path / "sites"), tmp_path / "packed", dtype="float32")
 
     @pytest.mark.parametrize("form", FORMS)
     def test_shards_of_two_kinds(self, folder: Path, tmp_path: Path, form: str) -> None:
         cs.pack(folder, tmp_path / "packed", form=form)
         cs.pack(written(planted_sites(3, dim=2)[0], tmp_path / "others"), tmp_path / "two", form=form)
-        with pytest.raises(cs.InputError, match=r"is DiagonalGaussian\(dim=2\), expected DiagonalGaussian\(dim=3\)"):
+        with pytest.raises(
+            cs.errors.InputError, match=r"is DiagonalGaussian\(dim=2\), expected DiagonalGaussian\(dim=3\)"
+        ):
             cs.shards([tmp_path / "packed", tmp_path / "two"])
 
     def test_shards_beside_posterior_files(self, folder: Path, tmp_path: Path) -> None:
         cs.pack(folder, tmp_path / "packed")
         shard = next((tmp_path / "packed").iterdir())
-        with pytest.raises(cs.InputError, match=r"site-0000\.safetensors: is no shard"):
+        with pytest.raises(cs.errors.InputError, match=r"site-0000\.safetensors: is no shard"):
             cs.fuse([shard, folder / "site-0000.safetensors"])
-        with pytest.raises(cs.InputError, match=r"is no shard|is a shard"):
+        with pytest.raises(cs.errors.InputError, match=r"is no shard|is a shard"):
             cs.fuse([folder / "site-0000.safetensors", shard])
-        with pytest.raises(cs.FileFormatError, match=r"open it with consilience\.shards"):
+        with pytest.raises(cs.errors.FileFormatError, match=r"open it with consilience\.shards"):
             cs.load(shard)
 
     @pytest.mark.parametrize("change", ["offsets", "nan", "short", "counts", "names", "type"])
@@ -268,7 +270,7 @@ class TestRefusals:
         else:
             tensors["natural"] = tensors["natural"].astype(np.float16)
         save_file(tensors, path, _metadata(path))
-        with pytest.raises(cs.InputError, match=path.name):
+        with pytest.raises(cs.errors.InputError, match=path.name):
             _sites_of(cs.shards(path))
 
     def test_a_value_out_of_its_domain_is_named_by_site_and_component(self, folder: Path, tmp_path: Path) -> None:
@@ -278,7 +280,7 @@ class TestRefusals:
         row = int(tensors["offsets"][3]) + 1
         tensors["natural"][row] = np.inf
         save_file(tensors, path, _metadata(path))
-        with pytest.raises(cs.InputError, match=r"site-0003\.safetensors: component 1 has NaN or infinite"):
+        with pytest.raises(cs.errors.InputError, match=r"site-0003\.safetensors: component 1 has NaN or infinite"):
             cs.fuse(path)
         assert any("site-0003" in problem for problem in cs.check(path))
 
@@ -289,7 +291,7 @@ class TestRefusals:
         path = next((tmp_path / "packed").iterdir())
         data = path.read_bytes()
         path.write_bytes(data[: int(size if size >= 1 else size * len(data))])
-        with pytest.raises(cs.InputError, match=path.name):
+        with pytest.raises(cs.errors.InputError, match=path.name):
             cs.fuse(path)
 
 

@@ -112,7 +112,7 @@ class TestMinority:
     def test_where_nothing_would_be_left_is_refused_as_in_memory(self, tmp_path: Path) -> None:
         folder = written(planted_sites(40, groups=12)[0], tmp_path / "sites")
         for pilot_sites in (20, 10_000):
-            with pytest.raises(cs.InputError, match="no component is held by half of the models"):
+            with pytest.raises(cs.errors.InputError, match="no component is held by half of the models"):
                 cs.fuse(folder, method="spahm", pilot_sites=pilot_sites, minority="drop")
 
     def test_a_site_without_weight_has_no_say(self, rare_sites: Path) -> None:
@@ -305,7 +305,7 @@ class TestDivergences:
         labels = np.concatenate([rng.permutation(3)[: posterior.n_components] for posterior in posteriors])
         ensemble = Ensemble.of(posteriors, rng.random(20) + 0.1)
         weights = ensemble.site_weights
-        method = cs.KLFusion(**DIVERGENCES[divergence])
+        method = cs.methods.KLFusion(**DIVERGENCES[divergence])
         expected = method.average(ensemble, labels, 3)
         shards = replace(_prepared(posteriors, parts, weights), divergence=Divergence(method.divergence, method.order))
         found = shards.averages_of(split_by_shard(labels, shards.map(n_active_rows)), 3)

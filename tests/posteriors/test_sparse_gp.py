@@ -88,9 +88,9 @@ def test_standardised_units_are_taken_in_and_given_back():
     ],
 )
 def test_processes_that_cannot_be_are_refused(changes, message):
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         replace(site(0, inputs()), **changes)
-    with pytest.raises(cs.InputError, match=r"X: expected an array of shape \(n, 2\)"):
+    with pytest.raises(cs.errors.InputError, match=r"X: expected an array of shape \(n, 2\)"):
         site(0, inputs()).predict(np.ones((3, 1)))
 
 

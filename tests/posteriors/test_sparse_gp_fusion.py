@@ -259,7 +259,7 @@ def test_components_of_a_process_have_no_minority_to_drop_and_no_copies_to_trim(
     assert problem.startswith(text)
     assert problem.text.endswith("follows from all sites' models together, not from copies of components")
     assert problem.remedy == "leave it out"
-    with pytest.raises(cs.InputError, match="follows from all sites' models together"):
+    with pytest.raises(cs.errors.InputError, match="follows from all sites' models together"):
         cs.fuse(sites, "kmeans", n_components=9, **option)
 
 
@@ -275,7 +275,7 @@ def test_components_of_a_process_have_no_minority_to_drop_and_no_copies_to_trim(
     ],
 )
 def test_kernels_that_differ_beyond_reason_are_refused(changes, message):
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         cs.fuse([site(0, inputs()), replace(site(1, inputs()), **changes)], "concatenate")
 
 
@@ -291,7 +291,7 @@ def test_what_must_agree_is_checked_beforehand():
     X, y = rows(0)
     narrow = titsias(X[:, :1], y, inputs()[:, :1], RBF(1.5, [1.2]))
     assert any("expected Point(dim=3)" in problem for problem in cs.check([gp, narrow], "concatenate"))
-    with pytest.raises(cs.InputError, match="model 1: is standardised by other constants than model 0"):
+    with pytest.raises(cs.errors.InputError, match="model 1: is standardised by other constants than model 0"):
         cs.fuse([gp, scaled], "concatenate")  # one of them states no scaling, which `check` takes for unknown
 
 
@@ -305,15 +305,15 @@ def test_a_site_wider_than_its_prior_says_nothing_there_and_is_told_of():
 
 @pytest.mark.parametrize("samples", [0, -3, float("nan")])
 def test_impossible_numbers_of_samples_are_refused(samples):
-    with pytest.raises(cs.InputError, match="n_observations: expected a positive number"):
+    with pytest.raises(cs.errors.InputError, match="n_observations: expected a positive number"):
         cs.describe(site(0, inputs()), n_observations=samples)
 
 
 def test_posteriors_of_another_family_or_without_their_arrays_are_refused():
     posterior = cs.describe(site(0, inputs()))
-    with pytest.raises(cs.InputError, match="lacks 'variance', which rebuilding needs"):
+    with pytest.raises(cs.errors.InputError, match="lacks 'variance', which rebuilding needs"):
         cs.rebuild(replace(posterior, attached={}))
     family = cs.families.Gamma()
     other = cs.Posterior(family, family.to_natural(shape=[2.0], rate=[1.0]), source=posterior.source)
-    with pytest.raises(cs.InputError, match="has point components, found Gamma"):
+    with pytest.raises(cs.errors.InputError, match="has point components, found Gamma"):
         cs.rebuild(other)

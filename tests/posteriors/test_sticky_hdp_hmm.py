@@ -239,7 +239,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_fitted_is_refused(name):
     rows, lengths, message = BAD[name]
-    with pytest.raises(cs.InputError, match=message):
+    with pytest.raises(cs.errors.InputError, match=message):
         StickyHDPHMM(n_states=2).fit(rows, lengths)
 
 
@@ -262,7 +262,7 @@ IMPOSSIBLE = [
 
 @pytest.mark.parametrize("options", IMPOSSIBLE, ids=str)
 def test_impossible_options_are_refused(options):
-    with pytest.raises(cs.OptionError, match=f"^{next(iter(options))}: expected"):
+    with pytest.raises(cs.errors.OptionError, match=f"^{next(iter(options))}: expected"):
         StickyHDPHMM(**options).fit(np.zeros((4, 2)))
 
 

@@ -47,9 +47,9 @@ def chain(thin_state=True):
 
 
 def test_describe_and_save_withhold_and_say_which(tmp_path):
-    with pytest.warns(cs.WithheldWarning, match=r"1 of 3 components .* 2 \(3\)"):
+    with pytest.warns(cs.errors.WithheldWarning, match=r"1 of 3 components .* 2 \(3\)"):
         posterior = cs.describe(THIN, THIN_ROWS)
-    with pytest.warns(cs.WithheldWarning):
+    with pytest.warns(cs.errors.WithheldWarning):
         cs.save(THIN, tmp_path / "site.safetensors", data=THIN_ROWS)
     assert cs.load(tmp_path / "site.safetensors").counts.tolist() == posterior.counts.tolist()
     whole = cs.describe(THIN, THIN_ROWS, min_count=0)
@@ -60,25 +60,25 @@ def test_describe_and_save_withhold_and_say_which(tmp_path):
 @pytest.mark.parametrize(("min_count", "left"), [(0, 3), (2, 3), (5, 2), (55, 1)])
 def test_min_count_alone_decides(min_count, left):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cs.WithheldWarning)
+        warnings.simplefilter("ignore", cs.errors.WithheldWarning)
         assert cs.describe(THIN, THIN_ROWS, min_count=min_count).n_components == left
         assert cs.describe(cs.describe(THIN, THIN_ROWS, min_count=0), min_count=min_count).n_components == left
 
 
 def test_a_model_of_which_nothing_is_left_is_refused():
-    with pytest.raises(cs.InputError, match="none of its 3 components has 1000 effective observations"):
+    with pytest.raises(cs.errors.InputError, match="none of its 3 components has 1000 effective observations"):
         cs.describe(THIN, THIN_ROWS, min_count=1000)
     problem = cs.check(MODELS, n_observations=NUMBERS, min_count=61)[0]
     assert problem.subject == "thin"
     assert "smaller min_count" in problem.remedy
-    with pytest.raises(cs.InputError, match="thin: none of its 3 components"):
+    with pytest.raises(cs.errors.InputError, match="thin: none of its 3 components"):
         cs.fuse(MODELS, n_observations=NUMBERS, min_count=61)
 
 
 @pytest.mark.parametrize("combine", ["barycenter", "product"])
 def test_fuse_leaves_out_by_name_what_a_site_would_withhold(combine):
     fusion = cs.fuse(MODELS, n_observations=NUMBERS, combine=combine)
-    with pytest.warns(cs.WithheldWarning):
+    with pytest.warns(cs.errors.WithheldWarning):
         described = {name: cs.describe(model, n_observations=NUMBERS[name]) for name, model in MODELS.items()}
     withheld = cs.fuse(described, combine=combine)
     assert fusion.posterior.natural.tobytes() == withheld.posterior.natural.tobytes()
@@ -147,12 +147,12 @@ def test_passes_over_shards_leave_out_by_name(tmp_path):
     record = fusion.details["withheld"]
     assert [(one["model"], one["component"]) for one in record["components"]] == [("site-5.safetensors", 2)]
     assert_allclose(fusion.posterior.counts.sum(), sum(cs.fuse(files).posterior.counts), rtol=ROUNDING)
-    with pytest.raises(cs.InputError, match=r"site-\d.safetensors: none of its 3 components"):
+    with pytest.raises(cs.errors.InputError, match=r"site-\d.safetensors: none of its 3 components"):
         cs.fuse(packed, n_components=3, pilot_sites=4, min_count=41)
 
 
 def test_a_thin_state_takes_its_transitions_with_it():
-    with pytest.warns(cs.WithheldWarning, match="1 of 3"):
+    with pytest.warns(cs.errors.WithheldWarning, match="1 of 3"):
         posterior = cs.describe(chain(), n_observations=600)
     whole = cs.describe(chain(), n_observations=600, min_count=0)
     kept = whole.attached["transition_counts"].values[:2, :2]
@@ -170,7 +170,7 @@ def test_a_state_without_parameters_is_left_out_by_name(broken):
         model.means_[1] = np.nan
     else:
         model._covars_[1] = np.zeros((6, 6))
-    with pytest.warns(cs.WithheldWarning, match="1 components have no usable parameters and were left out: 1"):
+    with pytest.warns(cs.errors.WithheldWarning, match="1 components have no usable parameters and were left out: 1"):
         posterior = cs.describe(model, n_observations=600)
     assert posterior.n_components == 2
     fusion = cs.fuse({"broken": model, "sound": chain(thin_state=False)}, n_observations=[600, 600])
@@ -182,7 +182,7 @@ def test_a_state_without_parameters_is_left_out_by_name(broken):
 def test_a_model_without_any_usable_state_is_refused():
     model = chain()
     model.means_[:] = np.nan
-    with pytest.raises(cs.InputError, match="means_: expected finite numbers"):
+    with pytest.raises(cs.errors.InputError, match="means_: expected finite numbers"):
         cs.describe(model, n_observations=600)
 
 
@@ -195,7 +195,7 @@ def kmeans_with_outlier(seed):
 
 def test_one_row_leaves_by_no_door_and_nothing_tells_that_it_was_there(tmp_path):
     model = kmeans_with_outlier(0)
-    with pytest.warns(cs.WithheldWarning, match="1 of 3 components"):
+    with pytest.warns(cs.errors.WithheldWarning, match="1 of 3 components"):
         cs.save(model, tmp_path / "site")
     cs.save(model, tmp_path / "all", min_count=0)
     sent = cs.load(tmp_path / "site")

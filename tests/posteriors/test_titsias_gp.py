@@ -167,22 +167,22 @@ def test_two_sites_know_together_what_none_knows_alone(tmp_path):
     ],
 )
 def test_options_that_mean_nothing_are_refused(wrong):
-    with pytest.raises(cs.OptionError, match=next(iter(wrong))):
+    with pytest.raises(cs.errors.OptionError, match=next(iter(wrong))):
         TitsiasGP(**wrong)
 
 
 def test_data_that_mean_nothing_are_refused():
-    with pytest.raises(cs.InputError, match="y: row 3, counted from 0, is not finite"):
+    with pytest.raises(cs.errors.InputError, match="y: row 3, counted from 0, is not finite"):
         TitsiasGP().fit(X, np.where(np.arange(80) == 3, np.nan, Y))
-    with pytest.raises(cs.InputError, match="X: expected rows"):
+    with pytest.raises(cs.errors.InputError, match="X: expected rows"):
         TitsiasGP().fit(X[:, 0], Y)
-    with pytest.raises(cs.InputError, match="y: expected 80 values"):
+    with pytest.raises(cs.errors.InputError, match="y: expected 80 values"):
         TitsiasGP().fit(X, Y[:-1])
-    with pytest.raises(cs.InputError, match="shift: expected 3 values"):
+    with pytest.raises(cs.errors.InputError, match="shift: expected 3 values"):
         TitsiasGP(shift=(0.0, 1.0)).fit(X, Y)
-    with pytest.raises(cs.InputError, match="those of scale positive"):
+    with pytest.raises(cs.errors.InputError, match="those of scale positive"):
         TitsiasGP(scale=0.0).fit(X, Y)
-    with pytest.raises(cs.InputError, match="X: has 2 columns, but the kernel has 1 length-scales"):
+    with pytest.raises(cs.errors.InputError, match="X: has 2 columns, but the kernel has 1 length-scales"):
         TitsiasGP(kernel=RBF(1.0, [1.0])).fit(X, Y)
 
 

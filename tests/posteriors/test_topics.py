@@ -190,7 +190,9 @@ def test_subclasses_are_accepted():
 
 
 def test_a_model_of_no_documents_is_refused():
-    with pytest.raises(cs.InputError, match=r"^this LdaModel is not fitted yet; call update first \[E-UNFITTED\]$"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^this LdaModel is not fitted yet; call update first \[E-UNFITTED\]$"
+    ):
         cs.describe(LdaModel(id2word=dictionary(), num_topics=TOPICS))
 
 
@@ -199,7 +201,7 @@ def test_a_topic_prior_by_topic_is_refused_and_one_that_only_looks_so_is_not():
     plain = LdaModel(bags(documents()), TOPICS, dictionary(), eta=eta, random_state=0)
     assert np.ptp(cs.describe(plain).prior) == 0.0
     eta[1, 3] = 5.0
-    with pytest.raises(cs.InputError, match=r"has a prior for each of its 3 topics; .* train with eta a number"):
+    with pytest.raises(cs.errors.InputError, match=r"has a prior for each of its 3 topics; .* train with eta a number"):
         cs.describe(LdaModel(bags(documents()), TOPICS, dictionary(), eta=eta, random_state=0))
 
 
@@ -207,10 +209,12 @@ def test_a_dictionary_with_holes_or_the_same_word_twice_is_refused():
     holes, counts = dict(enumerate(NAMES)), documents().copy()
     del holes[4], holes[7]
     counts[:, [4, 7]] = 0
-    with pytest.raises(cs.InputError, match=r"no word for number 4 \(2 of 40 lack one\); call compactify\(\)"):
+    with pytest.raises(cs.errors.InputError, match=r"no word for number 4 \(2 of 40 lack one\); call compactify\(\)"):
         cs.describe(LdaModel(bags(counts), TOPICS, holes, random_state=0))
     double = dict(enumerate(NAMES)) | {7: "word-04"}
-    with pytest.raises(cs.InputError, match=r"^id2word has the word 'word-04' 2 times, expected once \[E-TWICE\]$"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"^id2word has the word 'word-04' 2 times, expected once \[E-TWICE\]$"
+    ):
         cs.describe(LdaModel(bags(documents()), TOPICS, double, random_state=0))
 
 

@@ -109,9 +109,9 @@ def test_harm_is_told_and_warned_of_where_the_model_is_taken_up(tmp_path):
     assert hardly.verdict.code == "harm"
     assert hardly.verdict.text.startswith("The model of lund alone describes all sites together better than the fused")
     assert "use the model of lund" in hardly.verdict.remedy
-    with pytest.warns(cs.HarmWarning, match="lund alone"):
+    with pytest.warns(cs.errors.HarmWarning, match="lund alone"):
         _ = hardly.model
-    with pytest.warns(cs.HarmWarning, match="lund alone"):
+    with pytest.warns(cs.errors.HarmWarning, match="lund alone"):
         hardly.save(tmp_path / "fused.safetensors")
 
 

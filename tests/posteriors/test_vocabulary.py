@@ -218,5 +218,5 @@ def test_topics_given_some_words_are_the_fused_ones_renormalised():
 
 def test_a_site_with_a_word_that_the_fused_model_lacks_is_told():
     fusion = cs.fuse([site(0, WORDS[:20]), site(1, WORDS[:19])], n_components=3)
-    with pytest.raises(cs.InputError, match="your own model: has 24 columns, expected 20"):
+    with pytest.raises(cs.errors.InputError, match="your own model: has 24 columns, expected 20"):
         cs.evaluate(fusion, site(2), np.ones((4, 24)))

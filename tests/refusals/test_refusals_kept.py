@@ -56,7 +56,7 @@ RECORDED = json.loads(RECORD.read_text()) if RECORD.exists() else {}
 
 def as_severe(old, new):
     """Return whether something is still refused in the same way: by a class that catches as before, or the code."""
-    kinds = [getattr(cs, name, None) for name in (old, new)]
+    kinds = [getattr(cs.errors, name, None) for name in (old, new)]
     return old == new or (None not in kinds and issubclass(kinds[1], kinds[0]))
 
 

@@ -79,7 +79,7 @@ def test_a_broken_law_is_named(adapter: GaussianClassesAdapter, law: str) -> Non
 
 @pytest.mark.parametrize("adapter", [GaussianClassesAdapter, "GaussianClasses", None])
 def test_only_adapters_are_registered(adapter: Any) -> None:
-    with pytest.raises(cs.OptionError, match="expected an instance of a subclass of Adapter"):
+    with pytest.raises(cs.errors.OptionError, match="expected an instance of a subclass of Adapter"):
         cs.register_adapter(adapter)
 
 
@@ -87,5 +87,5 @@ def test_a_class_that_the_library_knows_is_not_registered_again() -> None:
     class Copied(GaussianClassesAdapter):
         library, class_name = "sklearn", "KMeans"
 
-    with pytest.raises(cs.OptionError, match=r"there is one for sklearn\.KMeans already"):
+    with pytest.raises(cs.errors.OptionError, match=r"there is one for sklearn\.KMeans already"):
         cs.register_adapter(Copied())

@@ -71,7 +71,7 @@ def prepared(kind: str, seed: int) -> Prepared:
     """Return two networks of one kind and how they are fused."""
     data, models = RECIPES[kind].data(seed, 0), [load_trained(kind, seed, which) for which in range(2)]
 
-    def run(method: str | None, told: dict[str, Any]) -> Callable[[], cs.NetworkFusion]:
+    def run(method: str | None, told: dict[str, Any]) -> Callable[[], cs.results.NetworkFusion]:
         return lambda: fused(models, data.train, method, **told)
 
     runs = {name: run(*one) for name, one in METHODS.items()}

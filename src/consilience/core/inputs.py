@@ -243,7 +243,7 @@ def defined_in(model: object) -> frozenset[str]:
     Examples
     --------
     >>> import consilience as cs
-    >>> sorted(defined_in(cs.KLFusion()))
+    >>> sorted(defined_in(cs.methods.KLFusion()))
     ['abc', 'builtins', 'consilience.core', 'consilience.posteriors']
     """
     return _defined_in(type(model))  # type: ignore[arg-type]  # as above

@@ -61,7 +61,7 @@ class Options:
         Examples
         --------
         >>> import consilience as cs
-        >>> cs.KLFusion().set_params(regularization=0.3)
+        >>> cs.methods.KLFusion().set_params(regularization=0.3)
         KLFusion(regularization=0.3)
         """
         return make_named_method([type(self)], self.name, {**self.get_params(), **options})

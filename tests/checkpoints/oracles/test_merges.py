@@ -185,10 +185,10 @@ def test_fisher_files_of_this_library_are_bound_to_their_model(tmp_path):
     found = read(cs.merge(paths, tmp_path / "out.safetensors", "fisher", fishers=fishers).output)
     fused = cs.fuse(nets, "fisher", fishers=infos, aligned=False).model.state_dict()
     assert all(torch.allclose(values, fused[name], rtol=1e-5) for name, values in found.items())
-    with pytest.raises(cs.InputError, match=r"b\.fisher\.safetensors: was computed at other parameters"):
+    with pytest.raises(cs.errors.InputError, match=r"b\.fisher\.safetensors: was computed at other parameters"):
         cs.merge(paths, tmp_path / "wrong", "fisher", fishers=fishers[::-1])
     cs.save(cs.fisher(nets[0], torch.randn(120, 5), kind="factors"), fishers[0])
-    with pytest.raises(cs.InputError, match="kind='diagonal'"):
+    with pytest.raises(cs.errors.InputError, match="kind='diagonal'"):
         cs.merge(paths, tmp_path / "wrong", "fisher", fishers=fishers)
 
 

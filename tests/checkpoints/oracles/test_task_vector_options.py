@@ -96,5 +96,5 @@ def test_dropping_at_each_models_own_rate(tmp_path, places):
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, places, method, options, message):
-    with pytest.raises(cs.OptionError, match=message):
+    with pytest.raises(cs.errors.OptionError, match=message):
         merged(tmp_path, places, method, **options)

@@ -68,7 +68,7 @@ def test_fedma_finds_the_best_of_all_matchings_of_two_models(sigma, gamma):
             tuple(pairs): log_posterior(in_groups(pairs, vectors), 2, sigma, 1.0, gamma) for pairs in matchings(3, 3)
         }
         best = max(values.values())
-        method = cs.FedMA(sigma=sigma, gamma=gamma, growth=True)
+        method = cs.methods.FedMA(sigma=sigma, gamma=gamma, growth=True)
         fusion = fused_layers(models, method, reference=0)
         (matching,) = fusion.matching.values()
         left, right = matching.of_site(0).tolist(), matching.of_site(1).tolist()
@@ -90,7 +90,7 @@ def test_fedma_without_growth_is_the_best_full_matching(widths):
             for pairs in matchings(len(vectors[0]), small)
             if len(pairs) == small
         )
-        (matching,) = fused_layers(models, cs.FedMA(), reference=0).matching.values()
+        (matching,) = fused_layers(models, cs.methods.FedMA(), reference=0).matching.values()
         assert matching.of_site(0).tolist() == list(range(len(vectors[0])))
         assert [(label, j) for j, label in enumerate(matching.of_site(1))] == sorted(best[1], key=lambda p: p[1])
 
@@ -101,7 +101,7 @@ def test_shrinkage_scales_matched_neurons_by_the_known_factor(number, sigma, sig
     (base,) = drawn_layers((4, 5, 6, 3), 1, seed=12)
     module = dense_net(base)
     copies = [shuffled(module, symmetry_of_layers(module), seed, {"0": 5, "2": 6}) for seed in range(number - 1)]
-    method = cs.FedMA(sigma=sigma, sigma0=sigma0, shrink=True)
+    method = cs.methods.FedMA(sigma=sigma, sigma0=sigma0, shrink=True)
     fusion = cs.fuse([module, *copies], method=method, symmetry=symmetry_of_layers(module), reference=0)
     factor = number / (number + sigma**2 / sigma0**2)
     layers = layers_of(fusion.model)
@@ -122,7 +122,7 @@ def test_two_models_of_one_width_are_fused_as_by_exact_transport(kind):
 
 def test_neurons_of_one_model_alone_shrink_more():
     wide, narrow = drawn_layers([(4, 5, 3), (4, 2, 3)], 2, seed=13)
-    fusion = fused_layers([wide, narrow], cs.FedMA(shrink=True), reference=0)
+    fusion = fused_layers([wide, narrow], cs.methods.FedMA(shrink=True), reference=0)
     (matching,) = fusion.matching.values()
     alone = np.setdiff1d(np.arange(5), matching.of_site(1))
     layers = layers_of(fusion.model)
@@ -137,7 +137,7 @@ def test_classes_are_averaged_by_who_saw_them(turn):
     """Model 0 saw class 0 alone, model 1 class 1 alone, both equally much of class 2; whichever comes first."""
     models = drawn_layers((4, 5, 3), 2, seed=20 + turn)
     counts = [[30, 0, 8], [0, 50, 8]]
-    fusion = fused_layers(models, cs.FedMA(class_counts=counts), reference=0)
+    fusion = fused_layers(models, cs.methods.FedMA(class_counts=counts), reference=0)
     aligned = [layers_of(model)[-1] for model in fusion.aligned_models]
     weight, bias = layers_of(fusion.model)[-1]
     for row, shares in enumerate([(1, 0), (0, 1), (0.5, 0.5)]):
@@ -148,7 +148,7 @@ def test_classes_are_averaged_by_who_saw_them(turn):
 
 def test_counts_of_classes_stay_with_their_model():
     models, counts = drawn_layers((4, 5, 3), 3, seed=30), [[30, 0, 8], [0, 50, 8], [10, 10, 1]]
-    expected = layers_of(fused_layers(models, cs.FedMA(class_counts=counts)).model)
+    expected = layers_of(fused_layers(models, cs.methods.FedMA(class_counts=counts)).model)
     for order in itertools.permutations(range(3)):
-        method = cs.FedMA(class_counts=[counts[i] for i in order])
+        method = cs.methods.FedMA(class_counts=[counts[i] for i in order])
         assert_layers(layers_of(fused_layers([models[i] for i in order], method).model), expected, ROUNDING)

@@ -368,7 +368,9 @@ class Sites:
         self.alpha, self.K, self.size = alpha, K, size
         self.nets = [site(theta) for theta in self.thetas]
         self.infos = [
-            cs.FisherInformation(residual={"weight": d[None]}, factors={"weight": g[:, None]}, prior_precision=alpha)
+            cs.results.FisherInformation(
+                residual={"weight": d[None]}, factors={"weight": g[:, None]}, prior_precision=alpha
+            )
             for g, d in zip(factors, rests, strict=True)
         ]
 
@@ -430,7 +432,7 @@ def test_normalized_floored_and_target_merges_are_matena_and_raffels():
     sites = Sites()
     diagonals = np.einsum("kpp->kp", sites.dense).copy()
     diagonals[:, 2] = 0
-    sites.infos = [cs.FisherInformation(residual={"weight": d[None]}, prior_precision=ALPHA) for d in diagonals]
+    sites.infos = [cs.results.FisherInformation(residual={"weight": d[None]}, prior_precision=ALPHA) for d in diagonals]
     share = diagonals / np.linalg.norm(diagonals, axis=1, keepdims=True)
     for weights, counts in ((None, np.ones(3)), ([1.0, 2.0, 3.0], np.arange(1.0, 4.0))):
         scaled = counts[:, None] * np.maximum(share, 1e-20)
@@ -688,7 +690,8 @@ def test_diagonal_information_gives_the_diagonal_merge_for_any_masks(mask_rate, 
     if mask_rate == 1 and not window:
         near(sites.merge("ssf", shrinkage=0.0, **options), truth, SOLVED)
     sites.infos = [
-        cs.FisherInformation(residual={"weight": F.diagonal()[None].copy()}, prior_precision=ALPHA) for F in sites.dense
+        cs.results.FisherInformation(residual={"weight": F.diagonal()[None].copy()}, prior_precision=ALPHA)
+        for F in sites.dense
     ]
     near(sites.merge("ssf", **options), truth, SOLVED)
 

@@ -108,5 +108,5 @@ def test_a_descent_has_settled_where_its_last_tenth_is_as_low_as_the_tenth_befor
 
 @pytest.mark.parametrize("value", [0.0, -0.1, "fast"])
 def test_a_learning_rate_is_positive(value):
-    with pytest.raises(cs.OptionError, match="learning_rate must be a positive number or None"):
-        cs.SelfSupervisedFisher(learning_rate=value)
+    with pytest.raises(cs.errors.OptionError, match="learning_rate must be a positive number or None"):
+        cs.methods.SelfSupervisedFisher(learning_rate=value)

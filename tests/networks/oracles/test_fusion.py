@@ -136,9 +136,9 @@ def test_one_pass_of_wasserstein_fusion_is_ot_fusion():
 
 
 @pytest.mark.parametrize("options", [
-    {"method": cs.FedMA()}, {"method": cs.Consensus(refit=False, balance=False)},
-    {"method": cs.Consensus(refit=False, balance=False), "target_widths": {"0": 9, "2": 9}},
-    {"method": cs.FedMA(growth=True, sigma=0.3)},
+    {"method": cs.methods.FedMA()}, {"method": cs.methods.Consensus(refit=False, balance=False)},
+    {"method": cs.methods.Consensus(refit=False, balance=False), "target_widths": {"0": 9, "2": 9}},
+    {"method": cs.methods.FedMA(growth=True, sigma=0.3)},
 ], ids=["fedma", "consensus", "consensus, wider", "fedma, growing"])  # fmt: skip
 def test_every_weight_is_averaged_over_the_models_that_own_the_receiving_unit(options):
     models = drawn_layers(UNEQUAL, 3, seed=14)

@@ -136,7 +136,7 @@ def test_factors_are_those_of_gradients_of_single_observations(name, likelihood,
 
 def test_of_one_observation_the_factors_are_the_whole_information():
     net, x = linear_net(), rows((3,), 1)
-    with pytest.warns(cs.WithheldWarning):  # of so few only diagonals leave, which is what is compared
+    with pytest.warns(cs.errors.WithheldWarning):  # of so few only diagonals leave, which is what is compared
         information = cs.fisher(net, x, "kronecker", minimum=1)
     diagonal = cs.fisher(net, x, minimum=1).diagonal
     for name, values in information.diagonal.items():

@@ -270,9 +270,11 @@ def test_a_limit_below_the_largest_site_is_refused():
 @pytest.mark.parametrize("option", ["within_variance", "between_variance"])
 def test_variances_are_positive_in_every_dimension(option):
     for variances in ((1.0, -1.0), (0.0, 1.0), ()):
-        with pytest.raises(cs.OptionError, match=f"{option} must be a positive number, one per dimension, or None"):
-            cs.SPAHM(**{option: variances})
-    assert getattr(cs.SPAHM(**{option: (1.0, 2.0)}), option) == (1.0, 2.0)
+        with pytest.raises(
+            cs.errors.OptionError, match=f"{option} must be a positive number, one per dimension, or None"
+        ):
+            cs.methods.SPAHM(**{option: variances})
+    assert getattr(cs.methods.SPAHM(**{option: (1.0, 2.0)}), option) == (1.0, 2.0)
 
 
 @pytest.mark.parametrize(("noise", "n_atoms"), [(0.05, 5), (1.0, 5), (10.0, 5), (30.0, 5)])
@@ -285,5 +287,5 @@ def test_atoms_are_indistinct_where_a_copy_tells_less_than_which_it_is(noise, n_
     )
     law = law_of(fusion)
     told = 0.5 * np.log(1 + law.between / law.within).sum()
-    assert (fusion.status is cs.Status.INDISTINCT) == (told < np.log(fusion.n_components))
-    assert (fusion.status is cs.Status.CONVERGED) == (noise < 5)
+    assert (fusion.status is cs.results.Status.INDISTINCT) == (told < np.log(fusion.n_components))
+    assert (fusion.status is cs.results.Status.CONVERGED) == (noise < 5)

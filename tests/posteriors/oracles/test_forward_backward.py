@@ -145,8 +145,8 @@ def test_weights_of_zero_are_impossible_and_no_more():
     evidence[1] = -np.inf
     for function in (forward_backward, log_densities):
         with pytest.raises(
-            cs.InputError, match=r"^row 1 has probability zero in this model after those before it \[E-NUMBER\]$"
+            cs.errors.InputError, match=r"^row 1 has probability zero in this model after those before it \[E-NUMBER\]$"
         ):
             function(start, transition, evidence, lengths)
-        with pytest.raises(cs.InputError, match=r"^row 1 has probability zero"):
+        with pytest.raises(cs.errors.InputError, match=r"^row 1 has probability zero"):
             function(np.log([0.5, 0.5]), np.log(np.full((2, 2), 0.5)), evidence, lengths)

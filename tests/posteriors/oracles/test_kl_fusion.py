@@ -82,7 +82,7 @@ def best_homogeneous(family, models, direction):
 @pytest.mark.parametrize(("n_models", "size"), [(2, 3), (2, 4), (3, 2), (3, 3), (3, 4)])
 def test_homogeneous_optimum_is_that_of_all_permutations(name, direction, n_models, size):
     models = random_models(name, 10 * n_models + size, [size] * n_models)
-    method = cs.KLFusion(n_components=size, regularization=0, direction=direction, restarts=20)
+    method = cs.methods.KLFusion(n_components=size, regularization=0, direction=direction, restarts=20)
     outcome = method.fuse(ensemble_of(ZOO[name].family, models), np.random.default_rng(0))
     optimum = best_homogeneous(ZOO[name].family, models, direction)
     assert_allclose(outcome.objective, optimum, rtol=tolerances.KL_MATRIX_PRODUCT)
@@ -122,7 +122,7 @@ def best_heterogeneous(ensemble, price, direction):
 def test_priced_optimum_is_that_of_all_groupings(name, direction, regularization):
     """Nothing ends below the enumeration, and the best of many starts ends on it or close above."""
     ensemble = ensemble_of(ZOO[name].family, random_models(name, 4, (3, 2, 3)))
-    method = cs.KLFusion(regularization=regularization, direction=direction, restarts=20, max_components=8)
+    method = cs.methods.KLFusion(regularization=regularization, direction=direction, restarts=20, max_components=8)
     outcome = method.fuse(ensemble, np.random.default_rng(0))
     price = outcome.details["regularization"] * outcome.details["spread"]
     optimum = best_heterogeneous(ensemble, price, direction)
@@ -141,7 +141,7 @@ def test_priced_optimum_is_that_of_all_groupings(name, direction, regularization
 def test_the_objective_is_what_it_says(name, direction, options):
     """Divergences from the components returned, weighted by site, plus lambda times the norm; also with weights."""
     ensemble = ensemble_of(ZOO[name].family, random_models(name, 1, (3, 2, 4, 3)), [1.0, 2.0, 0.5, 1.0])
-    outcome = cs.KLFusion(direction=direction, **options).fuse(ensemble, np.random.default_rng(0))
+    outcome = cs.methods.KLFusion(direction=direction, **options).fuse(ensemble, np.random.default_rng(0))
     expected = written_out(outcome, ensemble, direction)
     scale = ensemble.row_weights @ np.abs(divergences(ensemble.family, ensemble.natural, ensemble.natural, direction))
     slack = tolerances.KL_MATRIX_PRODUCT * scale.mean()
@@ -156,7 +156,7 @@ def test_the_objective_is_what_it_says(name, direction, options):
 def test_the_relaxed_objective_is_that_of_its_coupling(name, direction, regularization):
     """The soft plan is feasible, and its objective at its own barycenters is the one reported."""
     ensemble = ensemble_of(ZOO[name].family, random_models(name, 1, (3, 2, 4, 3)))
-    method = cs.KLFusion(regularization=regularization, direction=direction, assignment="relaxed", restarts=2)
+    method = cs.methods.KLFusion(regularization=regularization, direction=direction, assignment="relaxed", restarts=2)
     outcome = method.fuse(ensemble, np.random.default_rng(0))
     plan, rows = outcome.matching.coupling, ensemble.natural
     assert_allclose(plan.sum(axis=1), 1.0, rtol=0, atol=tolerances.ROUNDING)
@@ -171,7 +171,7 @@ def test_the_relaxed_objective_is_that_of_its_coupling(name, direction, regulari
 @every_family
 def test_k_means_objective_is_what_it_says(name, direction):
     ensemble = ensemble_of(ZOO[name].family, random_models(name, 1, (3, 2, 4, 3)), [1.0, 2.0, 0.5, 1.0])
-    outcome = cs.KMeans(n_components=4, direction=direction).fuse(ensemble, np.random.default_rng(0))
+    outcome = cs.methods.KMeans(n_components=4, direction=direction).fuse(ensemble, np.random.default_rng(0))
     assert_allclose(outcome.objective, written_out(outcome, ensemble, direction), rtol=tolerances.KL_MATRIX_PRODUCT)
     nearest = divergences(ensemble.family, outcome.posterior.natural, ensemble.natural, direction).min(axis=0)
     slack = tolerances.KL_MATRIX_PRODUCT * outcome.objective
@@ -183,7 +183,7 @@ def test_averaging_costs_the_jensen_gap_of_the_log_normaliser(name):
     """sum_i w_i KL(mean || i) = sum_i w_i A(i) - W A(mean), and no other member of the family does better."""
     family = ZOO[name].family
     ensemble = ensemble_of(family, random_models(name, 2, (3, 3, 3)), [1.0, 3.0, 2.0])
-    outcome = cs.KLFusion(n_components=3, regularization=0).fuse(ensemble, np.random.default_rng(0))
+    outcome = cs.methods.KLFusion(n_components=3, regularization=0).fuse(ensemble, np.random.default_rng(0))
     fused, labels, weights = outcome.posterior.natural, outcome.matching.labels, ensemble.row_weights
     mass = np.bincount(labels, weights=weights)
     local = weights @ family.log_normalizer(ensemble.natural)
@@ -231,7 +231,7 @@ def priced(ensemble, labels, price, direction):
 def test_planted_components_are_found(name, options, direction):
     """The labels are the truth up to renaming, whether the number of components is given, found or priced."""
     ensemble, truth = planted(name, 0)
-    outcome = cs.KLFusion(direction=direction, **options).fuse(ensemble, np.random.default_rng(0))
+    outcome = cs.methods.KLFusion(direction=direction, **options).fuse(ensemble, np.random.default_rng(0))
     assert outcome.posterior.n_components == 5
     assert adjusted_rand_score(truth, outcome.matching.labels) == 1.0
 
@@ -244,7 +244,7 @@ def test_planted_components_are_found(name, options, direction):
 def test_the_answer_cannot_be_improved_by_merging_two_components(name, assignment, direction, regularization):
     """Rounding a relaxed plan may not leave one component in two halves."""
     ensemble, _ = planted(name, 1, n_sites=6)
-    method = cs.KLFusion(regularization=regularization, assignment=assignment, direction=direction, restarts=2)
+    method = cs.methods.KLFusion(regularization=regularization, assignment=assignment, direction=direction, restarts=2)
     outcome = method.fuse(ensemble, np.random.default_rng(0))
     labels, price = outcome.matching.labels, outcome.details["regularization"] * outcome.details["spread"]
     ours = priced(ensemble, labels, price, direction)
@@ -261,7 +261,7 @@ def test_the_answer_cannot_be_improved_by_merging_two_components(name, assignmen
 def test_a_priced_answer_is_no_worse_than_the_truth(name, assignment, direction):
     """The relaxed objective is a minimum over more plans, the integral one over these."""
     ensemble, truth = planted(name, 2, n_sites=6)
-    method = cs.KLFusion(regularization=0.3, assignment=assignment, direction=direction, restarts=3)
+    method = cs.methods.KLFusion(regularization=0.3, assignment=assignment, direction=direction, restarts=3)
     outcome = method.fuse(ensemble, np.random.default_rng(0))
     price = outcome.details["regularization"] * outcome.details["spread"]
     assert outcome.objective <= priced(ensemble, truth, price, direction) * (1 + method.gap)
@@ -270,20 +270,22 @@ def test_a_priced_answer_is_no_worse_than_the_truth(name, assignment, direction)
 @every_assignment
 def test_a_huge_price_leaves_the_size_of_the_largest_site(assignment):
     ensemble, _ = planted("normal-wishart", 3)
-    method = cs.KLFusion(regularization=1e3, assignment=assignment)
+    method = cs.methods.KLFusion(regularization=1e3, assignment=assignment)
     assert method.fuse(ensemble, np.random.default_rng(0)).posterior.n_components == ensemble.sizes.max()
 
 
-@pytest.mark.parametrize(("limit", "status"), [(6, cs.Status.AT_CAPACITY), (7, cs.Status.CONVERGED)])
+@pytest.mark.parametrize(("limit", "status"), [(6, cs.results.Status.AT_CAPACITY), (7, cs.results.Status.CONVERGED)])
 def test_a_tiny_price_keeps_what_differs_apart(limit, status):
     """Merging two components costs more than a component, so that only a limit below their number binds."""
     ensemble = ensemble_of(ZOO["gaussian"].family, random_models("gaussian", 9, (2, 3, 2)))
-    outcome = cs.KLFusion(regularization=1e-9, max_components=limit).fuse(ensemble, np.random.default_rng(0))
+    outcome = cs.methods.KLFusion(regularization=1e-9, max_components=limit).fuse(ensemble, np.random.default_rng(0))
     assert outcome.posterior.n_components == limit
     assert outcome.status is status
 
 
-@pytest.mark.parametrize("method", [cs.KLFusion(n_components=4), cs.KMeans(n_components=4)], ids=["kl", "kmeans"])
+@pytest.mark.parametrize(
+    "method", [cs.methods.KLFusion(n_components=4), cs.methods.KMeans(n_components=4)], ids=["kl", "kmeans"]
+)
 def test_a_site_of_no_weight_is_still_told_who_is_who(method):
     """It has no say in the averages, but its labels are those that a very small weight would give."""
     rng, kind = np.random.default_rng(8), ZOO["gaussian"]

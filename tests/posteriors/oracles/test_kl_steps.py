@@ -127,7 +127,7 @@ def test_no_more_components_than_the_given_limit_are_found(sizes, seed):
     """Also where the best pairs, merged one after another, leave no room for the largest site's components."""
     fusion = cs.fuse(sites_of(sizes, seed), "kl", max_components=max(sizes))
     assert fusion.n_components == max(sizes)
-    assert fusion.status is cs.Status.AT_CAPACITY
+    assert fusion.status is cs.results.Status.AT_CAPACITY
 
 
 def test_details_count_what_is_left_out_only_where_something_is():
@@ -141,8 +141,8 @@ def test_details_count_what_is_left_out_only_where_something_is():
 
 @pytest.mark.parametrize("regularization", ["automatic", "", "1.0"])
 def test_a_regularization_that_is_another_text_is_refused(regularization):
-    with pytest.raises(cs.OptionError, match="regularization must be 'auto' or a number"):
-        cs.KLFusion(regularization=regularization)
+    with pytest.raises(cs.errors.OptionError, match="regularization must be 'auto' or a number"):
+        cs.methods.KLFusion(regularization=regularization)
 
 
 # -- Sites that are not like the others.

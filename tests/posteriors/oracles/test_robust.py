@@ -19,7 +19,11 @@ from tests import tolerances
 def of_points(points, how, trim=0.2):
     family = f.Point(points.shape[1])
     sites = [cs.Posterior(family, row[None]) for row in points]
-    return cs.Average(robust=how, trim=trim).fuse(Ensemble.of(sites), np.random.default_rng(0)).posterior.natural[0]
+    return (
+        cs.methods.Average(robust=how, trim=trim)
+        .fuse(Ensemble.of(sites), np.random.default_rng(0))
+        .posterior.natural[0]
+    )
 
 
 def least_radius(points):

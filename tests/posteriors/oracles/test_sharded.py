@@ -436,7 +436,7 @@ def test_names_of_columns_travel_and_are_compared(tmp_path: Path) -> None:
     where = packed([site(columns) for _ in range(20)], tmp_path / "same")
     assert cs.fuse(where, method="kl", n_components=2, pilot_sites=5).posterior.features.names == columns
     turned = saved([site(columns), site(columns), site(columns[::-1])], tmp_path / "turned")
-    with pytest.raises(cs.InputError, match=r"00002\.safetensors: has the same features in another order"):
+    with pytest.raises(cs.errors.InputError, match=r"00002\.safetensors: has the same features in another order"):
         cs.pack(turned, tmp_path / "never")
     assert any("another order" in problem for problem in cs.check(turned))
 

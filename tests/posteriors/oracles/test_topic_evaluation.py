@@ -236,7 +236,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_a_count_of_words_is_refused(case):
     values, message = BAD[case]
-    with pytest.raises(cs.InputError, match=f"^documents: .*{message}"):
+    with pytest.raises(cs.errors.InputError, match=f"^documents: .*{message}"):
         fold_in(values, [[1.0, 2.0], [2.0, 1.0]], 0.5)
 
 
@@ -248,16 +248,16 @@ def test_counts_given_twice_are_added_and_the_original_is_left_alone():
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
 def test_impossible_shares_are_refused(share):
-    with pytest.raises(cs.InputError, match=r"^share: expected a number between 0 and 1"):
+    with pytest.raises(cs.errors.InputError, match=r"^share: expected a number between 0 and 1"):
         split_tokens([[3, 4]], share=share)
 
 
 @pytest.mark.parametrize("prior", [0.0, -1.0, float("nan"), float("inf")])
 def test_impossible_priors_are_refused(prior):
-    with pytest.raises(cs.InputError, match=r"^document_prior: expected a positive number"):
+    with pytest.raises(cs.errors.InputError, match=r"^document_prior: expected a positive number"):
         fold_in([[3, 4]], [[1.0, 2.0]], prior)
 
 
 def test_halves_must_be_of_the_same_documents():
-    with pytest.raises(cs.InputError, match="3 have an observed part, but 2 a held-out part"):
+    with pytest.raises(cs.errors.InputError, match="3 have an observed part, but 2 a held-out part"):
         complete_documents(np.ones((3, 2)), np.ones((2, 2)), [[1.0, 2.0]], 0.5)

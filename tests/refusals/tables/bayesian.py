@@ -67,10 +67,10 @@ MODELS = by_fuse_and_check({
     "Bayesian networks, a symmetry of another": lambda: (bayesians(), {"symmetry": recurrent_symmetry()}),
     "Bayesian networks, a method that does not exist": lambda: (bayesians(), known(method="mean")),
     "Bayesian networks, a method for posteriors": lambda: (bayesians(), known(method="spahm")),
-    "Bayesian networks, a method object for posteriors": lambda: (bayesians(), known(method=cs.SPAHM())),
-    "Bayesian networks, a method object for networks": lambda: (bayesians(), known(method=cs.OTFusion())),
+    "Bayesian networks, a method object for posteriors": lambda: (bayesians(), known(method=cs.methods.SPAHM())),
+    "Bayesian networks, a method object for networks": lambda: (bayesians(), known(method=cs.methods.OTFusion())),
     "Bayesian networks, options beside a method": lambda: (
-        bayesians(), known(method=cs.KLNetworkFusion(), restarts=3)),
+        bayesians(), known(method=cs.methods.KLNetworkFusion(), restarts=3)),
     "Bayesian networks, an option that does not exist": lambda: (bayesians(), known(speed=9)),
     "Bayesian networks, inputs": lambda: (bayesians(), known(method="kl", inputs=X)),
     "Bayesian networks, fishers": lambda: (bayesians(), known(fishers=[1, 2])),

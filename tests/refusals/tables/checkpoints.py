@@ -342,7 +342,7 @@ SHARDS = {
     **each("fuse shards with ", {
         "one site in the sample": {"pilot_sites": 1}, "a sample of words": {"pilot_sites": "few"},
         "no bytes": {"shard_bytes": 0},
-        "samples": {"n_observations": [1, 2]}, "a method for networks": {"method": cs.Consensus()},
+        "samples": {"n_observations": [1, 2]}, "a method for networks": {"method": cs.methods.Consensus()},
         "too few weights": {"weights": [1.0]},
         "a method by name for networks": {"method": "consensus"}, "an option that does not exist": {"speed": 9},
         "a negative weight": {"weights": [1.0, -1.0, 1.0]}, "a robust method": {"robust": "trim"},

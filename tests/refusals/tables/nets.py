@@ -169,5 +169,5 @@ def bayesian_files(*fields):
 def unproved(function, *arguments, **options):
     """Call a function that warns of a symmetry that nobody proved."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cs.UnprovedSymmetryWarning)
+        warnings.simplefilter("ignore", cs.errors.UnprovedSymmetryWarning)
         return function(*arguments, **options)

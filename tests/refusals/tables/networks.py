@@ -108,14 +108,15 @@ MODELS = by_fuse_and_check({
     "a module with NaN": lambda: ([mlp(), loaded(changed(1, **{"2__weight": with_nan}))], known()),
     "files of other architectures": lambda: ([*network_files(1), other_file()], {}),
     "a method for posteriors": lambda: (mlps(), known(method="spahm")),
-    "a method object for posteriors": lambda: (mlps(), known(method=cs.SPAHM())),
-    "a method object for posteriors that networks know": lambda: (mlps(), known(method=cs.Average())),
+    "a method object for posteriors": lambda: (mlps(), known(method=cs.methods.SPAHM())),
+    "a method object for posteriors that networks know": lambda: (mlps(), known(method=cs.methods.Average())),
     "kl for networks without variances": lambda: (mlps(), known(method="kl")),
     "w2 for networks without variances": lambda: (mlps(), known(method="w2")),
     "a method that networks lack": lambda: (mlps(), known(method="mean")),
-    "a method object for Bayesian networks, given networks": lambda: (mlps(), known(method=cs.KLNetworkFusion())),
+    "a method object for Bayesian networks, given networks": lambda:
+        (mlps(), known(method=cs.methods.KLNetworkFusion())),
     "an option that networks lack": lambda: (mlps(), known(speed=9)),
-    "options beside a network method": lambda: (mlps(), known(method=cs.Consensus(), restarts=3)),
+    "options beside a network method": lambda: (mlps(), known(method=cs.methods.Consensus(), restarts=3)),
     "too few weights of networks": lambda: (mlps(), known(weights=[1.0])),
     "a negative weight of a network": lambda: (mlps(), known(weights=[1.0, -1.0])),
     "a reference beyond": lambda: (mlps(), known(reference=2)),
@@ -364,14 +365,16 @@ INFORMATION = {
     "fisher, normalised over the batch": lambda at: informing(
         nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, track_running_stats=False)), observations(0).float()),
     "fisher, saturated": lambda at: informing(saturated(), observations(0).float()),
-    "FisherInformation, factors of rank zero": lambda at: cs.FisherInformation(
+    "FisherInformation, factors of rank zero": lambda at: cs.results.FisherInformation(
         {"weight": np.ones((2, 3))}, {"weight": np.ones((0, 2, 3))}),
-    "FisherInformation, factors of another shape": lambda at: cs.FisherInformation(
+    "FisherInformation, factors of another shape": lambda at: cs.results.FisherInformation(
         {"weight": np.ones((2, 3))}, {"weight": np.ones((4, 3, 2))}),
-    "FisherInformation, no observations": lambda at: cs.FisherInformation({"weight": np.ones(2)}, observations=-1.0),
-    "FisherInformation, a negative prior": lambda at: cs.FisherInformation({"weight": np.ones(2)},
+    "FisherInformation, no observations": lambda at: cs.results.FisherInformation(
+        {"weight": np.ones(2)}, observations=-1.0),
+    "FisherInformation, a negative prior": lambda at: cs.results.FisherInformation({"weight": np.ones(2)},
     prior_precision=-1.0),
-    "FisherInformation, another likelihood": lambda at: cs.FisherInformation({"weight": np.ones(2)}, likelihood="x"),
+    "FisherInformation, another likelihood": lambda at: cs.results.FisherInformation(
+        {"weight": np.ones(2)}, likelihood="x"),
     "fuse, steps that diverge": lambda at: cs.fuse(
         informed()[0], "ssf", fishers=informed()[1], solver="sgd", learning_rate=1e3, steps=200),
     **each("load, Fisher information ", {

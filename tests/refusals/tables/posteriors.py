@@ -114,11 +114,11 @@ MODELS = by_fuse_and_check({
     "a method that is misspelt": lambda: (pair(), {"method": "spham"}),
     "a method that is a number": lambda: (pair(), {"method": 3}),
     "a method for networks": lambda: (pair(), {"method": "consensus"}),
-    "a method object for networks": lambda: (pair(), {"method": cs.Consensus()}),
-    "a method object for Bayesian networks": lambda: (pair(), {"method": cs.PosteriorAlignment()}),
+    "a method object for networks": lambda: (pair(), {"method": cs.methods.Consensus()}),
+    "a method object for Bayesian networks": lambda: (pair(), {"method": cs.methods.PosteriorAlignment()}),
     "an option that does not exist": lambda: (pair(), {"speed": 9}),
     "an option that is misspelt": lambda: (pair(), {"regularisation": 1.0}),
-    "options beside a method object": lambda: (pair(), {"method": cs.KLFusion(), "restarts": 3}),
+    "options beside a method object": lambda: (pair(), {"method": cs.methods.KLFusion(), "restarts": 3}),
     "an example for posteriors": lambda: (pair(), {"example": 1}),
     "a reference for posteriors": lambda: (pair(), {"reference": 0}),
     "target_widths for posteriors": lambda: (pair(), {"target_widths": {"0": 3}}),
@@ -181,7 +181,7 @@ FEW = {
     "fuse, a product with priors of another kind": lambda at: cs.fuse(
         pair(prior=normal(5).natural.mean(axis=0) * 100), "average", combine="product"
     ),
-    "method, options that do not go together": lambda at: cs.SPAHM(marginal=False, optimize=False),
+    "method, options that do not go together": lambda at: cs.methods.SPAHM(marginal=False, optimize=False),
 }
 
 # -- Options of methods: any value that none of them takes.

@@ -1,0 +1,37 @@
+"""The public methods of fusion, and where each is defined; `lazy_loader` reads this file when a name is first used."""
+
+from .bayesian.methods.auto import BayesianAuto as BayesianAuto
+from .bayesian.methods.kl import KLNetworkFusion as KLNetworkFusion
+from .bayesian.methods.posterior_alignment import PosteriorAlignment as PosteriorAlignment
+from .checkpoints.methods.slerp import SLERP as SLERP
+from .checkpoints.methods.task_vectors import DARE as DARE
+from .checkpoints.methods.task_vectors import TIES as TIES
+from .checkpoints.methods.task_vectors import TaskArithmetic as TaskArithmetic
+from .draws.methods.auto import DrawsAuto as DrawsAuto
+from .draws.methods.density_product import DensityProduct as DensityProduct
+from .draws.methods.gaussian import ConsensusMonteCarlo as ConsensusMonteCarlo
+from .draws.methods.gaussian import GaussianProduct as GaussianProduct
+from .draws.methods.hierarchical import HierarchicalDraws as HierarchicalDraws
+from .draws.methods.wasp import WASP as WASP
+from .networks.methods.auto import Auto as Auto
+from .networks.methods.baselines import NetworkAverage as NetworkAverage
+from .networks.methods.consensus import Consensus as Consensus
+from .networks.methods.distill import Distill as Distill
+from .networks.methods.fedma import FedMA as FedMA
+from .networks.methods.fisher.kronecker import KFAC as KFAC
+from .networks.methods.fisher.kronecker import FedFisher as FedFisher
+from .networks.methods.fisher.kronecker import FedLPA as FedLPA
+from .networks.methods.fisher.merging import FisherMerging as FisherMerging
+from .networks.methods.fisher.self_supervised import SelfSupervisedFisher as SelfSupervisedFisher
+from .networks.methods.gromov_wasserstein.method import GromovFusion as GromovFusion
+from .networks.methods.optimal_transport import OTFusion as OTFusion
+from .networks.methods.rebasin import ReBasin as ReBasin
+from .networks.methods.wasserstein import WassersteinFusion as WassersteinFusion
+from .posteriors.methods.amps import AMPS as AMPS
+from .posteriors.methods.average import Average as Average
+from .posteriors.methods.concatenate import Concatenate as Concatenate
+from .posteriors.methods.dirichlet_process.method import DirichletProcess as DirichletProcess
+from .posteriors.methods.ensemble import PredictionEnsemble as PredictionEnsemble
+from .posteriors.methods.kl.method import KLFusion as KLFusion
+from .posteriors.methods.kmeans import KMeans as KMeans
+from .posteriors.methods.spahm.method import SPAHM as SPAHM

@@ -1,0 +1,14 @@
+"""What public functions return, and where each is defined; `lazy_loader` reads this file when a name is first used."""
+
+from .bayesian.fusion import BayesianFusion as BayesianFusion
+from .bayesian.predictive_scores import PredictiveScores as PredictiveScores
+from .checkpoints.merge import Merge as Merge
+from .core.status import Status as Status
+from .draws.fusion import DrawsFusion as DrawsFusion
+from .estimators.fusion import EstimatorFusion as EstimatorFusion
+from .estimators.meta_analysis.analysis import MetaAnalysis as MetaAnalysis
+from .matching import Matching as Matching
+from .networks.fisher.information import FisherInformation as FisherInformation
+from .networks.fusion import NetworkFusion as NetworkFusion
+from .posteriors.fusion import PosteriorFusion as PosteriorFusion
+from .posteriors.sharded.shards import Shards as Shards
