@@ -12,7 +12,6 @@ from consilience.api import evaluate, scores
 from consilience.bayesian import predictive, predictive_scores
 from consilience.core import evaluation, paired
 from consilience.networks import evaluation as network_evaluation
-from consilience.posteriors import methods
 
 EVALUATION = (evaluate, scores, evaluation, paired, network_evaluation, predictive, predictive_scores)
 
@@ -53,9 +52,9 @@ html_title = f"consilience {release}"
 
 
 def document_once(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
-    """Leave to their sections what families, methods and evaluation give, though `import consilience` gives it too."""
+    """Leave to their sections what families and evaluation give, though `import consilience` gives it too."""
     if what == "module" and app.env.temp_data.get("autodoc:module") == "consilience":
-        elsewhere = [value for module in (families, methods, *EVALUATION) for value in vars(module).values()]
+        elsewhere = [value for module in (families, *EVALUATION) for value in vars(module).values()]
         if any(obj is other for other in elsewhere):
             return True
     return None
