@@ -177,7 +177,7 @@ def test_posteriors_checkpoints_and_missing_files_are_named(bnns, nets, folder, 
 def test_an_ensemble_is_no_file(bnns, command, unchanged):
     unchanged()
     line = refused(command("fuse", *BAYESIAN, "--method", "ensemble", "-o", FUSED))
-    assert line == f"{FUSED}: an ensemble is its members: keep the sites' files, or use method 'kl'"
+    assert line == f"{FUSED}: an ensemble is its members; keep the sites' files, or use method 'kl'"
 
 
 @pytest.mark.parametrize(

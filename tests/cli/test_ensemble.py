@@ -3,7 +3,7 @@
 import pytest
 
 TWO = ("a.safetensors", "b.safetensors")
-REFUSED = "fused.safetensors: an ensemble is its members: keep the sites' files, or use method 'concatenate'"
+REFUSED = "fused.safetensors: an ensemble is its members; keep the sites' files, or use method 'concatenate'"
 
 
 @pytest.mark.parametrize("models", [TWO, ("absent.safetensors", "neither.safetensors")])

@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from consilience.errors import FileFormatError
 from consilience.files.arrays import DTYPES
+from consilience.files.budget import pad_text
 from consilience.files.safetensors_header import ITEM_BITS, read_start
 
 BYTES = b'{}[]":,0123456789-.eE \\uaFI\x00\xff\ntrufalsn'
@@ -99,8 +100,23 @@ ODD = {
 def test_what_is_not_plainly_valid_is_refused(tmp_path, text):
     path = tmp_path / "a.safetensors"
     path.write_bytes(struct.pack("<Q", len(text)) + text.encode() + b"\0")
-    with pytest.raises(FileFormatError, match="truncated or not a safetensors file"):
+    with pytest.raises(FileFormatError, match=r"truncated or not a safetensors file|not read here, though"):
         read_start(path, "")
+
+
+def test_metadata_may_be_null(tmp_path):
+    header = json.dumps({"__metadata__": None, "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header.encode() + b"\0")
+    assert ours(path) == theirs(path) is not None
+
+
+@pytest.mark.parametrize("count", [100, 700_000])
+def test_documents_that_may_be_written_are_read(tmp_path, count):
+    text = pad_text(json.dumps({"names": [f"name {n}" for n in range(count)]}), 8)
+    path = tmp_path / "a.safetensors"
+    save_file({"a": np.zeros(1)}, path, {"consilience": text})
+    assert read_start(path, "").metadata == {"consilience": text}
 
 
 def test_types_and_their_bits_are_those_of_the_library(tmp_path):

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import consilience as cs
+from consilience.api.kinds import inspect_file
 from consilience.errors import InputError, OptionError
 from consilience.networks.descriptions import tokens as token_counts
 from consilience.networks.descriptions.description import Moments
@@ -347,13 +348,14 @@ def test_pairs_of_many_batches_are_those_of_one_and_sorted_seldom(monkeypatch):
     assert sum(sorts) < 6 * 640 * 11
 
 
-def test_of_too_many_pairs_none_are_counted_with_a_note(monkeypatch):
-    monkeypatch.setattr(token_counts, "MAX_PAIRS", 100)
+@pytest.mark.parametrize("most", [100, 240, 900])  # passed at once, in the middle, and by the last pairs
+def test_of_too_many_pairs_none_are_counted_with_a_note(monkeypatch, most):
+    monkeypatch.setattr(token_counts, "MAX_PAIRS", most)
     words = torch.randint(1, 40, (200, 9), generator=torch.Generator().manual_seed(0))
     description = cs.describe(Reader(), (words, np.arange(200) % 2)).description
     assert len(description.tokens.bigrams) == 0
     assert description.tokens.unigrams.sum() == words.numel()
-    assert "pairs of neighbouring tokens are left out: there are more than 100" in description.notes
+    assert any(note.startswith("pairs of neighbouring tokens are left out") for note in description.notes)
 
 
 def test_tokens_are_counted_by_class():
@@ -570,6 +572,35 @@ def test_what_is_saved_is_loaded_and_stands_beside_the_weights(described, tmp_pa
     assert statements(loaded) == statements(described.description)
     cs.save(loaded, tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == description_path(path).read_bytes()
+
+
+@pytest.mark.parametrize("number", [300, np.int64(300), np.float32(300)])
+def test_numbers_of_any_type_are_written_as_real_ones(number, tmp_path):
+    first, again = tmp_path / "first.safetensors", tmp_path / "again.safetensors"
+    stated = replace(
+        cs.describe(perceptron(), n_observations=77, classes=3).description, n_observations=number, min_count=number
+    )
+    write_description(first, stated)
+    write_description(again, read_description(first))
+    assert again.read_bytes() == first.read_bytes()
+
+
+@pytest.mark.parametrize(("prefix", "fields"), [
+    ("classes", {"class_moments": {"n_observations": [], "ranks": []}, "class_numbers": []}),
+    ("mixtures", {"class_mixtures": {"n_observations": [], "ranks": []}, "mixture_sizes": []}),
+], ids=["moments of no classes", "parts of no classes"])  # fmt: skip
+def test_moments_of_nothing_are_refused(prefix, fields, tmp_path):
+    path = tmp_path / "site.safetensors"
+    cs.save(cs.describe(convolutional(), images(), classes=CLASSES), path)
+    beside = description_path(path)
+    with safe_open(beside, "numpy") as file:
+        arrays, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    document = {**json.loads(metadata["consilience"]), **fields}
+    none = dict.fromkeys([f"{prefix}/{what}" for what in ("mean", "residual", "factor")], np.zeros((0, 64), np.float32))
+    save_file({**arrays, **none}, beside, {"consilience": json.dumps(document)})
+    for read in (read_description, inspect_file):
+        with pytest.raises(cs.errors.FileFormatError, match="do not have a number of observations and a rank each"):
+            read(beside)
 
 
 def test_the_same_data_give_the_same_bytes(tmp_path):

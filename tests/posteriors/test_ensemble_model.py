@@ -220,7 +220,7 @@ def test_an_ensemble_is_not_saved(tmp_path):
     fusion = cs.fuse(mixtures("variational"), "ensemble")
     path = tmp_path / "fused.safetensors"
     with pytest.raises(
-        cs.errors.InputError, match=r"an ensemble is its members: keep the sites' files, or use method 'concat"
+        cs.errors.InputError, match=r"an ensemble is its members; keep the sites' files, or use method 'concat"
     ):
         fusion.save(path)
     with pytest.raises(

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from consilience.api.kinds import NETWORKS, SHARDS, are_shards, kind_of, list_models
+from consilience.api.kinds import NETWORKS, SHARDS, are_recognised, are_shards, kind_of, list_models
 from consilience.core.arguments import KIND_KEYWORDS, NETWORK_KEYWORDS, SHARD_KEYWORDS, FuseKeywords, MethodOptions
 from consilience.core.kind import Kind, Prepared, Request, open_request
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
@@ -217,7 +217,8 @@ def _prepare(request: Request) -> Prepared:
         raise OptionError(
             "engine", f"runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
         )
-    _refuse_misplaced(kind, request.options)
+    if are_recognised(request):
+        _refuse_misplaced(kind, request.options)
     return kind.prepare(request)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from consilience.posteriors.sharded.kind import ShardedPosteriors
 
 if TYPE_CHECKING:
     from consilience.core.inputs import NamedInput
-    from consilience.core.kind import FileFormat, Inspection, Kind
+    from consilience.core.kind import FileFormat, Inspection, Kind, Request
 
 POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetworks(), ShardedPosteriors()
 ESTIMATORS, DRAWS = Estimators(), PosteriorDraws()
@@ -141,6 +142,14 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
         name in DRAWS.statements for name in options or ()
     )
     return DRAWS if inputs and are_draws else POSTERIORS
+
+
+def are_recognised(request: Request) -> bool:
+    """Return whether every model of a request is of a kind that is known; else its reader says what is wrong."""
+    if request.is_sharded:
+        return all(is_remote(path) or glob(path, recursive=True) for path in _paths_among(request.source))
+    kinds = _kinds_of_inputs(request.inputs)
+    return all(kind is not None or one.is_plain_checkpoint for kind, one in zip(kinds, request.inputs, strict=True))
 
 
 def format_of(where: str | Path | SafetensorsFile) -> FileFormat:

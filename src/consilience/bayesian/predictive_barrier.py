@@ -10,7 +10,7 @@ Hannagan 2023; their exact form is not established). The same eps_s serve all t 
 are smooth: their difference is that of the posteriors, not of draws. On the *mixture* path p_t = (1 - t) p_0 + t p_1,
 whose barrier is at most 0 by Jensen's inequality.
 
-Paths between two Gaussian posteriors: Wasserstein geodesics, natural-parameter averages, mixtures.
+**Paths between two Gaussian posteriors**: Wasserstein geodesics, natural-parameter averages, mixtures.
 
 With means m_0, m_1 and standard deviations s_0, s_1 of independent weights, the *wasserstein* path is the geodesic of
 the Wasserstein-2 distance,

@@ -1,6 +1,6 @@
 """Execution of a merge: align units, stream the tensors, write the model card, publish the output.
 
-Weight matching of checkpoints that no memory holds: every model's units into the order of the first model's.
+**Weight matching of checkpoints that no memory holds**: every model's units into the order of the first model's.
 
 The coordinate descent of `ReBasin` over lazy arrays (``weight_matching.lazy_arrays``), model by model. Each model is
 first matched by what its units receive, from the input to the output, and then by all that touches a unit until no

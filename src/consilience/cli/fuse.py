@@ -46,7 +46,7 @@ def fuse(
     if recipe.method is not None:
         options = {name: value for name, value in recipe.options.items() if name not in FUSE_OPTIONS}
         if plan.kind.make_method(recipe.method, options).keeps_models:
-            raise InputError(target, plan.kind.no_file)
+            raise InputError(target, *plan.kind.no_file)
     refuse_unwritable(target)
     page = page or (None if recipe.report is None else Path(recipe.report))
     models: list[str | Path] = [*recipe.models, *(file.path for file in plan.files)]  # folders, and what is in them

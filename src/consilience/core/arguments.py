@@ -43,7 +43,9 @@ class CommonOptions(TypedDict, total=False):
 
 
 class MethodOptions(TypedDict, total=False):
-    """Every option that some method has beside these; `consilience methods` says which has which, and what it means.
+    """Every option that some method has beside `CommonOptions`.
+
+    `consilience methods` says which has which, and what it means.
 
     A test holds these names against the fields of the methods. Options of methods of one's own go inside a method
     object.
@@ -133,7 +135,7 @@ class MethodOptions(TypedDict, total=False):
 
 
 class KindKeywords(NetworkKeywords, ShardKeywords, CommonOptions, total=False):
-    """All keywords that only some kinds, or some methods, take; each says which it does not."""
+    """All keywords that only some kinds, or some methods, take; others refuse them by name."""
 
 
 class FuseKeywords(KindKeywords, MethodOptions, total=False):
@@ -143,5 +145,6 @@ class FuseKeywords(KindKeywords, MethodOptions, total=False):
 NETWORK_KEYWORDS = tuple(NetworkKeywords.__annotations__)
 SHARD_KEYWORDS = tuple(ShardKeywords.__annotations__)
 KIND_KEYWORDS = (*NETWORK_KEYWORDS, *SHARD_KEYWORDS, *CommonOptions.__annotations__)
+"""Keywords of ``fuse`` that a request keeps beside the options of its method."""
 CALL_KEYWORDS = ("method", "weights", "n_observations", "rng", "engine", "progress", *NETWORK_KEYWORDS)
 """Keywords of ``fuse`` that are no options of a method: for suggestions, and what ``--set`` may not say."""

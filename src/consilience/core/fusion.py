@@ -98,13 +98,14 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     status : Status, optional
         How the fusion ended; ``status.value`` says what to do about it. Default: converged.
     inputs : tuple, optional
-        The models that went in, in the order in which they were handed in. Default: empty, where they are not at hand.
+        The models that went in, in the order in which they were fused: as handed in, but draws and estimators by name.
+        Default: empty, where they are not at hand, as of shards.
     keeps_models : bool, optional
         Whether `model` is all models side by side, which no file holds. Default: False.
     """
 
     kind: ClassVar[str]
-    no_file: ClassVar[str] = ""
+    no_file: ClassVar[tuple[str, str]]
     """Why an ensemble of such models is no file, and what to do instead."""
 
     matching: Any
@@ -239,7 +240,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
             When the path cannot be written, or the fused model is an ensemble.
         """
         if self.keeps_models:
-            raise InputError(path, self.no_file)
+            raise InputError(path, *self.no_file)
         self.verdict.warn()
         self._write(Path(path))
 

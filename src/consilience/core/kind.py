@@ -278,9 +278,9 @@ def refuse_statements(model: object, stated: Mapping[str, Any]) -> None:
         )
 
 
-def ensemble_is_no_file(method: str) -> str:
+def ensemble_is_no_file(method: str) -> tuple[str, str]:
     """Return why a method that keeps all models writes no file, and what to use instead."""
-    return f"an ensemble is its members: keep the sites' files, or use method {method!r}"
+    return "an ensemble is its members", f"keep the sites' files, or use method {method!r}"
 
 
 @dataclass(frozen=True)
@@ -289,8 +289,8 @@ class Kind(ABC):
 
     name: ClassVar[str]
     formats: ClassVar[tuple[FileFormat, ...]]
-    no_file: ClassVar[str]
-    """Why a method that keeps all models writes no file of this kind."""
+    no_file: ClassVar[tuple[str, str]]
+    """Why a method that keeps all models writes no file of this kind, and what to do instead."""
     packages: ClassVar[frozenset[str]]
     """Packages that define classes of such models; of ours the rooms, "consilience.networks"."""
     takes_containers: ClassVar[bool] = False
@@ -299,7 +299,7 @@ class Kind(ABC):
     """Options of ``fuse`` that say of a mapping of arrays, or of a plain checkpoint, that it is such a model."""
     instead_of_rebuilding: ClassVar[Mapping[str, str]] = {}
     """What to do in place of ``rebuild``, by the name of a class."""
-    title: ClassVar[str] = "posteriors"
+    title: ClassVar[str]
     """What such models are called, in the plural."""
     keywords: ClassVar[tuple[str, ...]] = ()
     """Keywords of ``fuse`` that are for models of this kind only."""

@@ -36,7 +36,7 @@ class PosteriorDraws(Kind):
             "consilience.draws.inspect:inspect_draws",
         ),
     )
-    no_file = "every method for draws writes a file"
+    no_file = ("every method for draws writes a file", "")
     packages = frozenset(("arviz", "xarray", "consilience.draws"))
     statements = STATEMENTS
     expands = (".csv",)

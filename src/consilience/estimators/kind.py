@@ -40,7 +40,7 @@ class Estimators(Kind):
             "consilience.estimators.inspect:inspect_statistics",
         ),
     )
-    no_file = "sums of estimators take no method; leave it out"
+    no_file = ("sums of estimators take no method", "leave it out")
     packages = frozenset(("sklearn", "statsmodels", "laplace", "consilience.estimators"))
 
     @property

@@ -97,7 +97,7 @@ class Family(ABC):
         """Return (row, what is wrong) for every finite row of `eta` outside the domain."""
 
     def offsets(self, eta: Array) -> tuple[Array, Array] | None:
-        """Return means and their squared distances from zero in units of the width, both (n, D); see ``offsets``.
+        """Return means and their squared distances from zero in units of the width, both (n, D); see ``linalg``.
 
         Of families whose natural parameters hold second moments about zero; None of others, and where no width is lost.
         """
@@ -126,7 +126,7 @@ class Family(ABC):
     def predictive(self, eta: Array) -> tuple[Array, Array, Array] | None:
         """Return locations (n, D), scales and degrees of freedom (n,) of the Student t's that predict an observation.
 
-        That is the density of data with the parameters integrated out, as ``densities.log_student_ts`` takes it: scales
+        That is the density of data with the parameters integrated out, as ``linalg.log_student_ts`` takes it: scales
         are (n, D, D), or (n, R) for R independent blocks of dimensions. None for families that are no such posterior.
         """
         return None

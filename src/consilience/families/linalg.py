@@ -3,7 +3,7 @@
 Matrices are stacked (n, D, D); inside natural parameters they are stored row by row (n, D^2), so that the dot product
 of two rows is the trace of the matrices' product.
 
-Means so far from zero that second moments about zero do not keep the width beside them.
+**Loss of width**: means so far from zero that second moments about zero do not keep the width beside them.
 
 Natural parameters of Gaussians with unknown widths hold S + kappa m m^T, S the scatter about the mean m. Rounding moves
 an entry by eps kappa m^2, so that the width in column d keeps a relative error of about
@@ -12,7 +12,7 @@ an entry by eps kappa m^2, so that the width in column d keeps a relative error 
 
 the squared distance of m_d from zero in units of what is left of column d when all others are known.
 
-Densities of data under components: Gaussians at point estimates, and Student t's with parameters integrated out.
+**Densities of data under components**: Gaussians at point estimates, and Student t's with parameters integrated out.
 
 For points x (N, D) and components with centre m, scale matrix S and nu degrees of freedom, with q = (x - m)^T S^-1
 (x - m),

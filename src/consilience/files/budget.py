@@ -22,9 +22,9 @@ _MAX_COST = 2**26
 """Estimated memory of a document at most, whatever the file's size: by then, parsing and checking take seconds. Some
 25,000 inputs, layouts or tensors."""
 
-# Bytes of memory for each of these characters, at most, as measured: in the library that parses headers, which keeps
-# every value in a tagged union, and in Python, where dicts are built from lists of pairs.
-_HEADER_COSTS = {b":": 240, b",": 80, b"[": 80, b"{": 80}
+# Bytes of memory for each of these characters, at most, as measured: in headers, by Python or by the safetensors
+# library, which keeps every value in a tagged union; in documents, by Python, where lists of pairs become dicts.
+_HEADER_COSTS = {b":": 260, b",": 80, b"[": 100, b"{": 200}
 _DOCUMENT_COSTS = {":": 260, ",": 52, "[": 100, "{": 200}
 
 _HEADER_COPIES = 4

@@ -286,15 +286,16 @@ def read_document(
     FileFormatError
         For a file that is none of these.
     """
-    header, document = file.header(remedy), file.document
+    header, document = file.header(remedy), file.parsed_document(remedy)
     if header.text is None:
         raise FileFormatError(file, f"has no consilience metadata, so it is not {what}", remedy)
     stated = document.get("format") if isinstance(document, dict) else None
-    if isinstance(stated, str) and stated in OUR_FORMATS and stated != tag:
-        raise FileFormatError(file, misplaced(stated, what)[0], remedy)
+    if isinstance(stated, str) and stated != tag:
+        text = misplaced(stated, what)[0] if stated in OUR_FORMATS else f"is of format {stated!r:.80}, expected {what}"
+        raise FileFormatError(file, text, remedy)
     check_version(file.label, document, newest)
     for key, most in (max_entries or {}).items():
         entries = document.get(key) if isinstance(document, dict) else None
         if isinstance(entries, dict | list) and len(entries) > most:
-            raise FileFormatError(file, f"has {len(entries)} {key} arrays, expected at most {most}", REMEDY)
-    return validate_document(file.label, schema, document), header
+            raise FileFormatError(file, f"has {len(entries)} {key} arrays, expected at most {most}", remedy)
+    return validate_document(file.label, schema, document, remedy=remedy), header

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from consilience.catalogue import unreadable
 from consilience.errors import FileFormatError, Problem
-from consilience.files.budget import check_header, check_text
+from consilience.files.budget import check_header
 from consilience.files.document import dict_of_unique_keys
 from consilience.files.foreign_formats import START_BYTES, foreign_problem
 
@@ -101,7 +101,6 @@ def read_start(path: Path, remedy: str) -> FileStart:
         raise FileFormatError(path, "is empty", remedy)
     if is_whole:
         check_header(path, text, size, remedy)
-        check_text(path, text, "header", remedy)
     try:
         if not is_whole or len(text) != length:
             raise ValueError(f"its header has {length} bytes by its first eight, and the file {size}")
@@ -113,17 +112,17 @@ def read_start(path: Path, remedy: str) -> FileStart:
 
 def _damage(path: Path, error: Exception, remedy: str) -> Problem:
     """Return what is wrong with a file: what it is instead, or the library's reason, or else our own."""
-    reason: Exception = error
+    reason, text = error, "is truncated or not a safetensors file"
     try:
         with path.open("rb") as stream:
             foreign = foreign_problem(path, stream.read(START_BYTES))
         with safe_open(path, framework="numpy"):
-            pass
+            text = "has a header that is not read here, though the safetensors library does"
     except SafetensorError as refusal:
         reason = refusal
     except OSError as gone:
         return unreadable(path, gone)
-    return foreign or Problem(path, f"is truncated or not a safetensors file ({reason})", remedy)
+    return foreign or Problem(path, f"{text} ({reason})", remedy)
 
 
 def _parsed(text: bytes, n_bytes: int) -> tuple[dict[str, TensorPlace], dict[str, str]]:
@@ -139,7 +138,7 @@ def _parsed(text: bytes, n_bytes: int) -> tuple[dict[str, TensorPlace], dict[str
     document = json.loads(
         text.decode(), object_pairs_hook=dict_of_unique_keys, parse_constant=_refuse_number, parse_float=_refuse_number
     )
-    metadata = document.pop("__metadata__", {})
+    metadata = document.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("its metadata are no texts")
     for said in (*document, *metadata, *metadata.values()):

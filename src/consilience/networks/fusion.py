@@ -1,6 +1,6 @@
 """Result of fusing networks: fused arrays, the matching of every group, provenance and diagnostics.
 
-Distance of batch normalisation from that of the models: what training mode makes of it.
+**Distance of batch normalisation from that of the models**: what training mode makes of it.
 
 In training mode a channel is divided by the deviation of the batch, so that its output has the deviation |gamma| and
 the mean beta. With G and B the means of the models' |gamma_i| and beta_i, by their weights, over those that have the
@@ -97,7 +97,7 @@ class NetworkFusion(Fusion):
         candidates have the weights that such layers stand for. Default: None, without any.
     """
 
-    no_file = "an ensemble is its members; write them with consilience.save(fusion.model, folder)"
+    no_file = ("an ensemble is its members", "write them with consilience.save(fusion.model, folder)")
 
     network: Network
     matching: Mapping[str, Matching]

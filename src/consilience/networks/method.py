@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from consilience.networks.choice.sites import Sites
 
 Road = Literal["matched", "chosen", "distilled", "damped"]
+"""Ways from described networks to a fused one; methods of one's own are matched, the others are those of ours."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +229,7 @@ class NetworkMethod(Options, ABC):
 
     def site_weights(self, sites: Sites) -> Array:
         """Return the weights (J,) of the sites in the average."""
-        return sites.weights
+        return sites.information_weights if self.wants_information else sites.weights
 
     @property
     def refits(self) -> bool:

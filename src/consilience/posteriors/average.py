@@ -13,7 +13,7 @@ posterior that pooling the data would give. The hierarchical average is the prod
 it where every model states its prior and its counts, and else the barycenter, which needs neither; the record of the
 average says which and why.
 
-Averages of attached arrays: summed at the groups of a matching, then normalised as each array's rule says.
+**Averages of attached arrays**: summed at the groups of a matching, then normalised as each array's rule says.
 
 An attached array of site j, such as transition counts (L_j, L_j), is put where its components were matched: entry
 (l, m) goes to (labels[l], labels[m]). Sums are additive over sites and shards; ``sum`` returns them, ``mean`` and

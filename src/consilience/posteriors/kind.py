@@ -42,6 +42,7 @@ class Posteriors(Kind):
             "consilience.posteriors.inspect:inspect_posterior",
         ),
     )
+    title = "posteriors"
     no_file = ensemble_is_no_file("concatenate")
     is_listed = False
     packages = frozenset(("sklearn", "hmmlearn", "gensim", "gpytorch", "consilience.posteriors"))

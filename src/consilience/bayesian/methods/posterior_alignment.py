@@ -16,7 +16,7 @@ per group maximises. A permutation that does not come closer than none is discar
 Departure from the source: appendix A of the paper says that KL leaves a distance of means only. But the trace term
 depends on the permutation too, unless all variances of one posterior are equal, and is kept here.
 
-Hellinger affinities between the units of two Gaussian networks, as gains of an assignment.
+**Hellinger affinities between the units of two Gaussian networks, as gains of an assignment**.
 
 Minus the logarithm of the affinity of two mean-field Gaussians with means m, deviations s and variances v = s^2 is
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import AnyArray
 from consilience.estimators.design import Design, Factor
 
 DIGITS = 12
@@ -124,7 +123,7 @@ def _memorised(code: str, transforms: Mapping[str, Any]) -> Iterator[tuple[str, 
             yield name, digest(transform)
 
 
-def _variables(state: Mapping[str, AnyArray], frame: Any) -> dict[str, float | str | None]:
+def _variables(state: Mapping[str, Any], frame: Any) -> dict[str, float | str | None]:
     """Return digests of the variables of the caller's that a factor of patsy uses, and that are no data."""
     found: dict[str, float | str | None] = {}
     for namespace in getattr(state.get("eval_env"), "_namespaces", ()) if frame is not None else ():

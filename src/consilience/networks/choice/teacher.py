@@ -1,6 +1,6 @@
 """The teacher of the default fusion: what all sites answer together.
 
-How likely an input is at each site, by the moments that the sites describe: weights of a regression's ensemble.
+**How likely an input is at each site, by the moments that the sites describe**: weights of a regression's ensemble.
 
 Where sites differ in their inputs and not in what follows from them (covariate shift), E[y | x] = sum_j p(j | x) f_j(x)
 with p(j | x) proportional to n_j p_j(x) and f_j the regression of site j near its own inputs. A network far from what
@@ -41,7 +41,7 @@ class Teacher:
     q(c) = sum_j p_j(c | x) sum_c' w_jc' q(c'), see ``classes.stationary``. Where these are estimated it is as good as
     they are; without either it is the mean of the sites' probabilities by their weights. Of networks that do not
     classify it is the mean of their outputs, each weighted by how likely the input is at its site where sites describe
-    the moments of their inputs (``site_densities``).
+    the moments of their inputs.
 
     Parameters
     ----------

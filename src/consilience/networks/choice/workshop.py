@@ -1,6 +1,6 @@
 """One default fusion at work: the networks, what their sites say, and the averages that candidates are made of.
 
-Whether networks were trained from one start, seen from their parameters alone.
+**Whether networks were trained from one start, seen from their parameters alone**.
 
 Networks that share a start keep the numbering of its units: each is nearer to the mean of the others as it is than with
 its units in a random order. Networks of their own starts are as near in any order.
@@ -166,7 +166,7 @@ class Workshop:
             # Information belongs to the parameters that it was computed at, to the last bit.
             self.models if method.wants_information else self.centred,
             method,
-            self.sites.information_weights if method.wants_information else self.sites.weights,
+            method.site_weights(self.sites),
             self.arguments if inputs is None else replace(self.arguments, inputs=inputs),
             self.rng,
             self.progress,

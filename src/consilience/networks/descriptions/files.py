@@ -19,7 +19,7 @@ from consilience.files.our_formats import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
-from consilience.networks.descriptions.parts import StoredClassTokens, StoredMoments, StoredTokens
+from consilience.networks.descriptions.parts import REAL, StoredClassTokens, StoredMoments, StoredTokens
 from consilience.networks.fisher.kronecker import (
     factor_arrays,
     factor_tensors,
@@ -65,11 +65,11 @@ class DescriptionHeader(StrictModel):
     notes: list[str]
 
 
-_PLAIN = (
-    "digest", "n_observations", "input_kind", "own_error", "class_prior", "layer_observations", "layer_likelihood",
-    "min_count",
-)  # fmt: skip
+_PLAIN = ("digest", "input_kind", "class_prior", "layer_likelihood")
 """Fields of a description that a file states as they are."""
+
+_REAL = ("n_observations", "own_error", "layer_observations", "min_count")
+"""Fields that are real numbers, or None."""
 
 
 def description_path(network: Path) -> Path:
@@ -116,6 +116,7 @@ def write_description(path: Path, description: Description) -> None:
     }
     fields = {
         **{name: getattr(description, name) for name in _PLAIN},
+        **{name: _real(getattr(description, name)) for name in _REAL},
         **{name: None if part is None else part.model_dump() for name, part in stated.items()},
         "input_shape": _listed(description.input_shape),
         "input_range": _listed(description.input_range),
@@ -134,6 +135,10 @@ def write_description(path: Path, description: Description) -> None:
         for name, values in arrays.items()
     }
     DESCRIPTION_FILES.write(path, fields, storable_arrays(path, stored))
+
+
+def _real(number: float | None) -> float | None:
+    return None if number is None else float(number)
 
 
 def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
@@ -170,9 +175,9 @@ def _tensors(header: DescriptionHeader) -> dict[str, TensorSpec]:
         "tokens": header.tokens,
         "class_tokens": header.class_tokens,
     }
-    expected = {f"channels/{layer}": TensorSpec((2, None)) for layer in header.channels}
+    expected = {f"channels/{layer}": TensorSpec((2, None), REAL) for layer in header.channels}
     if header.has_class_features:
-        expected["class_features"] = TensorSpec((None, None))
+        expected["class_features"] = TensorSpec((None, None), REAL)
     for prefix, part in parts.items():
         expected |= {} if part is None else part.tensors(prefix)
     return {**expected, **factor_tensors(header.layers)}
@@ -191,7 +196,7 @@ def _checked(file: SafetensorsFile, header: DescriptionHeader, tensors: TensorHe
     if not has_sizes or sum(header.mixture_sizes) != n_parts:
         raise FileFormatError(file, f"its parts of classes are not those of {n_classes} classes", _REMEDY)
     for moments in (header.inputs, header.class_moments, header.class_mixtures):
-        if moments is not None and len(moments.n_observations) != len(moments.ranks):
+        if moments is not None and not 0 < len(moments.n_observations) == len(moments.ranks):
             raise FileFormatError(file, "its moments do not have a number of observations and a rank each", _REMEDY)
     if header.inputs is not None and len(header.inputs.ranks) != 1:
         raise FileFormatError(file, f"its inputs have {len(header.inputs.ranks)} moments, expected 1", _REMEDY)
@@ -222,7 +227,7 @@ def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, An
     except InputError as error:
         raise type(error)(Problem(file, problem.text, _REMEDY) for problem in error.problems) from error
     description = Description(
-        **{name: getattr(header, name) for name in _PLAIN},
+        **{name: getattr(header, name) for name in (*_PLAIN, *_REAL)},
         input_shape=None if header.input_shape is None else tuple(header.input_shape),
         input_range=None if header.input_range is None else (header.input_range[0], header.input_range[1]),
         inputs=inputs,
@@ -247,24 +252,27 @@ def _moments(
     header: DescriptionHeader, arrays: dict[str, AnyArray]
 ) -> tuple[Moments | None, dict[int, Moments], dict[int, tuple[Moments, ...]]]:
     """Return the moments of all inputs, of every class, and of the parts of classes."""
-    inputs: Moments | None = None
-    class_moments: dict[int, Moments] = {}
+    numbers, sizes = header.class_numbers, header.mixture_sizes or [0] * len(header.class_numbers)
+    of_parts = [number for number, size in zip(numbers, sizes, strict=True) for _ in range(size)]
+    groups = (
+        ("inputs", header.inputs, ["all inputs"]),
+        ("classes", header.class_moments, [f"class number {number}" for number in numbers]),
+        ("mixtures", header.class_mixtures, [f"a part of class number {number}" for number in of_parts]),
+    )
+    moments: dict[str, list[Moments]] = {prefix: [] for prefix, _, _ in groups}
+    problems: list[Problem] = []
+    for prefix, part, called in groups:
+        try:
+            moments[prefix] = [] if part is None else part.read(prefix, arrays, called)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
     class_mixtures: dict[int, tuple[Moments, ...]] = {}
-    numbers = header.class_numbers
-    if header.inputs is not None:
-        (inputs,) = header.inputs.read("inputs", arrays, ["all inputs"])
-    if header.class_moments is not None:
-        of_classes = header.class_moments.read("classes", arrays, [f"class number {number}" for number in numbers])
-        class_moments = dict(zip(numbers, of_classes, strict=True))
-    if header.class_mixtures is not None:
-        sizes = zip(numbers, header.mixture_sizes, strict=True)
-        called = [f"a part of class number {number}" for number, size in sizes for _ in range(size)]
-        parts = iter(header.class_mixtures.read("mixtures", arrays, called))
-        mixtures = {
-            number: tuple(next(parts) for _ in range(size))
-            for number, size in zip(numbers, header.mixture_sizes, strict=True)
-        }
-        class_mixtures = {number: mixture for number, mixture in mixtures.items() if mixture}
+    for number, one in zip(of_parts, moments["mixtures"], strict=True):
+        class_mixtures[number] = (*class_mixtures.get(number, ()), one)
+    class_moments = dict(zip(numbers, moments["classes"], strict=True)) if moments["classes"] else {}
+    inputs = moments["inputs"][0] if moments["inputs"] else None
     return inputs, class_moments, class_mixtures
 
 

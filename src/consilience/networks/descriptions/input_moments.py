@@ -12,7 +12,7 @@ from consilience.networks.descriptions.description import Description, Moments
 from consilience.networks.descriptions.disclosure import MAX_CLASS_RANK, MAX_RANK, Leaving, allowed_rank, named
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import Batch
-from consilience.networks.descriptions.statistic import Setting, Statistic, as_rows
+from consilience.networks.descriptions.statistic import Setting, Statistic
 
 MAX_SCATTER_ENTRIES = 2**24
 """Entries of scatter matrices of all classes together that are kept whole (128 MiB); beyond, they are sketched. Chosen
@@ -51,7 +51,7 @@ class InputMomentStatistic(Statistic):
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Add the observations of a batch."""
         del answer
-        rows = as_rows(batch)
+        rows = batch.rows
         if self.class_rank is None:
             groups = np.full_like(groups, self._without_class)
         for group in np.unique(groups).tolist():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ class Batch:
     inputs: Tensor
     labels: Any
     name: str
+
+    @cached_property
+    def rows(self) -> Any:
+        """The inputs as rows (n, d) of float64."""
+        return self.inputs.reshape(len(self.inputs), -1).to(device="cpu", dtype=torch.float64).numpy()
 
 
 def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:

@@ -21,6 +21,9 @@ from consilience.networks.descriptions.description import Moments, TokenCounts
 NEGATIVE_VARIANCE_SHARE = 1e-6
 """Negative residual variances up to this share of the mean variance are rounding, and are set to 0."""
 
+REAL, WHOLE = ("float32",), ("int64",)
+"""Types of tensors, of real and of whole numbers."""
+
 _Rank = Annotated[int, Field(ge=0)]
 
 
@@ -53,7 +56,7 @@ class StoredMoments(StrictModel):
     def tensors(self, prefix: str) -> dict[str, TensorSpec]:
         """Return what the tensors are called, and their shapes."""
         n_rows = {"mean": len(self.ranks), "residual": len(self.ranks), "factor": sum(self.ranks)}
-        return {f"{prefix}/{what}": TensorSpec((n, None), may_be_empty=True) for what, n in n_rows.items()}
+        return {f"{prefix}/{what}": TensorSpec((n, None), REAL, may_be_empty=True) for what, n in n_rows.items()}
 
     def read(self, prefix: str, arrays: Mapping[str, AnyArray], called: Sequence[str]) -> list[Moments]:
         """Return the moments.
@@ -111,8 +114,8 @@ class StoredTokens(StrictModel):
     def tensors(self, prefix: str) -> dict[str, TensorSpec]:
         """Return what the tensors are called, and their shapes."""
         return {
-            f"{prefix}/unigrams": TensorSpec((None,), may_be_empty=True),
-            f"{prefix}/lengths": TensorSpec((None,), may_be_empty=True),
+            f"{prefix}/unigrams": TensorSpec((None,), REAL, may_be_empty=True),
+            f"{prefix}/lengths": TensorSpec((None,), REAL, may_be_empty=True),
             f"{prefix}/bigrams": TensorSpec((None, 3), WHOLE, may_be_empty=True),
         }
 
@@ -120,10 +123,6 @@ class StoredTokens(StrictModel):
         """Return the counts."""
         unigrams, bigrams, lengths = (arrays[f"{prefix}/{what}"] for what in ("unigrams", "bigrams", "lengths"))
         return TokenCounts(unigrams, bigrams, lengths, self.padding, self.n_rare)
-
-
-WHOLE = ("int64",)
-"""Type of the tensors of whole numbers: the others are float32."""
 
 
 class StoredClassTokens(StrictModel):
@@ -158,7 +157,7 @@ class StoredClassTokens(StrictModel):
         """Return what the tensors are called, and their shapes."""
         return {
             f"{prefix}/unigrams": TensorSpec((None, 3), WHOLE, may_be_empty=True),
-            f"{prefix}/lengths": TensorSpec((len(self.numbers), None), may_be_empty=True),
+            f"{prefix}/lengths": TensorSpec((len(self.numbers), None), REAL, may_be_empty=True),
         }
 
     def read(self, prefix: str, arrays: Mapping[str, AnyArray], whole: TokenCounts) -> dict[int, TokenCounts]:

@@ -19,7 +19,7 @@ from consilience.checks import Array, Labels
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import Leaving
 from consilience.networks.descriptions.observations import Batch
-from consilience.networks.descriptions.statistic import Statistic, as_rows
+from consilience.networks.descriptions.statistic import Statistic
 
 TAIL = 0.001
 """Share of the observations that have a number outside the range, on either side."""
@@ -73,7 +73,7 @@ class RangeStatistic(Statistic):
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Add the observations of a batch."""
         del answer
-        rows = as_rows(batch)
+        rows = batch.rows
         for group in np.unique(groups).tolist():
             self._by_group.setdefault(group, RangeAccumulator()).add(rows[groups == group])
 

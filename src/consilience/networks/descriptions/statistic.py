@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from consilience.checks import Labels
@@ -83,11 +82,6 @@ class Statistic(ABC):
     @abstractmethod
     def state(self, described: Description, leaving: Leaving) -> Description:
         """Return a description with what may leave of this statistic, and add what does not to ``leaving.left_out``."""
-
-
-def as_rows(batch: Batch) -> Any:
-    """Return the inputs of a batch as rows (n, d) of float64."""
-    return batch.inputs.reshape(len(batch.inputs), -1).to(device="cpu", dtype=torch.float64).numpy()
 
 
 def output_tensor(output: Any) -> Tensor | None:

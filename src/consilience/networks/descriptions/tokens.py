@@ -197,9 +197,6 @@ class TokenStatistic(Statistic):
     def state(self, described: Description, leaving: Leaving) -> Description:
         """Return a description with the counts of all texts, and of every class that has enough."""
         counts, said = self._counts, leaving.said
-        if counts.has_too_many_pairs:
-            text = f"pairs of neighbouring tokens are left out: there are more than {MAX_PAIRS:,}"
-            described = replace(described, notes=(*described.notes, text))
         described = replace(described, input_shape=(self._longest,))
         # Observations without a class are the last group, and the only one where classes are not told apart.
         groups = np.setdiff1d(counts.described_groups(leaving.min_count), [counts.n_groups - 1])
@@ -210,6 +207,9 @@ class TokenStatistic(Statistic):
                 return described
             said = np.zeros(1, dtype=np.int64)
         tokens, class_tokens = counts.result(said, groups, leaving.min_count)
+        if counts.has_too_many_pairs:  # known for certain once the last pairs are merged
+            text = f"pairs of neighbouring tokens are left out: there are more than {MAX_PAIRS:,}"
+            described = replace(described, notes=(*described.notes, text))
         if tokens is None:
             leaving.left_out.append(f"fewer than {MIN_TOKENS} tokens, so that their counts are left out")
         return replace(described, tokens=tokens, class_tokens=class_tokens)

@@ -9,10 +9,10 @@ outcomes drawn from the model. Each J_n^T s_nc is one row of per-sample gradient
 
 Such rows of single observations betray inputs (a row of a linear layer's is an output's gradient times the input), so
 they never leave. What leaves is the sum of their squares, the singular directions of all of them together
-(`singular_directions`), or the second moments of what layers read and of the gradients at what they answer
+(`GradientSketch`), or the second moments of what layers read and of the gradients at what they answer
 (`kronecker_sums`), all from no fewer than a minimum of observations.
 
-Streaming low-rank sketch of gradients: leading singular directions, and the diagonal that they leave.
+**Streaming low-rank sketch of gradients**: leading singular directions, and the diagonal that they leave.
 
 Rows R (m, P), one for each gradient, arrive in pieces and are never in memory together. The sketch is Sigma V^T of the
 singular value decomposition R = U Sigma V^T, cut to a rank, which has (nearly) the same product R^T R; the difference

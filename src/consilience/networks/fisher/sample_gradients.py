@@ -13,7 +13,7 @@ What neither can do, such as torch's own multi-head attention in evaluation mode
 after another. Which way is right for a network is tried on a few observations taken alone. (A network that computes
 otherwise for other inputs may pass the trial: three observations cannot tell.)
 
-Parameter uses of torch's layers: linear ones, convolutions, normalisations, embeddings.
+**Parameter uses of torch's layers**: linear ones, convolutions, normalisations, embeddings.
 
 For every trained parameter of a layer that was called, its `ParameterUse`: what the parameter was multiplied with, and
 how the gradient of the layer's output is laid out by observation and position.

@@ -11,7 +11,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.errors import FileFormatError, InputError
 from consilience.files.format import Format
-from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.files.schemas import Chunked, StrictModel
 
 T = TypeVar("T")
@@ -40,12 +40,6 @@ def format_of_arrays(kind: str, build: Callable[[Arrays, Names], T]) -> Format[N
     """
     tag = f"consilience-{kind}"
 
-    def checked(file: SafetensorsFile, header: NamesHeader, tensors: TensorHeader) -> NamesHeader:
-        del tensors
-        if header.format != tag:
-            raise FileFormatError(file, f"is of format {header.format!r:.80}, expected {tag!r}", _REMEDY)
-        return header
-
     def make(file: SafetensorsFile, header: NamesHeader, arrays: dict[str, Any]) -> tuple[T, None]:
         rows = {name: np.asarray(values, dtype=np.float64) for name, values in arrays.items()}
         try:
@@ -53,7 +47,7 @@ def format_of_arrays(kind: str, build: Callable[[Arrays, Names], T]) -> Format[N
         except (KeyError, AttributeError, TypeError, InputError) as error:
             raise FileFormatError(file, f"is damaged: {error}") from error
 
-    return Format(tag, 1, NamesHeader, f"a {kind} file", make, prepare=checked, remedy=_REMEDY)
+    return Format(tag, 1, NamesHeader, f"a {kind} file", make, remedy=_REMEDY)
 
 
 _REMEDY = "write it with .save(path)"

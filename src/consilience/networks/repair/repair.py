@@ -12,7 +12,7 @@ to the output, each measured after those before it were repaired: at the end all
 normalisation follows a layer, its output is repaired, and its running statistics become those measured. A channel
 without any deviation is left as it is, and what could not be repaired is named in the notes.
 
-Channel statistics predicted from moments of layer inputs.
+**Channel statistics predicted from moments of layer inputs**.
 
 A layer with weights W and biases b has, for inputs x of mean m and covariance C, pre-activations of mean W m + b and of
 variances diag(W C W^T): exact for the moments' own network, approximate for another one in its place.

@@ -13,9 +13,9 @@ scales are not traced at all: they are tried in the same way, and become actions
 This is a test on the example and on inputs around it, not a theorem: a branch that the example does not take is not
 proved. Broken symmetries were seen to differ by as little as 4e-4.
 
-Actions on the units of a group that are not traced but tried: changes of sign, positive scales.
+**Actions on the units of a group that are not traced but tried**: changes of sign, positive scales.
 
-An action says on which groups it may hold and draws random elements, as transports. `proof` tries it on each of these
+An action says on which groups it may hold and draws random elements, as transports. It is tried on each of these
 groups; where no output changes, the group gets it. A new action is a class and a line in `ACTIONS`, and its name one in
 `symmetry.axes.Action`, which is what files of symmetries may state.
 """

@@ -3,12 +3,12 @@
 The evidence of a matching is that of ``random_effects``; ``selection`` says which matching is the best. The confidence
 of a match is that of ``site_by_site.match_confidence`` under this evidence.
 
-Outliers among sites: sites far from all others, and sites whose fits went wrong.
+**Outliers among sites**: sites far from all others, and sites whose fits went wrong.
 
 A site is far by the distance of its components from those that they are matched with (``find_far_sites``). Components
 that look like blends or second copies of others (``strays``) are named with their site.
 
-Placement of the components that a search leaves out: those of hardly any observations, and fits gone wrong.
+**Placement of the components that a search leaves out**: those of hardly any observations, and fits gone wrong.
 
 A component of hardly any observations cannot be judged, so it takes no part in the search. A fit that blends two
 components, or has a second copy of one, is left out by it (``strays``), since no two components of a site may be in one

@@ -13,7 +13,7 @@ m_l | mu_g ~ N(mu_g, (1 / kappa_l + h) S): discounting is the hierarchical model
 o_l(h) drops out between matchings at one h and stays in when values of h are compared. There is no power of the
 evidence and no cap on the number of groups: any concave reward pays for splitting groups whose members agree perfectly.
 
-Laws of matchings: how likely a group of n members from J sites is before anything is seen of them.
+**Laws of matchings**: how likely a group of n members from J sites is before anything is seen of them.
 
 Both are sums over groups, log prior = sum_g level(n_g) + constant, so that one search serves both:
 

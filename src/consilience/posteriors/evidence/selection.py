@@ -12,7 +12,7 @@ path that one is taken, in turn. Families without a virtual loss take the strict
 
 Where the number is given, the matching comes from the same path at the same heterogeneity (``Selection.of_size``).
 
-Whether sites share anything: nearer to the components of other sites than they would be by chance.
+**Whether sites share anything**: nearer to the components of other sites than they would be by chance.
 
 A fit of the heterogeneity finds copies in anything: of sites that share nothing it makes groups whose members differ as
 much as any two components do. What evidence does not know is how near the components of unrelated sites come to each

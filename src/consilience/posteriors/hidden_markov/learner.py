@@ -11,12 +11,12 @@ Inference is that of Hughes, Stephenson, Sudderth (2015): coordinate ascent on t
 and the highest bound wins. The bound never falls; a start that has not converged after ``max_iterations`` passes ends
 there.
 
-Initialisation of the sticky HDP-HMM: rows of data for every state, and no transitions yet.
+**Initialisation of the sticky HDP-HMM**: rows of data for every state, and no transitions yet.
 
 States start from clusters of rows (k-means) or from random blocks of time, the "random examples" of Hughes et al. 2015
 made longer. Transitions have their prior; the first local step fills them.
 
-Merge and delete moves of the sticky HDP-HMM: fewer states where the evidence bound rises.
+**Merge and delete moves of the sticky HDP-HMM**: fewer states where the evidence bound rises.
 
 Empty states are deleted, and pairs of states that explain one thing are merged. A merged state has the sum of both
 states' statistics, counts and weights. Pairs are tried in the order of what merging does to the evidence of the rows

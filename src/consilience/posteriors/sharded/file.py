@@ -3,7 +3,7 @@
 This module tells the two forms apart, and turns whatever a reader raises for a damaged file into a FileFormatError that
 names the file and says what to do.
 
-Safetensors shards: every column of all sites is one tensor.
+**Safetensors shards**: every column of all sites is one tensor.
 
 Tensors ``natural`` (L, P) in float32 or float64, ``offsets`` (J + 1,), and where sites state them ``counts`` (L,),
 ``weights`` (L,), ``prior`` (P,) or (J, P), ``attached.NAME`` flattened with ``attached.NAME.precision``; ``names`` is

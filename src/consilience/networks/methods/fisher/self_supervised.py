@@ -6,7 +6,7 @@ with its last iterates averaged. With all parameters masked the result is the di
 correlations between parameters, but its minimum is in general neither the diagonal nor the full merge. Taking out K - 1
 priors may leave an objective without a minimum, which is an error.
 
-Stochastic gradient descent with momentum, with iterate averaging: the published solver of self-supervised Fisher.
+**Stochastic gradient descent with momentum, with iterate averaging**: the published solver of self-supervised Fisher.
 
     v = momentum v + gradient,    theta = theta - rate v,
 

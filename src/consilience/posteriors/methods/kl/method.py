@@ -9,7 +9,7 @@ every local component in one group, no two of one site in the same: equation (9)
 with as many components at every site (3). ``problem`` solves it for binary P, and this file for relaxed P, from several
 starts. By default no lambda is chosen: ``evidence.selection`` selects G, and who is who, by evidence.
 
-Relaxed KL-fusion from one start: the matching P >= 0 as in the paper, rounded to a binary one at the end.
+**Relaxed KL-fusion from one start**: the matching P >= 0 as in the paper, rounded to a binary one at the end.
 
 Claici et al. 2020 relax the binary matching of (9) to P >= 0 with rows that sum to 1 and, within a site, columns that
 sum to at most 1. For fixed averages that is convex; ``group_sparse.solve_relaxed`` solves it to a certified gap.
