@@ -128,7 +128,7 @@ def test_a_change_that_is_dropped_at_random_is_unbiased_and_the_same_for_the_sam
     density, seeds = 0.25, 12
     total = dict.fromkeys(start, 0.0)
     for seed in range(seeds):
-        done = cs.merge(models[:1], tmp_path / "out", "dare", base=base, density=density, seed=seed, overwrite=True)
+        done = cs.merge(models[:1], tmp_path / "out", "dare", base=base, density=density, rng=seed, overwrite=True)
         for name, values in read(done.output).items():
             total[name] = total[name] + (values.double() - start[name].double())
     pulls = []
@@ -139,7 +139,7 @@ def test_a_change_that_is_dropped_at_random_is_unbiased_and_the_same_for_the_sam
     pull = torch.cat(pulls)
     assert abs(float(pull.mean())) < 5 / len(pull) ** 0.5
     assert abs(float(pull.std()) - 1) < 0.02  # of 142,000 draws
-    again = cs.merge(models[:1], tmp_path / "again", "dare", base=base, density=density, seed=seeds - 1)
+    again = cs.merge(models[:1], tmp_path / "again", "dare", base=base, density=density, rng=seeds - 1)
     assert same_bits(read(again.output), read(done.output))
 
 
@@ -199,7 +199,7 @@ def test_a_folder_comes_out_as_it_went_in_with_a_card_and_digests(tmp_path):
 def test_the_same_merge_is_the_same_bytes_wherever_it_is_written(tmp_path):
     base, models = three(tmp_path)
     for name in ("one", "two"):
-        cs.merge(models, tmp_path / name, "dare", base=base, shard_bytes="100kB", seed=7)
+        cs.merge(models, tmp_path / name, "dare", base=base, shard_bytes="100kB", rng=7)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 

@@ -244,7 +244,7 @@ def test_methods_get_what_they_need_and_nothing_else(tmp_path):
         ({"weights": [0, 0]}, "not all zero"),
         ({"dtype": "int8"}, "dtype: expected one of float64"),
         ({"shard_bytes": "five"}, "expected a size"),
-        ({"seed": -1}, "seed: expected"),
+        ({"rng": -1}, "rng: expected"),
         ({"threads": 0}, "threads: expected"),
         ({"patterns": [{"pattern": "*", "method": "copy", "from": 2}]}, "numbered from 0; found 2"),
         ({"patterns": [{"pattern": "*", "method": "copy", "weights": [1, 1]}]}, "no weights"),

@@ -55,7 +55,7 @@ METHODS = {
     "average, weights": {"weights": [3.0, 1.0, 2.0]},
     "ties": {"method": "ties"},
     "ties, dense": {"method": "ties", "density": 0.7, "scaling": 0.5, "weights": [3.0, 1.0, 2.0]},
-    "dare": {"method": "dare", "seed": 3},
+    "dare": {"method": "dare", "rng": 3},
     "dare, ties": {"method": "dare", "density": 0.3, "combine": "ties", "weights": [3.0, 1.0, 2.0]},
     "task_arithmetic": {"method": "task_arithmetic"},
     "task_arithmetic, weights": {"method": "task_arithmetic", "weights": [0.5, 0.3, 0.2], "scaling": 0.8},

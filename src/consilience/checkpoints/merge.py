@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from consilience.catalogue import suggestion
 from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
@@ -19,7 +20,8 @@ from consilience.checkpoints.plan import MergePlan
 from consilience.checkpoints.recipe import TensorRule, as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
-from consilience.core.progress import Progress, shown
+from consilience.checks import is_count
+from consilience.core.progress import Progress, seeded, shown
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError
@@ -98,7 +100,7 @@ def merge(
     example: Any = None,
     patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
     allow_differences: bool = False,
-    seed: int = 0,
+    rng: int | np.random.Generator = 0,
     resume: bool = True,
     overwrite: bool = False,
     dry_run: bool = False,
@@ -147,8 +149,8 @@ def merge(
     allow_differences : bool
         Whether configurations and tokenizers that differ in what no shape shows (positions, norms, activations, heads,
         tokens) are noted instead of refused. Default: False.
-    seed : int
-        Seed of random choices; the same seed gives the same bytes. Default: 0.
+    rng : int or Generator
+        Source of random choices; the same seed gives the same bytes. A Generator is asked for a seed. Default: 0.
     resume : bool
         Whether to continue where an interrupted run of the same merge ended. Default: True.
     overwrite : bool
@@ -195,9 +197,8 @@ def merge(
             "dtype",
             f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}{suggestion(dtype, SAFETENSORS_NAMES)}",
         )
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-        raise OptionError("seed", f"expected an integer that is not negative, found {seed!r}")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+    seed, generator = seeded(rng)
+    if threads is not None and not is_count(threads):
         raise OptionError("threads", f"expected a positive integer, found {threads!r}")
     target = Path(output)
     request = MergeRequest(
@@ -211,7 +212,7 @@ def merge(
         dtype=None if dtype is None else SAFETENSORS_NAMES[dtype],
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),
-        seed=int(seed),
+        seed=int(generator.integers(2**63)) if seed is None else seed,
         allow_differences=allow_differences,
     )
     inputs = [*paths, *request.fishers, *(() if request.base is None else (request.base,))]

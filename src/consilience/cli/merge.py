@@ -69,7 +69,7 @@ def merge(
         symmetry=plan.symmetry,
         patterns=plan.tensors,
         allow_differences=allow_differences,
-        seed=plan.seed,
+        rng=plan.seed,
         resume=not restart,
         overwrite=overwrite,
         dry_run=dry_run,
@@ -100,7 +100,7 @@ def merge(
 
 _MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
-    "patterns", "allow_differences", "seed", "resume", "overwrite", "dry_run", "threads", "progress",
+    "patterns", "allow_differences", "rng", "resume", "overwrite", "dry_run", "threads", "progress",
 }  # fmt: skip
 """Keywords of ``cs.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 

@@ -119,6 +119,32 @@ class Family(ABC):
         """
         return None
 
+    def locations_and_spreads(self, eta: Array) -> tuple[Array, Array] | None:
+        """Return means (n, D) and typical covariances (n, D, D), or variances (n, D), to draw; by default `plug_in`.
+
+        None for a family without locations, whose components have no place in a plane.
+        """
+        return self.plug_in(eta)
+
+    def scatter_form(self, eta: Array) -> tuple[Array, Array, Array, Array] | None:
+        """Return m (n, D), kappa (n,), scatter (n, D, D) or (n, R) and nu (n,) of laws of a Gaussian's mean and width.
+
+        They are those of kappa observations of mean m, and of nu whose scatter about their mean this is, of R blocks
+        of dimensions with one variance each or of all. Natural parameters are sums over data, but it is these that
+        say what data a posterior stands for (``robust=True``). None for all other families.
+        """
+        return None
+
+    def from_scatter_form(self, mean: Array, kappa: Array, scatter: Array, dof: Array) -> Array:
+        """Return the rows (n, P) of which `scatter_form` gives these.
+
+        Raises
+        ------
+        UnsupportedError
+            For a family without such a form.
+        """
+        raise UnsupportedError(f"the {self.name} family has no scatter form")
+
     def mean_probabilities(self, eta: Array) -> Array | None:
         """Return the mean probabilities (n, V) of a family over probabilities; None for all others."""
         return None

@@ -86,6 +86,10 @@ class KnownCovarianceGaussian(Family):
         constant = self.dim * _LOG_TWO_PI + log_determinant(cholesky(self.covariance[None], "covariance"))[0]
         return 0.5 * (np.einsum("ni,ni->n", eta, self.mean_parameters(eta)) + constant)  # <S^-1 m, m>
 
+    def locations_and_spreads(self, eta: Array) -> tuple[Array, Array]:
+        """Return means (n, D) and the covariance (n, D, D)."""
+        return self.mean_parameters(eta), np.broadcast_to(self.covariance, (len(eta), self.dim, self.dim))
+
     def mean_parameters(self, eta: Array) -> Array:
         """Return m."""
         means: Array = eta @ self.covariance

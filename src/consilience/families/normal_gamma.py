@@ -97,6 +97,15 @@ class _NormalGammaFamily(RandomEffectsFamily):
         rate = subtract_quotients(-eta[:, self.dim + 1 : -1], squares, 2.0 * kappa[:, None])
         return mean, kappa, self._shape(eta), rate
 
+    def scatter_form(self, eta: Array) -> tuple[Array, Array, Array, Array]:
+        """Return m (n, D), kappa (n,), 2 b (n, R) and 2 a (n,)."""
+        mean, kappa, shape, rate = self.standard(eta)
+        return mean, kappa, 2.0 * rate, 2.0 * shape
+
+    def from_scatter_form(self, mean: Array, kappa: Array, scatter: Array, dof: Array) -> Array:
+        """Return the rows with b = scatter / 2 and a = dof / 2."""
+        return self._natural(mean, kappa, 0.5 * dof, 0.5 * scatter)
+
     def _shape(self, eta: Array) -> Array:
         """Return the shape a (n,)."""
         return eta[:, -1] + 1.0 - 0.5 * self._dims_per_rate

@@ -161,6 +161,14 @@ class NormalWishart(RandomEffectsFamily):
             inverse_scale[cancelling] = subtract_quotients(second[cancelling], factors, kappa[cancelling, None, None])
         return mean, kappa, inverse_scale, self._dof(eta)
 
+    def scatter_form(self, eta: Array) -> tuple[Array, Array, Array, Array]:
+        """Return `standard`: W^-1 is the scatter."""
+        return self.standard(eta)
+
+    def from_scatter_form(self, mean: Array, kappa: Array, scatter: Array, dof: Array) -> Array:
+        """Return the rows with W^-1 = scatter and nu = dof."""
+        return self.to_natural(mean=mean, kappa=kappa, dof=dof, inverse_scale=scatter)
+
     def _dof(self, eta: Array) -> Array:
         """Return nu (n,)."""
         return 2.0 * eta[:, -1] + self.dim

@@ -60,6 +60,10 @@ class Point(Family):
         """Return ``value`` (n, D)."""
         return {"value": eta.copy()}
 
+    def locations_and_spreads(self, eta: Array) -> tuple[Array, Array]:
+        """Return the points, without spread."""
+        return eta, np.zeros_like(eta)
+
     def points(self, eta: Array) -> Array:
         """Return the points themselves."""
         return eta

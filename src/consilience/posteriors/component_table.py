@@ -9,7 +9,6 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.families import Dirichlet
-from consilience.posteriors.report.planar_components import locations_and_spreads
 
 if TYPE_CHECKING:
     from consilience.posteriors.posterior import Posterior
@@ -39,10 +38,10 @@ class ComponentMoments:
 def feature_moments(posterior: Posterior) -> ComponentMoments | None:
     """Return means and deviations of the components; None for families without locations and for inducing points.
 
-    The deviations are the roots of the diagonal of the typical covariance, which ``locations_and_spreads`` says.
+    The deviations are the roots of the diagonal of the typical covariance, which ``Family.locations_and_spreads`` says.
     """
     with np.errstate(all="ignore"):  # what overflows is shown as infinite
-        location_and_spread = locations_and_spreads(posterior.family, posterior.natural)
+        location_and_spread = posterior.family.locations_and_spreads(posterior.natural)
         if location_and_spread is None:
             return None
         mean, spread = location_and_spread

@@ -231,7 +231,7 @@ MERGED = {
         3]},
         "weights of zero": {"weights": [0, 0]}, "a negative weight": {"weights": [1, -1]},
         "a strange dtype": {"dtype": "int8"},
-        "a strange size": {"shard_bytes": "five"}, "a negative seed": {"seed": -1}, "no threads": {"threads": 0},
+        "a strange size": {"shard_bytes": "five"}, "a negative seed": {"rng": -1}, "no threads": {"threads": 0},
         "a pattern's model beyond": {"patterns": [{"pattern": "*", "method": "copy", "from": 2}]},
         "a copy with weights": {"patterns": [{"pattern": "*", "method": "copy", "weights": [1, 1]}]},
         "from without copy": {"patterns": [{"pattern": "*", "from": 1}]},

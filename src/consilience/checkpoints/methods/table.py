@@ -12,7 +12,7 @@ TENSOR_METHODS: tuple[type[TensorMethod], ...] = (TensorAverage, TensorFisher, T
 """Every method for checkpoints that stream, the plain one first; a new one is one file and one line here."""
 
 MERGE_KEYWORDS = ("base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example", "patterns",
-                  "seed", "method", "overwrite", "dry_run", "threads", "progress")  # fmt: skip
+                  "rng", "method", "overwrite", "dry_run", "threads", "progress")  # fmt: skip
 """Keywords of ``merge`` that are no options of a method, for suggestions."""
 
 make_tensor_method = MethodTable(TENSOR_METHODS, TensorMethod, "checkpoints", keywords=MERGE_KEYWORDS).make

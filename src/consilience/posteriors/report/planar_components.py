@@ -18,17 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.families import (
-    DiagonalGaussian,
-    Family,
-    Gaussian,
-    KnownCovarianceGaussian,
-    NormalGamma,
-    NormalWishart,
-    Point,
-    SphericalGaussian,
-)
-from consilience.families.normal_gamma import SphericalNormalGamma
 
 if TYPE_CHECKING:
     from consilience.posteriors.posterior import Posterior
@@ -89,32 +78,6 @@ class ComponentPlane:
     n_local: int
 
 
-def locations_and_spreads(family: Family, natural: Array) -> tuple[Array, Array] | None:
-    """Return the mean (n, D) and the typical covariance (n, D, D), or variances (n, D), of components; None without.
-
-    The typical covariance of a Normal-Wishart is W^-1 / nu and that of a Normal-Gamma b / a: the inverse of the mean
-    precision. A point has variance zero.
-    """
-    if isinstance(family, Gaussian):
-        parameters = family.from_natural(natural)
-        return parameters["mean"], parameters["covariance"]
-    if isinstance(family, DiagonalGaussian | SphericalGaussian):
-        parameters = family.from_natural(natural)
-        return parameters["mean"], parameters["variance"].reshape(len(natural), -1) * np.ones(family.dim)
-    if isinstance(family, KnownCovarianceGaussian):
-        mean = family.mean_parameters(natural)
-        return mean, np.broadcast_to(family.covariance, (len(mean), family.dim, family.dim))
-    if isinstance(family, NormalWishart):
-        mean, _, inverse_scale, dof = family.standard(natural)
-        return mean, inverse_scale / dof[:, None, None]
-    if isinstance(family, NormalGamma | SphericalNormalGamma):
-        mean, _, shape, rate = family.standard(natural)
-        return mean, np.repeat(rate / shape[:, None], family.dim // rate.shape[1], axis=1)
-    if isinstance(family, Point):
-        return natural, np.zeros_like(natural)
-    return None
-
-
 def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane | None:
     """Return the components in two coordinates; None for a family without locations, or values too large to draw.
 
@@ -129,7 +92,7 @@ def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane |
     """
     drawn_locals = np.unique(np.linspace(0, len(local) - 1, min(len(local), _MAX_LOCALS)).round().astype(np.int64))
     with np.errstate(all="ignore"):  # what overflows is left out below
-        location_and_spread = locations_and_spreads(fused.family, fused.natural)
+        location_and_spread = fused.family.locations_and_spreads(fused.natural)
         if location_and_spread is None:
             return None
         mean, spread = location_and_spread
@@ -138,7 +101,7 @@ def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane |
         numbers = np.arange(len(mean))
         parts = [(mean, spread, numbers)]  # fused components first, then local ones
         if len(drawn_locals):
-            local_part = locations_and_spreads(fused.family, local[drawn_locals])
+            local_part = fused.family.locations_and_spreads(local[drawn_locals])
             assert local_part is not None  # noqa: S101  (the family is that of the fused components)
             parts.append((*local_part, labels[drawn_locals]))
         if dim == 1:

@@ -35,8 +35,6 @@ from consilience.core.robust_judgement import (
 )
 from consilience.families.base import Family
 from consilience.families.dirichlet import Dirichlet
-from consilience.families.normal_gamma import NormalGamma, SphericalNormalGamma
-from consilience.families.normal_wishart import NormalWishart
 from consilience.matching.assignment import assign_block
 from consilience.posteriors.average import AverageFunction
 from consilience.posteriors.ensemble import Ensemble
@@ -379,8 +377,8 @@ def weighted_member(family: Family, natural: Array, weights: Array, priors: Arra
         How many usual copies the average counts for.
     """
     plain: Array = weights @ natural
-    if isinstance(family, NormalWishart | NormalGamma | SphericalNormalGamma):
-        return _conjugate_member(family, natural, weights, priors, holders)
+    if (form := family.scatter_form(natural)) is not None:
+        return _conjugate_member(family, natural, form, weights, priors, holders)
     if isinstance(family, Dirichlet) and priors is not None:
         learned = np.maximum(natural - priors, 0.0)  # (n, V): alpha less the prior's
         totals = learned.sum(axis=1)
@@ -399,9 +397,10 @@ def weighted_member(family: Family, natural: Array, weights: Array, priors: Arra
 class DataMoments:
     """What the data say behind copies of a component, without their priors: means, covariances and pseudo-counts.
 
-    Of a Normal-Wishart with prior (m_0, kappa_0, W_0, nu_0): c = kappa - kappa_0, x = m + (kappa_0 / c)(m - m_0), and
-    S = W^-1 - W_0^-1 - (kappa_0 c / kappa)(x - m_0)(x - m_0)^T, so the covariance is S / (nu - nu_0); likewise, with
-    twice the rate for W^-1, of a Normal-gamma.
+    With a prior (m_0, kappa_0, W_0, nu_0), of which W^-1 is the scatter (`Family.scatter_form`), divided out:
+    c = kappa - kappa_0, x = m + (kappa_0 / c)(m - m_0), and
+    S = W^-1 - W_0^-1 - (kappa_0 c / kappa)(x - m_0)(x - m_0)^T,
+    so that the covariance is S / (nu - nu_0); likewise of every block of dimensions with one variance.
 
     Parameters
     ----------
@@ -410,7 +409,7 @@ class DataMoments:
     covariances : Array of shape (n, D, D) or (n, D)
         S / (nu - nu_0), or variances.
     kappas, dofs : Array of shape (n,)
-        kappa - kappa_0, and nu - nu_0 or twice the difference of the shapes.
+        kappa - kappa_0, and nu - nu_0.
     """
 
     means: Array
@@ -424,17 +423,13 @@ class DataMoments:
 
         A copy that says less than its prior has none: it stands as it is. None too where most copies are such.
         """
-        if priors is None or not isinstance(family, NormalWishart | NormalGamma | SphericalNormalGamma):
-            return None
         is_valid: NDArray[np.bool_]
         with np.errstate(all="ignore"):
-            if isinstance(family, NormalWishart):
-                mean, kappa, spread, dof = family.standard(natural)
-                mean_0, kappa_0, spread_0, dof_0 = (np.nan_to_num(part) for part in family.standard(priors))
-            else:
-                mean, kappa, shape, rate = family.standard(natural)
-                mean_0, kappa_0, shape_0, rate_0 = (np.nan_to_num(part) for part in family.standard(priors))
-                dof, dof_0, spread, spread_0 = 2.0 * shape, 2.0 * shape_0, 2.0 * rate, 2.0 * rate_0
+            form, prior_form = (None if rows is None else family.scatter_form(rows) for rows in (natural, priors))
+            if form is None or prior_form is None:
+                return None
+            mean, kappa, spread, dof = form
+            mean_0, kappa_0, spread_0, dof_0 = (np.nan_to_num(part) for part in prior_form)
             kappas, dofs = kappa - kappa_0, dof - dof_0
             means = mean + (kappa_0 / kappas)[:, None] * np.where(kappa_0[:, None] > 0, mean - mean_0, 0.0)
             offsets = np.where(kappa_0[:, None] > 0, means - mean_0, 0.0)
@@ -443,19 +438,18 @@ class DataMoments:
                 between = factors[:, None, None] * offsets[:, :, None] * offsets[:, None, :]
                 covariances = (spread - spread_0 - between) / dofs[:, None, None]
                 is_finite = np.asarray(np.isfinite(covariances).all(axis=(1, 2)), dtype=np.bool_)
-                least = np.linalg.eigvalsh(np.where(is_finite[:, None, None], covariances, np.eye(family.dim)))[:, 0]
+                least = np.linalg.eigvalsh(np.where(is_finite[:, None, None], covariances, np.eye(mean.shape[1])))[:, 0]
                 is_valid = is_finite & (least > 0)
             else:
-                squares = factors[:, None] * offsets**2
-                between = squares if spread.ndim == 2 and spread.shape[1] == family.dim else squares.sum(axis=1)
-                variances = (np.reshape(spread - spread_0, np.shape(between)) - between).T / dofs
-                covariances = np.broadcast_to(variances.T.reshape(len(mean), -1), mean.shape)
+                between = _by_block(factors[:, None] * offsets**2, spread.shape[1]).sum(axis=2)
+                variances = (spread - spread_0 - between) / dofs[:, None]
+                covariances = np.repeat(variances, mean.shape[1] // spread.shape[1], axis=1)
                 is_valid = np.asarray((np.isfinite(covariances) & (covariances > 0)).all(axis=1), dtype=np.bool_)
             is_valid &= np.isfinite(kappas) & (kappas > 0) & np.isfinite(dofs) & (dofs > 0)
             is_valid &= np.isfinite(means).all(axis=1)
             if 2 * np.count_nonzero(is_valid) <= len(natural):
                 return None
-            raw_means, raw_covariances = (np.asarray(part) for part in family.plug_in(natural))
+            raw_means, raw_covariances = _as_they_are(form)
         of_matrix = is_valid.reshape(-1, *([1] * (covariances.ndim - 1)))
         return cls(
             np.where(is_valid[:, None], means, np.nan_to_num(raw_means)),
@@ -471,52 +465,59 @@ def _group_priors(ensemble: Ensemble, rows: Labels) -> Array | None:
     return None if any(prior is None for prior in priors) else np.stack([p for p in priors if p is not None])
 
 
+def _by_block(values: Array, n_blocks: int) -> Array:
+    """Return rows (n, D) as blocks of dimensions with one variance each, (n, R, D / R)."""
+    return values.reshape(len(values), n_blocks, -1)
+
+
+def _as_they_are(form: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+    """Return means (n, D), and covariances (n, D, D) or variances (n, D), of laws in scatter form, priors included."""
+    mean, _, scatter, dof = form
+    if scatter.ndim == 3:
+        return mean, scatter / dof[:, None, None]
+    return mean, np.repeat(scatter / dof[:, None], mean.shape[1] // scatter.shape[1], axis=1)
+
+
 def _conjugate_member(
-    family: NormalWishart | NormalGamma | SphericalNormalGamma,
+    family: Family,
     natural: Array,
+    form: tuple[Array, Array, Array, Array],
     weights: Array,
     priors: Array | None,
     holders: float,
 ) -> Array:
-    """Return the average (P,) of Normal-Wisharts or Normal-gammas: moments by weights, counts by medians."""
-    base = None if priors is None else np.median(priors, axis=0)
+    """Return the average (P,) of laws in scatter form: moments by weights, counts by medians."""
+    means, kappas, scatters, dofs = form
+    dim, n_blocks = means.shape[1], scatters.shape[1]
     moments = DataMoments.of(family, natural, priors)
-    is_wishart = isinstance(family, NormalWishart)
-    mean_0, kappa_0, dof_0, spread_0 = np.zeros(family.dim), 0.0, 0.0, None
+    mean_0, kappa_0, dof_0, scatter_0 = np.zeros(dim), 0.0, 0.0, np.zeros(scatters.shape[1:])
     if moments is None:  # the copies as they are, each with its prior
-        means, covariances = (np.asarray(part) for part in family.plug_in(natural))
-        _, kappas, third, fourth = family.standard(natural)
-        moments = DataMoments(means, covariances, kappas, fourth if is_wishart else 2.0 * third)
+        moments = DataMoments(*_as_they_are(form), kappas, dofs)
         holders = 1.0
-    elif base is not None:
+    elif priors is not None:
         with np.errstate(all="ignore"):
-            parts = [np.nan_to_num(part)[0] for part in family.standard(base[None])]
-        mean_0, kappa_0 = parts[0], float(parts[1])
-        dof_0, spread_0 = (float(parts[3]), parts[2]) if is_wishart else (2.0 * float(parts[2]), 2.0 * parts[3])
+            prior_form = family.scatter_form(np.median(priors, axis=0)[None])
+        assert prior_form is not None  # noqa: S101  (the family has such forms)
+        mean_0, kappa_0, scatter_0, dof_0 = (np.nan_to_num(part)[0] for part in prior_form)
     mean = weights @ moments.means
     offsets = moments.means - mean
     kappa, dof = holders * float(np.median(moments.kappas)), holders * float(np.median(moments.dofs))
     total = kappa + kappa_0
-    from_prior = mean - mean_0 if kappa_0 > 0 else np.zeros(family.dim)
-    posterior_mean = mean - (kappa_0 / total) * from_prior
+    from_prior = mean - mean_0 if kappa_0 > 0 else np.zeros(dim)
     shrinkage = kappa_0 * kappa / total
-    if isinstance(family, NormalWishart):
+    if scatters.ndim == 3:
         outer = np.einsum("n,ni,nj->ij", weights, offsets, offsets)
-        spread = dof * (np.einsum("n,nij->ij", weights, moments.covariances) + outer)
-        spread = spread + shrinkage * np.outer(from_prior, from_prior) + (0.0 if spread_0 is None else spread_0)
-        natural_row = family.to_natural(
-            mean=posterior_mean[None], kappa=[total], dof=[dof + dof_0], inverse_scale=spread[None]
-        )
+        scatter = dof * (np.einsum("n,nij->ij", weights, moments.covariances) + outer)
+        scatter = scatter + shrinkage * np.outer(from_prior, from_prior)
     else:
-        squares = dof * (weights @ (moments.covariances + offsets**2)) + shrinkage * from_prior**2
-        if isinstance(family, SphericalNormalGamma):  # one variance, of dof observations of one number
-            squares = np.array(dof * float(np.mean(weights @ (moments.covariances + offsets**2))))
-            squares = squares + shrinkage * float((from_prior**2).sum())
-        rate = 0.5 * (squares + (0.0 if spread_0 is None else np.reshape(spread_0, np.shape(squares))))
-        natural_row = family.to_natural(
-            mean=posterior_mean[None], kappa=[total], shape=[0.5 * (dof + dof_0)], rate=rate[None]
-        )
-    row: Array = np.asarray(natural_row)[0]
+        variances = weights @ (moments.covariances + offsets**2)
+        scatter = dof * _by_block(variances[None], n_blocks)[0].mean(axis=1)
+        scatter = scatter + shrinkage * _by_block(from_prior[None] ** 2, n_blocks)[0].sum(axis=1)
+    posterior_mean = mean - (kappa_0 / total) * from_prior
+    rows = family.from_scatter_form(
+        posterior_mean[None], np.array([total]), (scatter + scatter_0)[None], np.array([dof + dof_0])
+    )
+    row: Array = rows[0]
     return row
 
 
