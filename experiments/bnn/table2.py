@@ -35,7 +35,7 @@ EXAMPLE = torch.zeros(2, 784)
 
 def scores(model: Any, inside: tuple[Array, Labels], outside: tuple[Array, Labels]) -> dict[str, Any]:
     """Return what a model is worth on test images, and how unsure it is of digits in fonts."""
-    found = cs.evaluation.predictive_scores(
+    found = cs.predictive_scores(
         model.predict(inside[0], samples=SAMPLES, rng=1),
         inside[1],
         outside=model.predict(outside[0], samples=SAMPLES, rng=2),
