@@ -133,9 +133,6 @@ def skeleton_table() -> str:
     lines += ["", "| the tree | before | after |", "| --- | ---: | ---: |"]
     lines += [f"| {name} | {' | '.join(f'{tree[key]:,}' for tree in trees)} |" for name, key in rows.items()]
     lines += [f"| {name} | {' | '.join(str(len(tree[key])) for tree in trees)} |" for name, key in lists.items()]
-    for command in ("import consilience", "consilience --help"):
-        seconds = [entry["imports"][command]["seconds"] for entry in (before, after)]
-        lines.append(f"| `{command}`, seconds | {' | '.join(f'{value:.2f}' for value in seconds)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -97,3 +97,27 @@ def test_of_two_kinds_one_is_named_and_so_is_the_truncated_file(kind, other, goo
     assert any(str(model) in odd for model in models)
     called = {f"is a {name} file" for name in (kind, other)} | {f"consilience-{name}" for name in (kind, other)}
     assert any(text in odd for text in called)
+
+
+UNREADABLE = {
+    "no such files": lambda folder: [folder / "lund.safetensors", folder / "oslo.safetensors"],
+    "no such folder": lambda folder: folder / "sites",
+    "a pattern of nothing": lambda folder: str(folder / "*.safetensors"),
+    "objects that nobody knows": lambda folder: [object(), object()],
+}
+
+
+@pytest.mark.parametrize("models", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_read_is_said_before_a_keyword_for_other_models(models, tmp_path):
+    with pytest.raises(cs.ConsilienceError) as refused:
+        cs.fuse(models(tmp_path), module=nn.Linear(2, 1))
+    assert "for networks only" not in str(refused.value)
+    (problem, *_) = cs.check(models(tmp_path), module=nn.Linear(2, 1))
+    assert "for networks only" not in problem
+
+
+def test_a_keyword_for_other_models_is_refused_once_models_are_known(tmp_path):
+    path = tmp_path / "lund.safetensors"
+    write("posterior", 0, path)
+    with pytest.raises(cs.errors.OptionError, match="module: for networks only"):
+        cs.fuse([path], module=nn.Linear(2, 1))
