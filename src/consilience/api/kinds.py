@@ -137,7 +137,7 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     if any(one.is_plain_checkpoint for one in inputs):
         is_of_networks = any(name in NETWORKS.statements for name in options or ())
         return NETWORKS if is_of_networks or POSTERIORS not in kinds else POSTERIORS
-    # A dictionary of arrays could be anything, until something is said of it that is said of draws alone.
+    # A dictionary of arrays could be anything, until a keyword states what draws alone have.
     are_draws = all(isinstance(one.model, Mapping) for one in inputs) and any(
         name in DRAWS.statements for name in options or ()
     )

@@ -267,7 +267,7 @@ def _plan_of(
     address: str | None = None,
     chains: Mapping[str, Any] | None = None,
 ) -> FusionPlan:
-    """Return the plan for models of a kind; options for networks are refused beside others."""
+    """Return the plan for models of a kind; options for networks are refused with models of other kinds."""
     if (misplaced := network_options(recipe)) and "module" not in kind.keywords:
         options = ", ".join(_NETWORK_OPTIONS[name] for name in misplaced)
         raise OptionError(options, f"for networks only, and {recipe.models[0]} holds {kind.title}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NetworkKeywords(TypedDict, total=False):
-    """What is said of networks, plain and Bayesian ones."""
+    """Keywords of networks, plain and Bayesian."""
 
     example: Any
     inputs: Any
@@ -28,7 +28,7 @@ class NetworkKeywords(TypedDict, total=False):
 
 
 class ShardKeywords(TypedDict, total=False):
-    """What is said of the posteriors of very many sites."""
+    """Keywords of the posteriors of very many sites."""
 
     pilot_sites: int | None
     shard_bytes: int | None
@@ -43,7 +43,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class MethodOptions(TypedDict, total=False):
-    """Every option that some method has beside `CommonOptions`.
+    """Every option of some method that is not among `CommonOptions`.
 
     `consilience methods` says which has which, and what it means.
 
@@ -145,6 +145,6 @@ class FuseKeywords(KindKeywords, MethodOptions, total=False):
 NETWORK_KEYWORDS = tuple(NetworkKeywords.__annotations__)
 SHARD_KEYWORDS = tuple(ShardKeywords.__annotations__)
 KIND_KEYWORDS = (*NETWORK_KEYWORDS, *SHARD_KEYWORDS, *CommonOptions.__annotations__)
-"""Keywords of ``fuse`` that a request keeps beside the options of its method."""
+"""Keywords of ``fuse`` that a request keeps with the options of its method."""
 CALL_KEYWORDS = ("method", "weights", "n_observations", "rng", "engine", "progress", *NETWORK_KEYWORDS)
 """Keywords of ``fuse`` that are no options of a method: for suggestions, and what ``--set`` may not say."""

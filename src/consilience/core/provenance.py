@@ -74,7 +74,7 @@ def result_record(
     history: Array | None = None,
     site_digests: Mapping[str, str] | None = None,
 ) -> dict[str, Json]:
-    """Return what came out of a fusion, as its provenance says it.
+    """Return the record of a fused model, as its provenance states it.
 
     Parameters
     ----------

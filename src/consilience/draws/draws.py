@@ -207,7 +207,7 @@ class Draws(Displayed, Tabular):
         return constraints
 
     def _checked_prior(self, constraints: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
-        """Return the prior, with the laws of variables alone, and what is wrong with it."""
+        """Return the prior, with the distributions of variables alone, and what is wrong with it."""
         prior, problems = as_prior(self.prior), list[Problem]()
         if isinstance(prior, dict):
             if missing := [name for name in self.variables if name not in prior]:

@@ -221,7 +221,7 @@ class DrawsReading(FormatReading[Draws]):
         return as_draws(one.model), None
 
     def settle(self, value: Draws, one: NamedInput, place: int, problems: list[Problem]) -> Draws:
-        """Return draws with what is said of them; raises for values that are none."""
+        """Return draws with their prior and constraints; raises for values that are none."""
         del one, problems
         draws = value.stated(
             prior=self.method.prior,

@@ -127,7 +127,7 @@ class Family(ABC):
         return self.plug_in(eta)
 
     def scatter_form(self, eta: Array) -> tuple[Array, Array, Array, Array] | None:
-        """Return m (n, D), kappa (n,), scatter (n, D, D) or (n, R) and nu (n,) of laws of a Gaussian's mean and width.
+        """Return m (n, D), kappa (n,), scatter (n, D, D) or (n, R) and nu (n,) of a posterior of a Gaussian.
 
         They are those of kappa observations of mean m, and of nu whose scatter about their mean this is, of R blocks
         of dimensions with one variance each or of all. Natural parameters are sums over data, but it is these that

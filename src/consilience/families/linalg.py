@@ -3,7 +3,7 @@
 Matrices are stacked (n, D, D); inside natural parameters they are stored row by row (n, D^2), so that the dot product
 of two rows is the trace of the matrices' product.
 
-**Loss of width**: means so far from zero that second moments about zero do not keep the width beside them.
+**Loss of width**: means so far from zero that second moments about zero do not keep the width.
 
 Natural parameters of Gaussians with unknown widths hold S + kappa m m^T, S the scatter about the mean m. Rounding moves
 an entry by eps kappa m^2, so that the width in column d keeps a relative error of about
@@ -21,8 +21,9 @@ For points x (N, D) and components with centre m, scale matrix S and nu degrees 
     log t_nu(x | m, S) = log c - (D log(nu pi) + log|S|) / 2 - (nu + D) / 2 log(1 + q / nu)
     c                  = Gamma((nu + D) / 2) / Gamma(nu / 2)
 
-Diagonal scales stand for R blocks of D / R dimensions, each with one scale. Gaussians do not see blocks; the Student t
-of a component is the product of R independent ones of D / R dimensions, since each block's precision has its own law.
+Diagonal scales stand for R blocks of D / R dimensions, each with one scale. Gaussians do not see blocks; the Student
+t of a component is the product of R independent ones of D / R dimensions, since each block's precision has its own
+distribution.
 """
 
 from __future__ import annotations

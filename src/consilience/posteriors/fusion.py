@@ -27,7 +27,7 @@ from consilience.posteriors.summary import notes_of, summary
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PosteriorFusion(Fusion):
-    """A fused posterior and how it was computed; what it has besides is told of `Fusion`.
+    """A fused posterior and how it was computed; further fields are those of `Fusion`.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ class Leaving:
     are_labelled : bool
         Whether groups are classes.
     min_count : float
-        Fewer observations are not told of.
+        Statistics of fewer observations stay at the site.
     left_out : list of str
         What does not leave, a line each: statistics add to it.
     """

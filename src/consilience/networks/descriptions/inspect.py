@@ -103,7 +103,7 @@ def _channel_text(header: DescriptionHeader, shapes: Mapping[str, tuple[int, ...
 
 
 def _class_rows(header: DescriptionHeader) -> Iterator[Row]:
-    """Yield what is said of the classes."""
+    """Yield the statements about classes."""
     counts, moments, n_classes = header.class_counts, header.class_moments, len(header.class_numbers)
     if header.classes is not None:
         named = [f"{name} {count:,g}" for name, count in zip(header.classes, counts or (), strict=False)]
@@ -124,7 +124,7 @@ def _class_rows(header: DescriptionHeader) -> Iterator[Row]:
 
 
 def _token_rows(header: DescriptionHeader, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Row]:
-    """Yield what is said of tokens."""
+    """Yield the statements about tokens."""
     if header.tokens is not None:
         n_pairs = shapes["tokens/bigrams"][0]
         yield "tokens", f"vocabulary of {shapes['tokens/unigrams'][0]:,}, {format_count(n_pairs, 'pair')}"

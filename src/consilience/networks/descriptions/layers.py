@@ -145,7 +145,7 @@ def sample_size(n_said: int, most: int, min_count: float) -> int:
     most : int
         Bound on the sample.
     min_count : float
-        Fewer observations are not told of.
+        Statistics of fewer observations stay at the site.
     """
     return n_said if n_said <= most else max(0, min(most, n_said - ceil(least_class_observations(min_count))))
 

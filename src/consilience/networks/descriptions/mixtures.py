@@ -79,7 +79,7 @@ def with_mixtures(
     error_on : callable
         Returns the share of drawn inputs that the network takes for another class than they were drawn from.
     min_count : float
-        Fewer observations are not told of.
+        Statistics of fewer observations stay at the site.
     """
     own_error = described.own_error
     if own_error is None or described.input_shape is None or prod(described.input_shape) != rows.shape[1]:

@@ -1,4 +1,4 @@
-"""Files of barrier curves, plane surfaces and moments of layers: float64 arrays, and lists of names beside them."""
+"""Files of barrier curves, plane surfaces and moments of layers: float64 arrays with lists of names."""
 
 from __future__ import annotations
 

@@ -449,7 +449,7 @@ class DataMoments:
             is_valid &= np.isfinite(means).all(axis=1)
             if 2 * np.count_nonzero(is_valid) <= len(natural):
                 return None
-            raw_means, raw_covariances = _as_they_are(form)
+            raw_means, raw_covariances = _gaussians(family, natural)
         of_matrix = is_valid.reshape(-1, *([1] * (covariances.ndim - 1)))
         return cls(
             np.where(is_valid[:, None], means, np.nan_to_num(raw_means)),
@@ -470,12 +470,11 @@ def _by_block(values: Array, n_blocks: int) -> Array:
     return values.reshape(len(values), n_blocks, -1)
 
 
-def _as_they_are(form: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
-    """Return means (n, D), and covariances (n, D, D) or variances (n, D), of laws in scatter form, priors included."""
-    mean, _, scatter, dof = form
-    if scatter.ndim == 3:
-        return mean, scatter / dof[:, None, None]
-    return mean, np.repeat(scatter / dof[:, None], mean.shape[1] // scatter.shape[1], axis=1)
+def _gaussians(family: Family, natural: Array) -> tuple[Array, Array]:
+    """Return plug-in means and covariances, or variances, of a family with a scatter form."""
+    gaussians = family.plug_in(natural)
+    assert gaussians is not None  # noqa: S101  (families with scatter forms describe Gaussians)
+    return gaussians
 
 
 def _conjugate_member(
@@ -486,13 +485,13 @@ def _conjugate_member(
     priors: Array | None,
     holders: float,
 ) -> Array:
-    """Return the average (P,) of laws in scatter form: moments by weights, counts by medians."""
+    """Return the average (P,) of posteriors in scatter form: moments by weights, counts by medians."""
     means, kappas, scatters, dofs = form
     dim, n_blocks = means.shape[1], scatters.shape[1]
     moments = DataMoments.of(family, natural, priors)
     mean_0, kappa_0, dof_0, scatter_0 = np.zeros(dim), 0.0, 0.0, np.zeros(scatters.shape[1:])
     if moments is None:  # the copies as they are, each with its prior
-        moments = DataMoments(*_as_they_are(form), kappas, dofs)
+        moments = DataMoments(*_gaussians(family, natural), kappas, dofs)
         holders = 1.0
     elif priors is not None:
         with np.errstate(all="ignore"):
