@@ -24,6 +24,8 @@ ROOMS = {
     "federated": "rounds between sites",
     "testing": "laws for classes of others",
     "api": "public functions, table of kinds",
+    "methods": "public method names",
+    "results": "public result names",
     "learners": "local learners",
     "features": "feature maps of heads",
     "checkpoints": "merged as streams",
@@ -38,7 +40,7 @@ ROOMS = {
     "engines": "threads, Dask",
     "matching": "who is who",
     "families": "exponential families",
-    "catalogue": "codes and hints",
+    "catalogue": "codes, hints",
     "errors": "what is refused",
     "checks": "of arguments",
 }
