@@ -4,11 +4,15 @@ from .bayesian.fusion import BayesianFusion as BayesianFusion
 from .bayesian.predictive_scores import PredictiveScores as PredictiveScores
 from .checkpoints.merge import Merge as Merge
 from .core.status import Status as Status
+from .draws.details import DrawsDetails as DrawsDetails
 from .draws.fusion import DrawsFusion as DrawsFusion
+from .estimators.details import EstimatorDetails as EstimatorDetails
 from .estimators.fusion import EstimatorFusion as EstimatorFusion
 from .estimators.meta_analysis.analysis import MetaAnalysis as MetaAnalysis
 from .matching import Matching as Matching
+from .networks.details import NetworkDetails as NetworkDetails
 from .networks.fisher.information import FisherInformation as FisherInformation
 from .networks.fusion import NetworkFusion as NetworkFusion
+from .posteriors.details import PosteriorDetails as PosteriorDetails
 from .posteriors.fusion import PosteriorFusion as PosteriorFusion
 from .posteriors.sharded.shards import Shards as Shards

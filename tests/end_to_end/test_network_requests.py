@@ -107,7 +107,7 @@ def test_draws_are_weighted_over_flower(tmp_path):
     fusion, data = subposteriors()
     (tmp_path / "model.py").write_text(DENSITY)
     for site in fusion.inputs:
-        cs.save(site.draws, tmp_path / site.name)
+        cs.save(site.value, tmp_path / site.name)
         np.save(tmp_path / f"{site.name}.npy", data[site.name])
 
     def options(site):

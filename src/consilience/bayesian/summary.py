@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from consilience.drawing.words import format_count, printable
 from consilience.networks.summary import MAX_GROUPS, network_summary
@@ -24,7 +23,7 @@ def bayesian_summary(fusion: BayesianFusion) -> str:
 
 def _sharing(fusion: BayesianFusion) -> list[str]:
     """Return lines on the number of sites per fused unit, and on the divergences before and after alignment."""
-    details: Mapping[str, Any] = fusion.details
+    details = fusion.details
     lines = []
     for group, facts in list(details.get("groups", {}).items())[:MAX_GROUPS]:
         counts = [f"{count} of {format_count(n, 'site')}" for n, count in enumerate(facts["shared"], 1) if count]

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.checks import Json
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 
@@ -214,7 +213,7 @@ class Findings:
         return self.status == Status.CONVERGED.name.lower()
 
 
-def findings_of(result: Mapping[str, Json]) -> Findings:
+def findings_of(result: Mapping[str, object]) -> Findings:
     """Return the findings in the ``result`` of a provenance."""
     status = str(result.get("status", "unknown"))
     measure = next((name for name in ("criterion", "cost") if _path(result.get("path"), name)), "")
@@ -263,7 +262,7 @@ def findings_of(result: Mapping[str, Json]) -> Findings:
     )
 
 
-def _site_statements(result: Mapping[str, Any]) -> dict[str, str]:
+def _site_statements(result: Mapping[str, object]) -> dict[str, str]:
     """Return what was left out and what was said of the sites, each as a text; nothing of what is of another form."""
     withheld, statements = result.get("withheld"), {}
     if isinstance(withheld, Mapping) and isinstance(withheld.get("components"), list):

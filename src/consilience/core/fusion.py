@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from consilience.checks import Array, Json
+from consilience.core.details import Details
 from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Facts, Paragraph
@@ -87,8 +88,8 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     ----------
     matching
         The fused component of each component that went in; by group for networks.
-    details : mapping of str to value
-        What the method found on its way.
+    details : Details
+        What the method found on its way: a dictionary of JSON values, whose keys the kind's own record states.
     provenance : mapping of str to value
         Method, options, seed, inputs and versions, as JSON values; every saved file carries it.
     objective : float, optional
@@ -109,7 +110,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     """Why an ensemble of such models is no file, and what to do instead."""
 
     matching: Any
-    details: Mapping[str, Any]
+    details: Details
     provenance: Mapping[str, Any] = field(repr=False)
     objective: float = float("nan")
     history: Array = field(default_factory=lambda: np.zeros(0))

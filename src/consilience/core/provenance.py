@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from consilience.checks import Array, Json
+from consilience.core.details import Details
 from consilience.core.status import Status
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
@@ -40,7 +41,11 @@ def library_versions() -> dict[str, str]:
 
 
 def make_provenance(
-    method: str, options: Mapping[str, Any], seed: int | None, inputs: list[dict[str, Any]], result: Mapping[str, Any]
+    method: str,
+    options: Mapping[str, Any],
+    seed: int | None,
+    inputs: list[dict[str, Any]],
+    result: Mapping[str, object],
 ) -> dict[str, Json]:
     """Return the record that a fused file carries, as JSON values.
 
@@ -69,7 +74,7 @@ def make_provenance(
 def result_record(
     n_components: int,
     status: Status,
-    details: Mapping[str, Json],
+    details: Details,
     objective: float | None = None,
     history: Array | None = None,
     site_digests: Mapping[str, str] | None = None,
@@ -87,12 +92,13 @@ def result_record(
     site_digests : mapping of str to str, optional
         Names by digest of all that it rests on, by which a fusion knows what counts twice. Default: not recorded.
     """
-    descent: dict[str, Any] = {}
+    descent: dict[str, Json] = {}
     if history is not None:
         is_known = objective is not None and math.isfinite(objective)
         descent = {"objective": objective if is_known else None, "history": history_values(history)}
     counted = {} if site_digests is None else {"site_digests": dict(site_digests)}
-    return {"n_components": n_components, "status": status.name.lower(), **descent, **details, **counted}
+    document = _storable(details)
+    return {"n_components": n_components, "status": status.name.lower(), **descent, **document, **counted}
 
 
 def history_values(history: Array) -> list[float | None]:

@@ -47,7 +47,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from consilience.checks import Array, Json, Labels
+from consilience.checks import Array, Labels
+from consilience.core.details import LeftOut
 
 ALIKE_RATIO = 0.4
 """Distance of two copies of one another, in the median distance of sites. Honest sites of one population came no nearer
@@ -126,7 +127,7 @@ class Judgement:
     colluding: NDArray[np.bool_]
     radii: Array
 
-    def details(self, names: Any, reasons: Mapping[int, str] | None = None) -> list[dict[str, Json]]:
+    def details(self, names: Any, reasons: Mapping[int, str] | None = None) -> list[LeftOut]:
         """Return the sites that were left out as JSON values: ``model``, ``step`` and, of the gate, ``score``.
 
         Parameters
@@ -136,7 +137,7 @@ class Judgement:
         reasons : mapping of int to str, optional
             Steps of sites that were left out before. Default: none.
         """
-        records: list[dict[str, Json]] = []
+        records: list[LeftOut] = []
         for site in np.flatnonzero(~self.kept).tolist():
             if site in (reasons or {}):
                 records.append({"model": names[site], "step": (reasons or {})[site]})

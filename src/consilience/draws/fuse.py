@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Json
 from consilience.core.fusion import FusedInput
 from consilience.core.gather import Described, FormatReading, gather, site_digests, twice
 from consilience.core.inputs import NamedInput, in_order, too_few_models
@@ -19,6 +18,7 @@ from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance, result_record
 from consilience.core.status import Status
 from consilience.draws.checking import chain_problems, disagreements, shared_chains, value_problems
+from consilience.draws.details import CombinationDetails, DrawsDetails, OverlapDetails, SiteDetails
 from consilience.draws.diagnostics import bulk_ess, rank_rhat
 from consilience.draws.draws import Draws, as_draws
 from consilience.draws.files import DRAWS_FILES
@@ -77,11 +77,11 @@ def _fuse_described(
     """Combine subposteriors, and return the fusion with its record."""
     combined = method.combine(stack, rng, progress)
     draws = _as_given(stack.sites, combined.draws, method, combined.details)
-    details: dict[str, Json] = {
+    details: DrawsDetails = {
         "sites": {site.name: _facts_of(site.value) for site in described},
         "overlap": _overlap(stack),
-        **combined.details,
     }
+    details = {**details, **combined.details}
     if constants := stack.sites[0].constant_names:
         details["constant_entries"] = list(constants)
     relabellings = [site.relabelling for site in described if site.relabelling is not None]
@@ -110,7 +110,7 @@ def _fuse_described(
     )
 
 
-def _as_given(sites: Sequence[Draws], coordinates: Any, method: DrawsMethod, details: Mapping[str, Json]) -> Draws:
+def _as_given(sites: Sequence[Draws], coordinates: Any, method: DrawsMethod, details: CombinationDetails) -> Draws:
     """Return fused coordinates as draws like those of the first site, which hold the prior once."""
     first = sites[0]
     powers = [site.prior for site in sites if isinstance(site.prior, float)]
@@ -130,7 +130,7 @@ def _as_given(sites: Sequence[Draws], coordinates: Any, method: DrawsMethod, det
     )
 
 
-def _facts_of(draws: Draws) -> dict[str, Json]:
+def _facts_of(draws: Draws) -> SiteDetails:
     """Return what is said of one site's draws."""
     ess, rhat = bulk_ess(draws.unconstrained), rank_rhat(draws.unconstrained)
     return {
@@ -142,7 +142,7 @@ def _facts_of(draws: Draws) -> dict[str, Json]:
     }
 
 
-def _overlap(stack: Subposteriors) -> dict[str, Json]:
+def _overlap(stack: Subposteriors) -> OverlapDetails:
     """Return how far subposteriors overlap, as JSON values."""
     if stack.n_draws <= stack.n_coordinates + 1:  # no covariance: coordinates count alone
         return {

@@ -14,6 +14,7 @@ from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
 from consilience.draws.containers import to_container
+from consilience.draws.details import DrawsDetails
 from consilience.draws.draws import LEVEL, Draws
 from consilience.draws.files import write_draws
 from consilience.matching.result import Matching
@@ -31,6 +32,7 @@ class DrawsFusion(Fusion):
 
     draws: Draws
     matching: Matching
+    details: DrawsDetails
     inputs: tuple[FusedInput[Draws], ...] = field(default=(), repr=False)
     _verdict: Verdict = field(repr=False)
 

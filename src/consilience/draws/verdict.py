@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from consilience.core.verdict import Verdict
 from consilience.drawing.words import first_names, format_count
 from consilience.draws.checking import chain_problems
 from consilience.draws.constraints import Real
+from consilience.draws.details import DrawsDetails
 from consilience.draws.importance import WeightedPoints
 from consilience.draws.methods.auto import DrawsAuto
 from consilience.draws.methods.base import DrawsMethod
@@ -31,7 +31,7 @@ NEAR_BOUND = 3.0
 shows."""
 
 
-def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any], notes: Mapping[str, str]) -> Verdict:
+def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, notes: Mapping[str, str]) -> Verdict:
     """Return the verdict on draws.
 
     Parameters
@@ -40,7 +40,7 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
         What was combined.
     method : DrawsMethod
         The method that was asked for.
-    details : mapping
+    details : DrawsDetails
         Of the fusion: what was chosen, how much sites overlap.
     notes : mapping of str to str
         What the method says is wrong, each with its remedy.
@@ -88,7 +88,7 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: Mapping[str, Any],
     return Verdict(code, f"{sentences}{harm}.", harmless, candidates=candidates, remedy="; ".join(remedies) or None)
 
 
-def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Mapping[str, Any]) -> Verdict:
+def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: DrawsDetails) -> Verdict:
     """Return the verdict on draws that were weighted by the sites' log densities.
 
     What product was formed how near no longer matters; what is multiplied still does: whether sites differ, and whether
@@ -100,7 +100,7 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Mappi
         The points with their weights.
     method : DrawsMethod
         The method that they began with.
-    details : mapping
+    details : DrawsDetails
         Of the fusion before: how much sites overlap.
     """
     stack, overlap = weighted.stack, details["overlap"]

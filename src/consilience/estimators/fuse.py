@@ -13,6 +13,7 @@ import numpy as np
 from consilience.catalogue import suggestion
 from consilience.checks import Json
 from consilience.core.caller import warn_caller
+from consilience.core.details import WithheldComponent
 from consilience.core.fusion import FusedInput
 from consilience.core.gather import site_digests
 from consilience.core.kind import Prepared, Request
@@ -22,6 +23,7 @@ from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import average
+from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import encode
 from consilience.estimators.inputs import (
@@ -128,14 +130,16 @@ def _fuse_described(
         warn_caller(f"sites differ in a hyper-parameter that changes no sums: {line}", HyperParameterWarning)
     for warning in caught:
         warn_caller(str(warning.message), warning.category)
-    details: dict[str, Json] = {
+    details: EstimatorDetails = {
         "sites": {site.name: site.value.n_observations for site in described},
         **_classes(fused, described),
         **_withheld(described, min_count),
-        **({"hyper_parameters": list(differing)} if differing else {}),
-        **({} if gated is None else {"robust": dict(gated.details)}),
+        **assess_product(fused, [site.value for site in described]),
     }
-    details |= assess_product(fused, [site.value for site in described])
+    if differing:
+        details["hyper_parameters"] = list(differing)
+    if gated is not None:
+        details["robust"] = gated.details
     n_summed = len(described) if gated is None else len(gated.statistics)
     verdict = judge(fused, n_summed, details)
     matching = match_classes(fused, [(site.name, site.value) for site in described])
@@ -171,7 +175,7 @@ def match_classes(fused: Statistics, sites: Sequence[tuple[str, Statistics]]) ->
     return Matching(np.concatenate(positions), owner, fused.n_components, names=names)
 
 
-def _classes(fused: Statistics, described: Sequence[DescribedEstimator]) -> dict[str, Any]:
+def _classes(fused: Statistics, described: Sequence[DescribedEstimator]) -> EstimatorDetails:
     """Return which site knows which class, with its number of rows."""
     if fused.classes is None:
         return {}
@@ -184,10 +188,12 @@ def _classes(fused: Statistics, described: Sequence[DescribedEstimator]) -> dict
     }
 
 
-def _withheld(described: Sequence[DescribedEstimator], min_count: float) -> dict[str, Json]:
+def _withheld(described: Sequence[DescribedEstimator], min_count: float) -> EstimatorDetails:
     """Return the classes that were left out for too few rows, by site."""
     left_out = [(site.name, problem) for site in described for problem in site.withheld]
     if not left_out:
         return {}
-    components = [{"model": name, "component": str(problem.subject)} for name, problem in left_out[:MAX_NAMED]]
+    components: list[WithheldComponent] = [
+        {"model": name, "component": str(problem.subject)} for name, problem in left_out[:MAX_NAMED]
+    ]
     return {"withheld": {"min_count": min_count, "count": len(left_out), "components": components}}

@@ -16,6 +16,7 @@ from consilience.core.paired import LEVEL
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
 from consilience.estimators.coefficients import coefficients_of, column_names, inference_of
+from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.files import write_statistics
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.summary import notes_of, summary
@@ -37,6 +38,7 @@ class EstimatorFusion(Fusion):
 
     statistics: Statistics
     matching: Matching
+    details: EstimatorDetails
     inputs: tuple[FusedInput[Statistics], ...] = field(default=(), repr=False)
     _model: Any = field(repr=False)
     _verdict: Verdict = field(repr=False)

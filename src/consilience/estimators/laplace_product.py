@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
 from scipy.special import chdtrc
 
-from consilience.checks import Array, Json
+from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
 from consilience.estimators.adapters.statsmodels import LeastSquaresAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.inference import LINEAR_REGRESSION, linear_inference
 from consilience.estimators.statistics import Statistics
 
@@ -27,7 +27,7 @@ MAX_OWN_PRIOR_SHARE = 0.5
 """A site whose prior weighs more than its rows in some direction has no say on how sites differ. Chosen by hand."""
 
 
-def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> dict[str, Any]:
+def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> EstimatorDetails:
     """Return ``prior_share`` and, of sites that know the same classes, ``heterogeneity``, as JSON values.
 
     The test is Cochran's, Q = sum_j s_j^T I_j^-1 s_j - s^T I^-1 s with s_j = (I_j + P_j) theta_j, over the dispersion.
@@ -44,7 +44,7 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> dict[str, 
         return {}
     information, _, summed, prior = adapter.natural(fused)
     hessian = adapter.determined(information + np.diag(summed), fused)
-    details: dict[str, Json] = {"prior_share": _share(summed - prior, hessian)} if adapter.has_prior_share else {}
+    details: EstimatorDetails = {"prior_share": _share(summed - prior, hessian)} if adapter.has_prior_share else {}
     squares, total, shift, n_sites = 0.0, np.zeros_like(information), np.zeros(len(information)), 0
     for site in sites:
         if site.classes is not None and fused.classes is not None and site.classes.values != fused.classes.values:

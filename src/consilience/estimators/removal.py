@@ -23,6 +23,7 @@ from consilience.errors import InputError, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import average, in_categories, placed_counts
 from consilience.estimators.describe import withhold
+from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.inputs import disagreements, read_sums
@@ -259,7 +260,7 @@ def _result(
     n_sites: int,
 ) -> EstimatorFusion:
     """Return sums as a fusion whose record says what was done, and what of the sites is in it."""
-    details = {"rows": statistics.n_observations}
+    details: EstimatorDetails = {"rows": statistics.n_observations}
     result = result_record(statistics.n_components, Status.CONVERGED, details, site_digests=digests)
     return EstimatorFusion(
         statistics=statistics,

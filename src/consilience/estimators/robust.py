@@ -25,7 +25,7 @@ the coefficients move them as far as they move the plain sum. Nor against half o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,9 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array
+from consilience.core.details import LeftOut
 from consilience.core.robust_judgement import alike_sites, tolerated
 from consilience.errors import OptionError, Problem
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.details import GateDetails, LeftOutOfClass
 from consilience.estimators.statistics import INFORMATION, ROWS, SHIFT, Statistics
 from consilience.families.centred_moments import CentredMoments
 
@@ -82,7 +84,7 @@ class GatedSites:
         Sites whose sums are added.
     statistics : tuple of Statistics
         Their sums, cut to the median number of rows.
-    details : mapping
+    details : GateDetails
         ``left_out``, a record for each site that was left out, ``cut``, names of the sites whose sums were cut,
         ``tolerated``, how many sites may be hostile. Of classes that half of the sites or fewer have:
         ``withheld_classes`` and ``unjudged_classes``, their names, and ``left_out_of_classes``, a record for each site
@@ -91,7 +93,7 @@ class GatedSites:
 
     kept: NDArray[np.bool_]
     statistics: tuple[Statistics, ...]
-    details: Mapping[str, Any]
+    details: GateDetails
 
 
 def robust_problems(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
@@ -163,11 +165,11 @@ def gate(sites: Sequence[tuple[str, Statistics]]) -> GatedSites:
     usual_rows = float(np.median(rows))
     factors = np.where(rows > usual_rows, usual_rows / np.where(rows > 0, rows, 1.0), 1.0)
     chosen = np.flatnonzero(kept).tolist()
-    left_out = [
+    left_out: list[LeftOut] = [
         {"model": names[site], "step": step, "score": round(min(float(scores[site]), 1e9), 3)}
         for site, step in sorted(steps.items())
     ]
-    details = {
+    details: GateDetails = {
         "left_out": left_out,
         "cut": [names[site] for site in chosen if factors[site] < 1.0],
         "tolerated": limit,
@@ -186,13 +188,13 @@ class _RareClasses:
         Of a site that has no class left, as it was.
     has_classes : ndarray of shape (J,), bool
         Whether a site has a class left; True without classes.
-    details : mapping
+    details : GateDetails
         Its part of the details of ``GatedSites``.
     """
 
     statistics: tuple[Statistics, ...]
     has_classes: NDArray[np.bool_]
-    details: Mapping[str, Any]
+    details: GateDetails
 
 
 def _judge_rare_classes(
@@ -231,7 +233,9 @@ def _judge_rare_classes(
         # How much honest sites differ in each coordinate, from classes where most sites are there to say it: (P,).
         spreads = [_spread(values_of(label, holders[label])) for label in common]
         usual_spread = np.median(spreads, axis=0) if spreads else np.zeros(1)
-        withheld, records, believed = [], [], [set(known) for known in positions]
+        withheld: list[str] = []
+        records: list[LeftOutOfClass] = []
+        believed = [set(known) for known in positions]
         for label in rare:
             sites = [site for site in holders[label] if kept[site]]
             if len(sites) < MIN_SITES:
@@ -258,8 +262,12 @@ def _judge_rare_classes(
             chosen = np.array(sorted(positions[site][label] for label in labels), dtype=np.int64)
             adapter = adapter_of_kind(statistics[site].kind)
             results[site] = adapter.trimmed(statistics[site].some_classes(chosen))
-    details = {"withheld_classes": sorted(withheld), "left_out_of_classes": records}
-    return _RareClasses(tuple(results), has_classes, {name: value for name, value in details.items() if value})
+    details: GateDetails = {}
+    if withheld:
+        details["withheld_classes"] = sorted(withheld)
+    if records:
+        details["left_out_of_classes"] = records
+    return _RareClasses(tuple(results), has_classes, details)
 
 
 def _spread(values: Array) -> Array:

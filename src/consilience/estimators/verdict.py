@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import all_of
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.details import EstimatorDetails, FourthMomentDetails
 from consilience.estimators.laplace_product import MAX_PRIOR_SHARE
 from consilience.estimators.statistics import FOURTH, NOISE, WITHOUT_UNWEIGHTED, Statistics
 
@@ -18,11 +16,10 @@ SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
 """A p-value of Q below the one, or I^2 above the other, says that sites differ, as in a meta-analysis."""
 
 USUAL_ROUNDS = 5
-"""Refinement requests that a verdict suggests: on breast cancer in 5 to 20 sites steps of 1e-4 standard errors were
-reached with 5 to 7."""
+"""Refinements that a verdict suggests: 5 to 7 reached steps of 1e-4 standard errors on breast cancer, 5 to 20 sites."""
 
 
-def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> Verdict:
+def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Verdict:
     """Return the verdict on the estimator of all sites' sums.
 
     Parameters
@@ -31,7 +28,7 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
         The sums of all sites.
     n_sites : int
         Number of sites.
-    details : mapping
+    details : EstimatorDetails
         Of the fusion: how much sites differ, and what their penalties make up, of products.
     """
     adapter = adapter_of_kind(statistics.kind)
@@ -68,7 +65,7 @@ def judge(statistics: Statistics, n_sites: int, details: Mapping[str, Any]) -> V
     )
 
 
-def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Mapping[str, Any]) -> Verdict:
+def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: EstimatorDetails) -> Verdict:
     """Return the verdict on shrinkage by fourth moments: exact after a second message of all rows, else near it."""
     fit = f"the {name} that fit gives on {rows}"
     if FOURTH not in statistics.counts:
@@ -82,14 +79,15 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Mapp
             None,
             remedy="to reach that fit, let sites answer one request: `consilience serve --then moments4`",
         )
-    moments4 = details.get("moments4", {})
-    if moments4.get("is_complete"):
+    nothing_told: FourthMomentDetails = {"rows": 0.0, "is_complete": False, "unknown": []}
+    moments4 = details.get("moments4", nothing_told)
+    if moments4["is_complete"]:
         withheld = statistics.n_withheld
         text = f"exact: this is {fit}, its shrinkage from the fourth moments of all of these."
         keeps = "min_count=0 at the sites and here keeps small classes" if withheld else None
         return Verdict("exact", text, None if withheld else True, remedy=keeps)
-    text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {moments4.get('rows', 0.0):,.0f} rows"
-    if moments4.get("unknown"):
+    text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {moments4['rows']:,.0f} rows"
+    if moments4["unknown"]:
         text += (
             f"; of {', '.join(moments4['unknown'][:8])} no site told them, and OAS's shrinkage stands in their place"
         )
@@ -111,7 +109,7 @@ def _judge_noise(name: str, rows: str, statistics: Statistics) -> Verdict:
 
 
 def _judge_product(
-    laplace: LaplaceProductAdapter, rows: str, statistics: Statistics, details: Mapping[str, Any]
+    laplace: LaplaceProductAdapter, rows: str, statistics: Statistics, details: EstimatorDetails
 ) -> Verdict:
     """Return the verdict on a product of Laplace approximations: near the pooled fit, and what speaks against it."""
     fit = f"{laplace.described(statistics)} {rows}"
@@ -119,8 +117,8 @@ def _judge_product(
     against, remedies = [], []
     heterogeneity = details.get("heterogeneity")
     if heterogeneity and (heterogeneity["p_value"] < SIGNIFICANCE or heterogeneity["i2"] > MUCH_HETEROGENEITY):
-        q, freedom, i2 = (heterogeneity[name] for name in ("q", "degrees_of_freedom", "i2"))
-        figures = f"Q = {q:.4g} on {freedom}, I2 = {100 * i2:.0f} %"
+        q, freedom = heterogeneity["q"], heterogeneity["degrees_of_freedom"]
+        figures = f"Q = {q:.4g} on {freedom}, I2 = {100 * heterogeneity['i2']:.0f} %"
         against.append(f"coefficients differ between sites ({figures}), so that one law for all is a choice")
         remedies.append("see cs.meta_analysis of what sites sent, which has random effects")
     share = details.get("prior_share", 0.0)

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from consilience.checks import Json
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
@@ -35,6 +34,7 @@ from consilience.networks.choice.candidate import Candidate, CandidateOptions, E
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, Choice
 from consilience.networks.choice.workshop import Workshop
+from consilience.networks.details import Distillation
 from consilience.networks.fuse_aligned import NetworkArguments, is_width_change, target_units
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.methods.distill import Distill, is_narrower_than_some
@@ -215,8 +215,8 @@ def _too_short(method: Distill) -> OptionError:
     )
 
 
-def _record(distilled: Distilled[nn.Module]) -> dict[str, Json]:
-    """Return how training went, as JSON values."""
+def _record(distilled: Distilled[nn.Module]) -> Distillation:
+    """Return how training went."""
     return {
         "steps": distilled.steps,
         "best_step": distilled.best_step,

@@ -31,6 +31,7 @@ from consilience.errors import InputError
 from consilience.matching.result import Matching
 from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
+from consilience.networks.details import NetworkDetails
 from consilience.networks.files import with_tied_arrays, write_network
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality, match_quality
@@ -101,6 +102,7 @@ class NetworkFusion(Fusion):
 
     network: Network
     matching: Mapping[str, Matching]
+    details: NetworkDetails
     inputs: tuple[NetworkInput, ...] = field(default=(), repr=False)
     transports: tuple[Mapping[str, Transport], ...] = field(repr=False)
     _rebuild: Callable[[Network], Any] | None = field(repr=False)

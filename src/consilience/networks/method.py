@@ -26,13 +26,15 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
-from consilience.checks import AnyArray, Array, Json, Labels, is_count, is_number
+from consilience.checks import AnyArray, Array, Labels, is_count, is_number
+from consilience.core.details import RobustDetails
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
 from consilience.core.robust_judgement import geometric_median_weights, judge_twice, tolerated
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.carried_arrays import largest_counters, moved_mask_problems
+from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.robust import (
@@ -119,8 +121,8 @@ class Alignment:
         The objective after each iteration. Default: empty.
     status : Status
         How the iteration ended. Default: converged.
-    details : mapping
-        Further results for reports and provenance, as JSON values. Default: none.
+    details : NetworkDetails
+        Further results for reports and provenance. Default: none.
     arrays : mapping of str to array, optional
         The fused arrays, for methods that compute them together with the alignment. Default: the weighted average of
         the transported networks.
@@ -130,7 +132,7 @@ class Alignment:
     objective: float = float("nan")
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: NetworkDetails = field(default_factory=NetworkDetails)
     arrays: Mapping[str, AnyArray] | None = None
 
 
@@ -440,7 +442,7 @@ def average(
 
 def robust_average(
     ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]
-) -> tuple[dict[str, AnyArray], dict[str, Json]]:
+) -> tuple[dict[str, AnyArray], RobustDetails]:
     """Return the geometric median of the whole networks that are kept, and which were left out (``robust=True``).
 
     Models that are copies of each other, a cluster apart, or farther from the geometric median than one and a half of

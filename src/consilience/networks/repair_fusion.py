@@ -15,6 +15,7 @@ import numpy as np
 
 from consilience.catalogue import suggestion
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
+from consilience.networks.details import NetworkDetails
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import is_floating
 from consilience.networks.parametrised_layers import plain_module
@@ -115,9 +116,16 @@ def replace_module(fusion: NetworkFusion, module: nn.Module, description: str) -
         network=network,
         repaired=repaired,
         provenance={**fusion.provenance, "result": result},
-        details={key: value for key, value in fusion.details.items() if key != "chosen"},
+        details=_without_choice(fusion.details),
         judgement=None,
     )
+
+
+def _without_choice(details: NetworkDetails) -> NetworkDetails:
+    """Return details that name no chosen candidate."""
+    others: NetworkDetails = {**details}
+    others.pop("chosen", None)
+    return others
 
 
 def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple[nn.Module, list[nn.Module]]:

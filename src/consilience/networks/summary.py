@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from consilience.checks import Json
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import format_count, printable
+from consilience.networks.details import NetworkDetails
 
 if TYPE_CHECKING:
     from consilience.networks.fusion import NetworkFusion
@@ -92,9 +92,10 @@ def _chosen(verdict: Verdict) -> Iterator[str]:
 _MERGE_SETTINGS = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}
 
 
-def _merging(details: Mapping[str, Json]) -> str:
+def _merging(details: NetworkDetails) -> str:
     """Return how networks were merged by the information about their parameters."""
-    settings = [f"{word}{details[key]}" for key, word in _MERGE_SETTINGS.items() if key in details]
+    stated: Mapping[str, object] = details
+    settings = [f"{word}{stated[key]}" for key, word in _MERGE_SETTINGS.items() if key in stated]
     return ", ".join(["merged with units aligned" if details["aligned"] else "merged as they are", *settings])
 
 
@@ -121,7 +122,7 @@ def _quality_table(fusion: NetworkFusion, is_comparable: Callable[[str], bool]) 
 
 def _repairs(fusion: NetworkFusion) -> list[str]:
     """Return whether layers were fitted, and what should still be done."""
-    details: Mapping[str, Json] = fusion.details
+    details = fusion.details
     lines = [f"refit: {printable(str(details['refit']))}"] if "refit" in details else []
     if fusion.repaired is not None and fusion.repaired != details.get("refit"):
         lines.append(f"repaired: {printable(fusion.repaired)}")

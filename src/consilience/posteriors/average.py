@@ -29,12 +29,13 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import Array, Json, Labels
+from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.families import Direction, Family
 from consilience.families.random_effects import RandomEffectsFamily
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.groups import group_sums
+from consilience.posteriors.details import AverageDetails, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.hierarchical_average import RandomEffectsRecord, hierarchical_average
 from consilience.posteriors.posterior import Attached, AxisTag, Posterior, Rule
@@ -151,13 +152,16 @@ class AverageRecord:
         """Return the record with components in another order."""
         return replace(self, random_effects=None if self.random_effects is None else self.random_effects.take(order))
 
-    def details(self) -> dict[str, Json]:
-        """Return ``average`` and ``hierarchical`` of a fusion's details, as JSON values."""
-        said = {"name": self.name, "requested": self.requested, "reason": self.reason, "priors": self.priors}
-        details: dict[str, Json] = {"average": {name: value for name, value in said.items() if value}}
-        if self.random_effects is not None:
-            details["hierarchical"] = dict(self.random_effects.details())
-        return details
+    def details(self) -> PosteriorDetails:
+        """Return ``average`` and ``hierarchical`` of a fusion's details."""
+        average: AverageDetails = {"name": self.name, "requested": self.requested}
+        if self.reason:
+            average["reason"] = self.reason
+        if self.priors:
+            average["priors"] = self.priors
+        if self.random_effects is None:
+            return {"average": average}
+        return {"average": average, "hierarchical": self.random_effects.details()}
 
 
 def why_not_hierarchical(ensemble: Ensemble) -> str:

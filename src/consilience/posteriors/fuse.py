@@ -25,6 +25,7 @@ from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of, adapter_of_source, has_labels
 from consilience.posteriors.admission import inadmissible
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import describe_inputs, unusable_in
@@ -82,7 +83,7 @@ def prepare_posteriors(request: Request) -> Prepared:
             problems = problems + method.refuse(ensemble) + _refusals(adapter, method, ensemble)
     except OptionError as option_error:
         error = option_error
-    stated = {} if request.n_observations is None else {"n_observations": _stated_numbers(request)}
+    stated: PosteriorDetails = {} if request.n_observations is None else {"n_observations": _stated_numbers(request)}
     fuse = partial(
         _fuse_or_name,
         described,
@@ -98,7 +99,7 @@ def prepare_posteriors(request: Request) -> Prepared:
     return Prepared(problems, fuse, error)
 
 
-def _stated_numbers(request: Request) -> str | dict[str, float]:
+def _stated_numbers(request: Request) -> dict[str, float] | str:
     """Return the numbers of observations that the call stated, by name, or that all models count alike."""
     names = [named_input.name for named_input in request.inputs]
     numbers = stated_numbers(request.n_observations, names)
@@ -161,7 +162,7 @@ def fuse_described(
     rng: np.random.Generator,
     seed: int | None,
     progress: Progress,
-    stated: Mapping[str, Any] | None = None,
+    stated: PosteriorDetails | None = None,
     min_count: float = MIN_COUNT,
 ) -> PosteriorFusion:
     """Match, average and rebuild posteriors that were described and checked.
@@ -180,7 +181,7 @@ def fuse_described(
         The generator, and the seed that it was made of where there was one, for provenance.
     progress : callable
         Gets the steps of the method.
-    stated : mapping of str to JSON values, optional
+    stated : PosteriorDetails, optional
         What the call said of the models, for details and provenance. Default: nothing.
     min_count : float, optional
         Components with fewer effective observations are left out. Default: 5.
@@ -201,13 +202,12 @@ def fuse_described(
     outcome = _matched(ensemble, method, adapter, thin, rng, progress)
     labels = outcome.matching.labels  # of the components that were not left out
     unusable = {site.name: numbers for site in described if (numbers := unusable_in(site))}
-    details = {
-        **outcome.details,
-        **({} if alignment is None else {"vocabulary": alignment.details()}),
-        **(stated or {}),
-        **left_out,
-        **({"unusable": unusable} if unusable else {}),
-    }
+    details: PosteriorDetails = {**outcome.details}
+    if alignment is not None:
+        details["vocabulary"] = alignment.details()
+    details = {**details, **(stated or {}), **left_out}
+    if unusable:
+        details["unusable"] = unusable
     outcome = replace(outcome, matching=matching_of_all(outcome.matching, whole.posteriors, remaining), details=details)
     if adapter is not None:
         outcome = replace(outcome, posterior=adapter.recombine(outcome.posterior, ensemble))
@@ -262,9 +262,13 @@ def _matched(
         outcome = replace(outcome, posterior=fused)
     # Where components are computed from all sites together, it means nothing that only a few hold one.
     if adapter is not None and adapter.recombines:
-        details = {name: value for name, value in outcome.details.items() if name not in ("minority", "hierarchical")}
         text = f"a fused {adapter.kind} follows from all sites' models together"
-        details["average"] = {"name": "product", "requested": method.combine, "reason": text}
+        details: PosteriorDetails = {
+            **outcome.details,
+            "average": {"name": "product", "requested": method.combine, "reason": text},
+        }
+        details.pop("minority", None)
+        details.pop("hierarchical", None)
         outcome = replace(outcome, details=details)
     if method.keeps_models and has_labels(ensemble.posteriors[0]):  # of all models together no component has one label
         unlabelled = replace(outcome.posterior, features=replace(outcome.posterior.features, classes=None))

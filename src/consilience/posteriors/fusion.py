@@ -18,6 +18,7 @@ from consilience.drawing.blocks import Block
 from consilience.drawing.plots import Chart
 from consilience.errors import InputError
 from consilience.matching.result import Matching
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.files import write_posterior
 from consilience.posteriors.intervals import Intervals, intervals_of
 from consilience.posteriors.plots import components_chart, forest_chart, number_chart
@@ -42,9 +43,10 @@ class PosteriorFusion(Fusion):
 
     posterior: Posterior
     matching: Matching
+    details: PosteriorDetails
     inputs: tuple[FusedInput[Posterior], ...] = field(default=(), repr=False)
     _rebuild: Callable[[Posterior], Any] = field(repr=False)
-    _judge: Callable[[Posterior, Mapping[str, Any], Status], Verdict] | None = field(default=None, repr=False)
+    _judge: Callable[[Posterior, PosteriorDetails, Status], Verdict] | None = field(default=None, repr=False)
     atoms: Posterior | None = field(default=None, repr=False)
 
     @cached_property

@@ -27,16 +27,17 @@ the other blocks is reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from consilience.checks import Array, Json, Labels
+from consilience.checks import Array, Labels
 from consilience.families.random_effects import CopyGroups, Dispersion, RandomEffectsFamily
 from consilience.matching.groups import group_sums
+from consilience.posteriors.details import HierarchicalDetails
 from consilience.posteriors.ensemble import Ensemble
 
 LEVEL = 0.9
@@ -106,7 +107,7 @@ class RandomEffectsRecord:
         by_component = {name: getattr(self, name)[order] for name in names}
         return replace(self, heterogeneity=self.heterogeneity[:, order], **by_component)
 
-    def details(self) -> Mapping[str, Json]:
+    def details(self) -> HierarchicalDetails:
         """Return the record as JSON values, for provenance; None stands for what is not known or infinite."""
         return {
             "heterogeneity": {

@@ -15,7 +15,7 @@ and a component is marked where the bound of the error with some other one excee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import attrgetter
@@ -32,6 +32,7 @@ from consilience.drawing.plots import Chart, Plotted, draw_intervals
 from consilience.drawing.words import shorten
 from consilience.errors import InputError, OptionError
 from consilience.families.random_effects import RandomEffectsFamily
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.hierarchical_average import LEVEL, quantile_ratio
 from consilience.posteriors.posterior import Posterior
 
@@ -184,14 +185,14 @@ _MEANINGS = {
 }
 
 
-def intervals_of(posterior: Posterior, details: Mapping[str, Any], n_sites: Labels, level: float) -> Intervals:
+def intervals_of(posterior: Posterior, details: PosteriorDetails, n_sites: Labels, level: float) -> Intervals:
     """Return the intervals of a fused posterior.
 
     Parameters
     ----------
     posterior : Posterior
         The fused components.
-    details : mapping
+    details : PosteriorDetails
         Details of the fusion.
     n_sites : Labels of shape (G,)
         Sites of each component, where the details do not say whose copies were averaged.
@@ -211,7 +212,8 @@ def intervals_of(posterior: Posterior, details: Mapping[str, Any], n_sites: Labe
     if not isinstance(family, RandomEffectsFamily):
         raise InputError(f"intervals are of means and proportions, and a {family.name} has none")
     hierarchical = details.get("hierarchical")
-    natural, heterogeneity = posterior.natural, [None] * posterior.n_components
+    natural = posterior.natural
+    heterogeneity: list[float | None] = [None] * posterior.n_components
     if hierarchical is not None:
         dof = np.array([np.inf if value is None else value for value in hierarchical["effective_dof"]])
         # The information of the stored posterior was divided by the factor of LEVEL.

@@ -9,14 +9,14 @@ attached, and put the fused components in an order that does not depend on how t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import Array, Json, Labels, is_number
+from consilience.checks import Array, Labels, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
@@ -37,6 +37,7 @@ from consilience.posteriors.average import (
     combine,
     kl_average,
 )
+from consilience.posteriors.details import ComponentName, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.average import RobustInclusion
@@ -70,8 +71,8 @@ class Assignment:
         Soft plan, for methods that have one.
     confidence : Array of shape (L,), optional
         Probability of each match, as in Matching.
-    details : mapping, optional
-        Further facts worth reporting, as JSON values.
+    details : PosteriorDetails, optional
+        Further facts worth reporting.
     averaged : Array of shape (G, P), optional
         Natural parameters of the fused components, for methods that find them with the matching. Default: the average
         of what was matched.
@@ -85,7 +86,7 @@ class Assignment:
     status: Status = Status.CONVERGED
     coupling: Array | None = None
     confidence: Array | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: PosteriorDetails = field(default_factory=PosteriorDetails)
     averaged: Array | None = None
     atoms: Posterior | None = None
 
@@ -99,7 +100,7 @@ class PosteriorOutcome:
     objective: float
     history: Array
     status: Status
-    details: Mapping[str, Json]
+    details: PosteriorDetails
     atoms: Posterior | None = None
 
 
@@ -420,7 +421,7 @@ class Method(Options, ABC):
             assignment = _renumbered(assignment, order)
         if self.matches:
             assignment = report_minority(assignment, voting)
-        details = {**assignment.details, **record.details()}
+        details: PosteriorDetails = {**assignment.details, **record.details()}
         if record.random_effects is not None and len(record.random_effects.left_out):
             left_out = np.sort(origin[canonical.row_weights > 0][record.random_effects.left_out])
             details["hierarchical"]["left_out"] = component_names(ensemble, left_out)
@@ -476,7 +477,7 @@ def _judged(assignment: Assignment, ensemble: Ensemble, combine_as: Combine) -> 
     }
     labels = np.where(judgement.kept[ensemble.owner], assignment.labels, -1)
     used = np.unique(labels[labels >= 0])
-    details = {
+    details: PosteriorDetails = {
         **assignment.details,
         "robust": {"left_out": judgement.details(ensemble.names, reasons), "tolerated": tolerated(ensemble.n_sites)},
     }
@@ -494,7 +495,7 @@ def _judged(assignment: Assignment, ensemble: Ensemble, combine_as: Combine) -> 
     return judged, inclusion
 
 
-def component_names(ensemble: Ensemble, rows: Labels) -> list[dict[str, Any]]:
+def component_names(ensemble: Ensemble, rows: Labels) -> list[ComponentName]:
     """Return model and number of the components of some rows (n,) of an ensemble."""
     sites = ensemble.owner[rows]
     numbers = rows - ensemble.offsets[sites]
@@ -580,7 +581,10 @@ def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemb
     if rows is None:
         return assignment
     n_rows = len(ensemble.owner)
-    details = {**assignment.details, "left_out": n_rows - len(rows) + assignment.details.get("left_out", 0)}
+    details: PosteriorDetails = {
+        **assignment.details,
+        "left_out": n_rows - len(rows) + assignment.details.get("left_out", 0),
+    }
     return expand_assignment(replace(assignment, details=details), rows, n_rows)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.checks import Array, Json, Labels
+from consilience.checks import Array, Labels
 from consilience.core.findings import findings_of
 from consilience.drawing.plots import Chart, draw_components, draw_number
 from consilience.errors import InputError, reason_of
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.report.planar_components import plane_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def components_chart(fused: Posterior, local: Array | None, labels: Labels) -> C
     return partial(draw_components, kind=plane.kind, axes=axes, fused=fused_parts, local=local_parts)
 
 
-def number_chart(details: Mapping[str, Json], n_components: int) -> Chart | str:
+def number_chart(details: PosteriorDetails, n_components: int) -> Chart | str:
     """Return what draws the support of each number of components, or why there is none."""
     findings = findings_of(details)
     if findings.number is not None and len(findings.number.probabilities) > 1:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from consilience.core.fusion import Fusion
+from consilience.core.details import RobustDetails, Withheld
 from consilience.drawing.words import format_count, printable
+from consilience.posteriors.details import AverageDetails, PosteriorDetails, VocabularyDetails
+
+if TYPE_CHECKING:
+    from consilience.posteriors.fusion import PosteriorFusion
 
 MAX_NAMED = 8
 """Models that a line names; more are counted."""
 
 
-def summary(fusion: Fusion) -> str:
+def summary(fusion: PosteriorFusion) -> str:
     """Return the verdict in short and in full, how many components became how many, and what to know of the models."""
     inputs, verdict = fusion.provenance["inputs"], fusion.verdict
     lines = [
@@ -36,7 +39,7 @@ def summary(fusion: Fusion) -> str:
     return "\n".join(lines)
 
 
-def notes_of(details: Mapping[str, Any]) -> list[str]:
+def notes_of(details: PosteriorDetails) -> list[str]:
     """Return what should be known of single models: what was left out and why, who is far apart, who lacks words."""
     lines = [f"{printable(record['name'])}: {record['why']}" for record in details.get("outliers", [])]
     lines += _not_averaged(details.get("robust"))
@@ -68,7 +71,7 @@ def _more(count: int, noun: str) -> str:
     return f"{count:,} more {noun}{' was' if count == 1 else 's were'}"
 
 
-def _average(average: Mapping[str, Any]) -> list[str]:
+def _average(average: AverageDetails) -> list[str]:
     """Return which average was taken, why where that was not asked for by name, and how priors differ."""
     if not average:
         return []
@@ -77,7 +80,7 @@ def _average(average: Mapping[str, Any]) -> list[str]:
     return [line, f"priors: {printable(average['priors'])}"] if average.get("priors") else [line]
 
 
-def _not_averaged(robust: Mapping[str, Any] | None) -> list[str]:
+def _not_averaged(robust: RobustDetails | None) -> list[str]:
     """Return which models robust=True left out of the average and why, a line each."""
     if not robust:
         return []
@@ -91,7 +94,7 @@ def _not_averaged(robust: Mapping[str, Any] | None) -> list[str]:
     return [*lines, *([f"{_more(n_more, 'model')} left out by robust=True"] if n_more else [])]
 
 
-def _withheld(withheld: Mapping[str, Any] | None) -> list[str]:
+def _withheld(withheld: Withheld | None) -> list[str]:
     """Return what is said of components that were left out for too few observations, a line each."""
     if withheld is None:
         return []
@@ -106,7 +109,7 @@ def _withheld(withheld: Mapping[str, Any] | None) -> list[str]:
     return [*lines, *([f"{n_more} more with as few observations {were} left out"] if n_more else [])]
 
 
-def _minority(details: Mapping[str, Any]) -> list[str]:
+def _minority(details: PosteriorDetails) -> list[str]:
     """Return what is said of components that fewer than half of the models hold."""
     held = details.get("minority", [])
     lines = [
@@ -122,7 +125,7 @@ def _minority(details: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _vocabulary(found: Mapping[str, Any]) -> list[str]:
+def _vocabulary(found: VocabularyDetails) -> list[str]:
     """Return what is said of models whose words were aligned."""
     missing = found["missing"].items()
     lacking = ", ".join(f"{printable(name)} lacks {count}" for name, count in sorted(missing)[:MAX_NAMED])

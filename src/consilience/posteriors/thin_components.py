@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from consilience.checks import Labels
+from consilience.core.details import WithheldComponent
 from consilience.core.min_count import MAX_NAMED
 from consilience.errors import Problem
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.table import has_labels
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.posterior import Posterior
 
 
@@ -125,7 +126,7 @@ def nothing_left_in(label: object, posterior: Posterior, min_count: float) -> li
 
 def left_out_record(
     names: Sequence[str], posteriors: Sequence[Posterior], remaining: Sequence[Labels], min_count: float
-) -> dict[str, Any]:
+) -> PosteriorDetails:
     """Return the record of the components that a fusion leaves out, for its details; empty where there are none.
 
     Parameters
@@ -141,11 +142,11 @@ def left_out_record(
 
     Returns
     -------
-    dict
+    PosteriorDetails
         Under ``withheld``: ``min_count``, the ``count`` of components that are left out, and of each, under
         ``components``, the ``model`` and the number of the ``component`` there; how few they are stays untold.
     """
-    records = [
+    records: list[WithheldComponent] = [
         {"model": name, "component": int(component)}
         for name, posterior, rows in zip(names, posteriors, remaining, strict=True)
         if posterior.counts is not None and len(rows) < posterior.n_components

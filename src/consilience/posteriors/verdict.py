@@ -34,11 +34,13 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, Json, Labels
+from consilience.checks import Array, Labels
+from consilience.core.details import LeftOut
 from consilience.core.status import Status
 from consilience.core.verdict import FUSED, Verdict
 from consilience.drawing.words import all_of, first_names, shorten
 from consilience.families.evidence import EvidenceFamily
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.virtual_loss import (
     VirtualLoss,
@@ -250,7 +252,7 @@ def judge_fusion(
     ensemble: Ensemble,
     labels: Labels,
     fused: Posterior,
-    details: Mapping[str, Any],
+    details: PosteriorDetails,
     status: Status,
     *,
     is_mixture: bool,
@@ -268,7 +270,7 @@ def judge_fusion(
         Fused component of each local one; -1 for one left out.
     fused : Posterior
         The fused components.
-    details : mapping of str to object
+    details : PosteriorDetails
         What the method found: outliers, heterogeneity.
     status : Status
         How the search ended.
@@ -322,7 +324,7 @@ def _findings(
     largest: int,
     share: float,
     distant: Sequence[Any],
-    details: Mapping[str, Any],
+    details: PosteriorDetails,
     status: Status,
     *,
     trusts_sites: bool,
@@ -476,7 +478,7 @@ def _distant(components: Sequence[tuple[str, float]]) -> tuple[str, str, str]:
     return "outlier", f"{', '.join(shown)}{more}", f"look at the units of {names}{more}"
 
 
-def _left_out(records: Sequence[Mapping[str, Json]]) -> tuple[str, str, str]:
+def _left_out(records: Sequence[LeftOut]) -> tuple[str, str, str]:
     """Return which sites robust fusion left out, and why, of records of ``Judgement.details``."""
     shown = [f"{record['model']} ({record['step']})" for record in records[:MAX_NAMED_SITES]]
     names = ", ".join(str(record["model"]) for record in records[:MAX_NAMED_SITES])
@@ -485,7 +487,9 @@ def _left_out(records: Sequence[Mapping[str, Json]]) -> tuple[str, str, str]:
     return "left_out", f"{', '.join(shown)}{more} {be} left out", f"look at {names}{more}, which do not fit with most"
 
 
-def _lossy(losses: Losses, ensemble: Ensemble, largest: int, heterogeneity: Mapping[str, Any]) -> tuple[str, str, str]:
+def _lossy(
+    losses: Losses, ensemble: Ensemble, largest: int, heterogeneity: Mapping[str, float | None]
+) -> tuple[str, str, str]:
     """Return what is said of a loss that matters: that sites differ, or of which component (of the stack) most is."""
     keep = "method='concatenate' keeps all components"
     if losses.fused - losses.noise <= GREAT_LOSS:

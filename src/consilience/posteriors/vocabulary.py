@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from consilience.checks import Json, Labels
+from consilience.checks import Labels
 from consilience.errors import InputError, Problem
 from consilience.families import Dirichlet
 from consilience.posteriors.adapters.table import known_adapters
+from consilience.posteriors.details import VocabularyDetails
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.topics.adapter import require_unique_words
 
@@ -50,10 +51,12 @@ class VocabularyAlignment:
     missing: Mapping[str, int]
     apart: Mapping[str, float]
 
-    def details(self) -> dict[str, Json]:
+    def details(self) -> VocabularyDetails:
         """Return the fields as JSON values."""
-        document: dict[str, Json] = {"size": self.size, "missing": dict(self.missing)}
-        return {**document, "apart": dict(self.apart)} if self.apart else document
+        details: VocabularyDetails = {"size": self.size, "missing": dict(self.missing)}
+        if self.apart:
+            details["apart"] = dict(self.apart)
+        return details
 
 
 def is_topic_posterior(posterior: Posterior) -> bool:

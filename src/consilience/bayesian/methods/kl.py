@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from consilience.bayesian.gaussian_arrays import DEVIATION, is_deviation
 from consilience.bayesian.methods.gaussian_average import Lacking, Outgoing, natural_average, natural_parameters
-from consilience.checks import Array, Json, Labels, is_count, is_number
+from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
@@ -35,6 +35,7 @@ from consilience.errors import Problem
 from consilience.families import DiagonalGaussian
 from consilience.matching.bregman_groups import BregmanGroups, descend_groups
 from consilience.matching.site_step import Openings
+from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.layerwise import sum_histories
 from consilience.networks.network import Network, to_numpy
@@ -200,7 +201,7 @@ class KLNetworkFusion(NetworkMethod):
         names = list(ensemble.symmetry.by_name)
         transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]
         history: list[list[float]] = []
-        facts: dict[str, Json] = {}
+        facts: dict[str, GroupDetails] = {}
         status = Status.CONVERGED
         for number, (group, child) in enumerate(zip(names, rng.spawn(len(names)), strict=True)):
             places = _comparable_places(ensemble, group, set(transports[0]))
@@ -227,7 +228,7 @@ class KLNetworkFusion(NetworkMethod):
 
     def _match_group(
         self, ensemble: NetworkEnsemble, group: str, natural: Sequence[Array], rng: np.random.Generator
-    ) -> tuple[Labels, list[float], bool, dict[str, Any]]:
+    ) -> tuple[Labels, list[float], bool, GroupDetails]:
         """Return labels (L,) of all units of a group, the objective after each sweep, whether it converged, and lambda.
 
         Parameters

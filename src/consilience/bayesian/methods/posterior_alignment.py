@@ -49,6 +49,7 @@ from consilience.checks import AnyArray, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.networks.details import Distances, NetworkDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.coordinate_descent import descend
 from consilience.networks.methods.weight_matching.match import initial_placement, match_weights, renumber_by_reference
@@ -122,7 +123,7 @@ class PosteriorAlignment(NetworkMethod):
             alignment = match_weights(replace(ensemble, networks=features), starts, self.max_iterations, rng, progress)
         else:
             alignment = self._align_to_reference(ensemble, starts, rng, progress)
-        details = {**alignment.details, **self._distances(ensemble, alignment.transports)}
+        details: NetworkDetails = {**alignment.details, **self._distances(ensemble, alignment.transports)}
         return replace(alignment, details=details)
 
     def _euclidean_network(self, network: Network) -> Network:
@@ -205,16 +206,16 @@ class PosteriorAlignment(NetworkMethod):
         """Return the divergence of a whole posterior and the target's."""
         return sum(divergences(self.metric, arrays, target.working).values())
 
-    def _distances(self, ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> dict[str, Any]:
+    def _distances(self, ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]]) -> NetworkDetails:
         """Return the divergences of all models from the reference before and after, in all and by parameter."""
         target = ensemble.networks[ensemble.reference]
-        totals: dict[str, dict[str, float]] = {"before": {}, "after": {}}
+        totals: Distances = {"before": {}, "after": {}}
         for number, (network, moves) in enumerate(zip(ensemble.networks, transports, strict=True)):
             if number == ensemble.reference:
                 continue
-            for when, arrays in (("before", network.working), ("after", network.move(moves))):
+            for by_key, arrays in ((totals["before"], network.working), (totals["after"], network.move(moves))):
                 for key, value in divergences(self.metric, arrays, target.working).items():
-                    totals[when][key] = totals[when].get(key, 0.0) + value
+                    by_key[key] = by_key.get(key, 0.0) + value
         return {
             "metric": self.metric,
             "distance_before": sum(totals["before"].values()),

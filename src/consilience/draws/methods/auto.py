@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from consilience.checks import Json
 from consilience.core.progress import Progress
+from consilience.draws.details import CombinationDetails
 from consilience.draws.diagnostics import GAUSSIAN_SKEWNESS
 from consilience.draws.methods.base import CombinedDraws, DrawsMethod
 from consilience.draws.methods.density_product import LOW_ACCEPTANCE, DensityProduct
@@ -40,12 +40,12 @@ class DrawsAuto(DrawsMethod):
         """Return what the chosen method gives."""
         shared = {option.name: getattr(self, option.name) for option in fields(DrawsMethod)}
         largest = float(np.max(np.abs(stack.skewness)))
-        details: dict[str, Json] = {"largest_skewness": float(f"{largest:.6g}")}
+        details: CombinationDetails = {"largest_skewness": float(f"{largest:.6g}")}
         if stack.n_coordinates <= MAX_DENSITY_COORDINATES and stack.is_skewed:
             combined = DensityProduct(**shared, parametric=False).combine(stack, rng.spawn(1)[0], progress)
             if combined.details["acceptance_rate"] >= LOW_ACCEPTANCE:
-                details |= {**combined.details, "chosen": f"{DensityProduct.name}, parametric=False"}
-                return CombinedDraws(combined.draws, details)
+                chosen = f"{DensityProduct.name}, parametric=False"
+                return CombinedDraws(combined.draws, {**details, **combined.details, "chosen": chosen})
         method = (GaussianProduct if largest < GAUSSIAN_SKEWNESS else ConsensusMonteCarlo)(**shared)
         combined = method.combine(stack, rng, progress)
         return CombinedDraws(combined.draws, {**combined.details, "chosen": method.name, **details}, combined.notes)

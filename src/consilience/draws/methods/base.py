@@ -12,6 +12,7 @@ import numpy as np
 from consilience.checks import Array, Labels, is_count
 from consilience.core.methods import Options, Requirement
 from consilience.core.progress import Progress
+from consilience.draws.details import CombinationDetails
 from consilience.draws.subposteriors import MIN_DRAWS_PER_COORDINATE, Subposteriors
 from consilience.errors import InputError, Problem
 
@@ -27,14 +28,14 @@ class CombinedDraws:
     ----------
     draws : ndarray of shape (T, D)
         Draws of the full posterior in unconstrained coordinates.
-    details : mapping of str to JSON values
+    details : CombinationDetails
         What it found on its way.
     notes : mapping of str to str
         What is wrong with them, each with its remedy.
     """
 
     draws: Array
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: CombinationDetails = field(default_factory=CombinationDetails)
     notes: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from consilience.checks import Array, is_count
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
+from consilience.draws.details import CombinationDetails
 from consilience.draws.methods.base import CombinedDraws, DrawsMethod
 from consilience.draws.subposteriors import Subposteriors
 
@@ -128,7 +129,7 @@ class DensityProduct(DrawsMethod):
             notes[f"{100 * rate:.1f} % of the proposals were accepted, so that widths are not to be trusted"] = (
                 "draw more at the sites, or take method='consensus_mc' where there is one mode"
             )
-        details = {"acceptance_rate": round(rate, 4), "bandwidth": float(f"{last_bandwidth:.6g}")}
+        details: CombinationDetails = {"acceptance_rate": round(rate, 4), "bandwidth": float(f"{last_bandwidth:.6g}")}
         return CombinedDraws(mean + kept @ back, details, notes)
 
     def _correction(self, stack: Subposteriors, j: int) -> Array:

@@ -75,4 +75,4 @@ class HierarchicalDraws(DrawsMethod):
         natural, record = hierarchical_average(ensemble, labels, 1, rows, common, lambda _: total[None].copy())
         fused = family.from_natural(natural)
         draws = gaussian_draws(fused["mean"][0], np.linalg.inv(fused["covariance"][0]), self.count(stack), rng)
-        return CombinedDraws(draws, {"random_effects": dict(record.details())})
+        return CombinedDraws(draws, {"random_effects": record.details()})

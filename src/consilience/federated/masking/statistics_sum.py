@@ -30,6 +30,7 @@ from consilience.core.provenance import make_provenance, result_record
 from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.average import placed_counts
+from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.files import read_statistics
 from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
@@ -298,7 +299,7 @@ class StatisticsSum(Summand):
             fused = fused.some_classes(np.flatnonzero(fused.row_counts > 0))
         if problems := statistics_problems(fused):
             raise InputError(problem.about("the sum of all sites") for problem in problems)
-        details: dict[str, Json] = {"n_sites": len(sites), "masked": dict(plan)}
+        details: EstimatorDetails = {"n_sites": len(sites), "masked": dict(plan)}
         result = result_record(fused.n_components, Status.CONVERGED, details)
         records = [{"name": site, "components": fused.n_components} for site in sites]
         provenance = make_provenance("sums", {"masked": True}, None, records, result)

@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 
 from consilience.checks import Array
 from consilience.draws.constraint_table import as_constraint
+from consilience.draws.details import Weighting
 from consilience.draws.fusion import DrawsFusion
 from consilience.draws.importance import N_POINTS, Points, Proposal, WeightedPoints, start_proposal
 from consilience.draws.methods import make_draws_method
@@ -228,7 +229,7 @@ class LogDensities(RequestKind):
             variables=fusion.draws.from_unconstrained(coordinates),
             attributes={**fusion.draws.attributes, "weighted_by": "log densities of the sites"},
         )
-        record = {
+        record: Weighting = {
             "points": len(weighted.points),
             "effective_size": round(weighted.effective_size, 1),
             "pareto_k": round(weighted.pareto_k, 3) if np.isfinite(weighted.pareto_k) else None,

@@ -24,6 +24,7 @@ from consilience.checks import Array
 from consilience.errors import ConsilienceError, InputError, Problem
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.details import EstimatorDetails, FourthMomentDetails
 from consilience.estimators.fourth_moments import fourth_powers, frames_of, with_fourth_moments
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.rebuild import apply_steps, rebuild
@@ -223,12 +224,13 @@ class FourthMoments(RequestKind):
             return statistics
         rows, rows_answered = content.arrays["rows"], content.arrays["rows_told"]
         names = ["all rows"] if statistics.classes is None else [f"class {name}" for name in statistics.classes.names]
-        moments4 = {
+        moments4: FourthMomentDetails = {
             "rows": float(rows_answered.sum()),
             "is_complete": bool(np.array_equal(rows, rows_answered)),
             "unknown": [name for name, count in zip(names, rows_answered, strict=True) if not count > 0],
         }
-        details = {**fusion.details, "moments4": moments4}
+        told: EstimatorDetails = fusion.details
+        details: EstimatorDetails = {**told, "moments4": moments4}
         return replace(
             fusion,
             statistics=statistics,

@@ -17,6 +17,7 @@ from consilience.checks import Array
 from consilience.core.fusion import Fusion
 from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError
 from consilience.estimators.class_labels import ClassLabels
+from consilience.estimators.details import EstimatorDetails, RefinementDetails
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.refinement import (
@@ -248,18 +249,20 @@ class Refinement(RequestKind):
         if not is_fusion:
             return statistics
         n_all = max(len(fusion.provenance.get("inputs", ())), state.n_sites)
-        refinement = {
+        refinement: RefinementDetails = {
             "step": error if np.isfinite(error) else None,
             "is_taken": is_taken,
             "sites": state.n_sites,
             "carried": state.n_carried,
         }
         # What priors weighed in the product says nothing of the refined model.
-        details = {name: value for name, value in fusion.details.items() if name != "prior_share"}
+        told: EstimatorDetails = fusion.details
+        details: EstimatorDetails = {**told, "refinement": refinement}
+        details.pop("prior_share", None)
         return replace(
             fusion,
             statistics=statistics,
-            details={**details, "refinement": refinement},
+            details=details,
             provenance={**fusion.provenance, "result": {**fusion.provenance["result"], "refinement": refinement}},
             _model=rebuild(statistics),
             _verdict=judge_refined(state, n_all, fusion.statistics.n_observations),

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import AnyArray, Array, Json
+from consilience.checks import AnyArray, Array
 from consilience.core.progress import Progress, silent
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, UnsupportedError, reason_of
@@ -28,6 +28,7 @@ from consilience.networks.choice.verdict import DESCRIBE, verdict_of
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.descriptions.description import Description
+from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fisher.kronecker import parameter_names
 from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned
@@ -232,17 +233,14 @@ def kronecker_candidates(
 class _MatchedOnce(KFAC):
     """K-FAC merging whose copies of other dampings find the units matched by the first of them."""
 
-    _found: list[tuple[tuple[Mapping[str, Transport], ...], dict[str, Json]]] = field(
-        default_factory=list, kw_only=True
-    )
+    _found: list[tuple[tuple[Mapping[str, Transport], ...], NetworkDetails]] = field(default_factory=list, kw_only=True)
 
     def _align_units(
         self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress
-    ) -> tuple[tuple[Mapping[str, Transport], ...], dict[str, Any]]:
+    ) -> tuple[tuple[Mapping[str, Transport], ...], NetworkDetails]:
         if not self._found:
             self._found.append(super()._align_units(ensemble, rng, progress))
-        transports, details = self._found[0]
-        return transports, dict(details)  # from which the caller takes
+        return self._found[0]
 
 
 def fuse_with_chosen_damping(
@@ -308,5 +306,5 @@ def fuse_with_chosen_damping(
 
 def _judged(fusion: NetworkFusion, verdict: Verdict, damping: float) -> NetworkFusion:
     """Return a merge with the verdict on its damping."""
-    details = {**fusion.details, "damping": damping, "verdict": verdict.to_json()}
+    details: NetworkDetails = {**fusion.details, "damping": damping, "verdict": verdict.to_json()}
     return replace(fusion, details=details, judgement=verdict)

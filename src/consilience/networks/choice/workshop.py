@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.checks import AnyArray, Array, Json
+from consilience.checks import AnyArray, Array
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import UnsupportedError
@@ -25,6 +25,7 @@ from consilience.networks.choice.choose import MAX_SKEW_OF_ALIKE
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import Choice, verdict_of
 from consilience.networks.classes.shares import class_coverage, class_skew
+from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned, target_units
 from consilience.networks.fusion import NetworkFusion
@@ -328,14 +329,16 @@ class Workshop:
         if choice.is_cut_short:
             fusion = replace(fusion, status=Status.OUT_OF_TIME)
         modules = {candidate.name: candidate.module for candidate in choice.candidates if candidate.is_eligible}
-        stated: dict[str, Json] = {} if self.sites.classes is None else {"classes": list(self.sites.classes)}
+        details: NetworkDetails = {**fusion.details}
+        if self.sites.classes is not None:
+            details["classes"] = list(self.sites.classes)
         if choice.one_output is not None:
-            stated["one_output"] = choice.one_output
-        details = {**fusion.details, **stated, "chosen": taken.name}
+            details["one_output"] = choice.one_output
+        details["chosen"] = taken.name
         if (wider := choice.wider) is not None and wider.widths is not None:
             details["wider_widths"] = dict(wider.widths)
         if choice.estimated_classes is not None:
-            details["estimated_classes"] = dict(choice.estimated_classes)
+            details["estimated_classes"] = choice.estimated_classes
         if choice.notes:
             details["left_out"] = list(choice.notes)
         return replace(fusion, details=details, judgement=verdict, candidates=modules)

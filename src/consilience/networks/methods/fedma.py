@@ -34,6 +34,7 @@ from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, Gau
 from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.site_by_site import ascend, grow
 from consilience.matching.site_step import Openings
+from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, average, owned_entries
 from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows
 from consilience.networks.network import Network, to_numpy
@@ -165,7 +166,7 @@ class FedMA(LayerwiseMethod):
         labels, n_global = _renumber_by_reference(labels, slice(offsets[reference], offsets[reference + 1]))
         width = max(n_global, max(sizes)) if self.growth else rows.width
         model_labels = np.split(labels, offsets[1:-1])
-        details = {"units": n_global, "settled": converged, "log_posterior": objective.total(labels)}
+        details: GroupDetails = {"units": n_global, "settled": converged, "log_posterior": objective.total(labels)}
         return LayerMatching(tuple({group: Injection(slots, width)} for slots in model_labels), (), details)
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:

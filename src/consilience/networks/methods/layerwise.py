@@ -23,10 +23,11 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from consilience.checks import AnyArray, Array, Json
+from consilience.checks import AnyArray, Array
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
+from consilience.networks.details import GroupDetails, NetworkDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network, on_host
@@ -82,15 +83,15 @@ class LayerMatching:
         For every model and group, the transport of its units.
     history : sequence of float
         The objective after each iteration. Default: empty, for methods without one.
-    details : mapping
-        Further results about this group, as JSON values. Default: none.
+    details : GroupDetails
+        Further results about this group. Default: none.
     converged : bool
         Whether the iteration ended before its limit. Default: True.
     """
 
     transports: tuple[Mapping[str, Transport], ...]
     history: Sequence[float] = ()
-    details: Mapping[str, Json] = field(default_factory=dict)
+    details: GroupDetails = field(default_factory=GroupDetails)
     converged: bool = True
 
 
@@ -160,7 +161,7 @@ class LayerwiseMethod(NetworkMethod):
         symmetry = ensemble.symmetry
         transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]  # grows group by group
         histories: dict[str, list[float]] = {}
-        details: dict[str, Json] = {}
+        details: dict[str, GroupDetails] = {}
         converged = True
         # In the order of computation; heads are matched together with what lies inside them.
         top_groups = [name for name, group in symmetry.by_name.items() if group.parent is None]
@@ -177,11 +178,11 @@ class LayerwiseMethod(NetworkMethod):
             if matching.history:
                 histories[top] = list(matching.history)
             if matching.details:
-                details[top] = dict(matching.details)
+                details[top] = matching.details
             progress(number + 1, len(top_groups))
         history = sum_histories(list(histories.values()))
         objective = float(history[-1]) if history.size else float("nan")
-        group_details: dict[str, Json] = {"groups": details} if details else {}
+        group_details: NetworkDetails = {"groups": details} if details else {}
         status = Status.CONVERGED if converged else Status.MAX_ITERATIONS
         return Alignment(tuple(transports), objective, history, status, group_details)
 

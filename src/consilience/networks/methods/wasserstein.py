@@ -24,9 +24,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from consilience.checks import AnyArray, Array, Json, is_count
+from consilience.checks import AnyArray, Array, is_count
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
+from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
@@ -123,8 +124,9 @@ class WassersteinFusion(TransportMethod):
             if converged:
                 break
             support = _barycenter(bundle, weights, transports)
-        details: dict[str, Json] = {"iterations": len(history)}
-        details |= {"annealed": annealed} if annealed else {}
+        details: GroupDetails = {"iterations": len(history)}
+        if annealed:
+            details["annealed"] = annealed
         return LayerMatching(tuple(transports), history, details, converged)
 
     def _couple(

@@ -26,11 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from consilience.checks import Array, Json, Labels
+from consilience.checks import Array, Labels
 from consilience.core.status import Status
 from consilience.families.chunks import map_rows
 from consilience.matching.groups import GroupSums, consecutive, group_sums
 from consilience.matching.site_by_site import match_confidence
+from consilience.posteriors.details import NumberDetails, Outlier, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.random_effects import RandomEffects, fit_lenient_prior
 from consilience.posteriors.evidence.search import (
@@ -179,7 +180,7 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
     whole = None if exclusive else judged.whole(ensemble, max_components)
     judged = whole or judged
     selected = judged.selection.selected
-    number: dict[str, Json] = {"prior": selected.prior_name}
+    number: NumberDetails = {"prior": selected.prior_name}
     if whole is not None:
         number["nothing_separates"] = True
     if selected.losses:
@@ -274,7 +275,7 @@ def match_of_size(
 
 
 def describe_matching(
-    ensemble: Ensemble, judged: Judged, matching: SearchedMatching, labels: Labels, number: dict[str, Json]
+    ensemble: Ensemble, judged: Judged, matching: SearchedMatching, labels: Labels, number: NumberDetails
 ) -> Assignment:
     """Return a matching of all components with its diagnostics.
 
@@ -288,7 +289,7 @@ def describe_matching(
         The matching of its units.
     labels : Labels of shape (L,)
         The same of all components, with what the search left out put where it fits.
-    number : dict of str to object
+    number : NumberDetails
         What else is told of the number of components.
     """
     by_number = judged.selection.evidence_by_number()
@@ -302,7 +303,7 @@ def describe_matching(
         for n_components, probability in zip(by_number, probabilities, strict=True)
         if probability >= MIN_NAMED_PROBABILITY
     }
-    details: dict[str, Any] = {
+    details: PosteriorDetails = {
         "path": [{"n_components": n_components, "criterion": -value} for n_components, value in by_number.items()],
         "number": {**number, "probability": support},
     }
@@ -325,11 +326,11 @@ def describe_matching(
         -matching.evidence,
         np.array([-matching.evidence]),
         confidence=None if confidence is None else judged.expand(confidence, np.nan),
-        details=details | diagnostics,
+        details={**details, **diagnostics},
     )
 
 
-def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, dict[str, Json]]:
+def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, PosteriorDetails]:
     """Return the confidence of each match (L,) of any method's matching, and its other diagnostics.
 
     Of several components of one site in one group only that nearest to the group's mean is its copy there; the others
@@ -365,13 +366,13 @@ def _one_per_site(stack: Stack, labels: Labels) -> Labels:
 
 
 def _diagnostics(
-    stack: Stack, matching: SearchedMatching, outliers: list[dict[str, Json]]
-) -> tuple[Array | None, dict[str, Json]]:
+    stack: Stack, matching: SearchedMatching, outliers: list[Outlier]
+) -> tuple[Array | None, PosteriorDetails]:
     """Return the confidence of each match (L',) and, as JSON values, heterogeneity (B,) and outliers."""
     labels = matching.labels
     has_copies = bool(np.bincount(labels[labels >= 0], minlength=1).max() > 1)
     heterogeneity = matching.heterogeneity.tolist() if has_copies else [None] * len(matching.heterogeneity)
-    diagnostics: dict[str, Json] = {"heterogeneity": dict(zip(stack.family.part_names, heterogeneity, strict=True))}
+    diagnostics: PosteriorDetails = {"heterogeneity": dict(zip(stack.family.part_names, heterogeneity, strict=True))}
     if outliers:
         diagnostics["outliers"] = outliers
     if len(labels) > MAX_DIAGNOSED_ROWS:
@@ -450,8 +451,8 @@ def _site_distances(stack: Stack, labels: Labels) -> Array:
 
 def describe_outliers(
     names: tuple[str, ...], stray_sites: Labels, is_placed: NDArray[np.bool_], far_sites: dict[int, str]
-) -> list[dict[str, Any]]:
-    """Return why which site is an outlier, as JSON records with ``name``, ``why`` and ``whole_site``, by name.
+) -> list[Outlier]:
+    """Return why which site is an outlier, with ``name``, ``why`` and ``whole_site``, by name.
 
     Parameters
     ----------
@@ -464,7 +465,7 @@ def describe_outliers(
     far_sites : dict of int to str
         From ``find_far_sites``.
     """
-    records: list[dict[str, Json]] = []
+    records: list[Outlier] = []
     for placed, ending in ((False, "left out"), (True, "put where most of it fits")):
         for site, count in zip(*np.unique(stray_sites[is_placed == placed], return_counts=True), strict=True):
             subject, verb = ("1 component looks", "was") if count == 1 else (f"{count} components look", "were")

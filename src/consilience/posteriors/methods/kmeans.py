@@ -17,6 +17,7 @@ from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.diagnostics import number_by_evidence
 from consilience.posteriors.method import Assignment, Method, match_informed
@@ -92,7 +93,7 @@ class KMeans(Method):
         n_clusters = min(self.n_components or number_by_evidence(ensemble), len(ensemble.natural))
         best = best_clusters(problem, n_clusters, rng, self.restarts, self.max_iterations, progress)
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
-        details = {"violations": count_violations(ensemble, best.labels)}
+        details: PosteriorDetails = {"violations": count_violations(ensemble, best.labels)}
         return Assignment(best.labels, best.objective, np.array(best.history), status, details=details)
 
 

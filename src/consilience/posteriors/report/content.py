@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from consilience.core.findings import Findings, VerdictSummary, findings_of, ver
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import InputError
 from consilience.posteriors.component_table import ComponentMoments, feature_moments
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.gaussian_processes import ProcessContent, process_of
 from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
@@ -171,7 +172,7 @@ def content_of(
 def _notes(result: Mapping[str, Json]) -> tuple[str, ...]:
     """Return notes on single models; none where the result, which may be somebody else's, is of another form."""
     try:
-        return tuple(notes_of(result))
+        return tuple(notes_of(cast(PosteriorDetails, result)))
     except (TypeError, KeyError, AttributeError, ValueError):
         return ()
 

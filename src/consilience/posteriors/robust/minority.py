@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from consilience.checks import Array, Json, Labels
+from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.matching.assignment import assign_block
+from consilience.posteriors.details import MinorityDetails, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.robust.estimators import RobustEstimator, finite_divergences, symmetric_divergence
 
@@ -99,7 +100,7 @@ class GroupHolders:
         new_labels[remaining] = np.arange(len(remaining))
         return remaining, new_labels
 
-    def records(self, names: Sequence[Sequence[str]]) -> list[dict[str, Json]]:
+    def records(self, names: Sequence[Sequence[str]]) -> list[MinorityDetails]:
         """Return the minority components as JSON values.
 
         Parameters
@@ -157,7 +158,7 @@ def first_names(names: Iterable[str]) -> list[str]:
 
 def minority_components(
     owner: Labels, labels: Labels, names: Sequence[str], counts: Array | None, n_groups: int
-) -> list[dict[str, Any]]:
+) -> list[MinorityDetails]:
     """Return the components that fewer than half of the sites hold, as JSON values; see ``GroupHolders.records``."""
     holders = group_holders(owner, labels, counts, len(names), n_groups)
     return holders.records(holder_names(owner, labels, names, holders.minority))
@@ -242,7 +243,7 @@ def match_supported_first(
         labels[unsupported[site_rows]] = _join_groups(
             divergences[np.ix_(site_rows, open_groups)], open_groups, radius, free=not open_number
         )
-    details = {**assignment.details, "backed": len(supported)}
+    details: PosteriorDetails = {**assignment.details, "backed": len(supported)}
     unmatched = unsupported[labels[unsupported] < 0]
     if open_number and unmatched.size:
         late = match(take_rows(ensemble, unmatched))

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Json, Labels, as_weights, is_count
+from consilience.core.details import WithheldComponent
 from consilience.core.gather import Described, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, too_few_models
 from consilience.core.kind import Prepared, Request
@@ -34,6 +35,7 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of_source
 from consilience.posteriors.average import AverageRecord, combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
+from consilience.posteriors.details import MinorityDetails, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.files import read_summary
 from consilience.posteriors.fuse import fuse_described, judge_of, recommended_method
@@ -138,7 +140,7 @@ class _Plan:
         return cls(shards, method, adapter_of_source(shards.kind.source), int(pilot_sites), min_count, request)
 
     @property
-    def stated(self) -> dict[str, Any]:
+    def stated(self) -> PosteriorDetails:
         """What the call says of the sites."""
         number = self.request.n_observations
         return {} if number is None else {"n_observations": number}
@@ -295,7 +297,7 @@ class _Totals:
     labels: Labels
     confidence: Array | None
     components_of_site: Labels
-    minority: list[dict[str, Any]]
+    minority: list[MinorityDetails]
 
 
 def _total(plan: _Plan, shards: PreparedShards, fit: ShardedFit) -> _Totals:
@@ -336,7 +338,7 @@ def _finish(
     labels = new_labels[totals.labels]  # (L,)
     sizes = totals.components_of_site
     owner = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)  # (L,)
-    details = {
+    details: PosteriorDetails = {
         "sites": sample.n_sites, "shards": len(plan.shards.sources), **fit.details, **record.details(), **plan.stated
     }  # fmt: skip
     if withheld.count:
@@ -344,7 +346,9 @@ def _finish(
             "min_count": plan.min_count, "count": withheld.count, "components": list(withheld.records[:MAX_NAMED])
         }  # fmt: skip
     if totals.minority:
-        renumbered = [{**one, "component": int(new_labels[one["component"]])} for one in totals.minority]
+        renumbered: list[MinorityDetails] = [
+            {**one, "component": int(new_labels[one["component"]])} for one in totals.minority
+        ]
         details["minority"] = sorted(renumbered, key=itemgetter("component"))
     objective = float(fit.history[-1]) if fit.history.size else float("nan")
     result = result_record(posterior.n_components, fit.status, details, objective, fit.history)
@@ -422,7 +426,7 @@ def _without_minority(shards: PreparedShards, fit: ShardedFit) -> ShardedFit:
 class _ThinSites:
     """Components of shards with too few observations: records of the first, how many, and sites of nothing else."""
 
-    records: tuple[dict[str, Json], ...]
+    records: tuple[WithheldComponent, ...]
     count: int
     empty: tuple[Problem, ...]
 
@@ -434,12 +438,9 @@ def _thin_sites(columns: ComponentColumns, min_count: float) -> _ThinSites:
     rows = np.flatnonzero(columns.counts < min_count)  # (n,)
     n_thin = np.bincount(columns.owner[rows], minlength=columns.n_sites)
     starts, names, counts = columns.offsets, columns.names or tuple(map(str, range(columns.n_sites))), columns.counts
+    # How few observations they have stays untold, as in memory.
     records = tuple(
-        {
-            "model": names[columns.owner[row]],
-            "component": int(row - starts[columns.owner[row]]),
-            "observations": float(counts[row]),
-        }
+        WithheldComponent(model=names[columns.owner[row]], component=int(row - starts[columns.owner[row]]))
         for row in rows[:MAX_NAMED]
     )
     empty = [

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, Json, Labels
+from consilience.checks import Array, Labels
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.families import Point
 from consilience.matching.beta_bernoulli import BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.site_by_site import match_confidence
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.diagnostics import MAX_DIAGNOSED_ROWS
 from consilience.posteriors.method import Method
@@ -68,8 +69,8 @@ class ShardedFit:
         The objective after each pass.
     status : Status
         How the fit ended.
-    details : mapping
-        Further facts worth reporting, as JSON values.
+    details : PosteriorDetails
+        Further facts worth reporting.
     averages : Array of shape (G, P), optional
         Fused components of methods that determine them with the matching; None for averages of the matched components.
     atoms : Posterior, optional
@@ -82,7 +83,7 @@ class ShardedFit:
     n_groups: int
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
-    details: Mapping[str, Json] = field(default_factory=dict)
+    details: PosteriorDetails = field(default_factory=PosteriorDetails)
     averages: Array | None = None
     atoms: Posterior | None = None
     confidence: Sequence[Array] | None = None
@@ -110,7 +111,7 @@ class ShardedInput:
 
 def _pilot_matching(
     method: Method, pilot: Ensemble, rng: np.random.Generator, progress: Progress
-) -> tuple[Array, Array, Mapping[str, Any]]:
+) -> tuple[Array, Array, PosteriorDetails]:
     """Return what a method finds in a sample: averages (G, P), their numbers of users (G,), and its details."""
     ensemble, _ = pilot.canonical(relabel=True)
     voting = ensemble.voting()
@@ -139,7 +140,7 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
         shards = replace(shards, divergence=Divergence(method.divergence, method.order))
     pilot_share = pilot.n_sites / shards.n_sites
     strength, pilot_method = 0.0, method
-    details: dict[str, Json] = {}
+    details: PosteriorDetails = {}
     if method.n_components is not None and len(pilot.natural) < method.n_components <= shards.n_rows:
         raise InputError(
             f"n_components is {method.n_components}, but the sample of {pilot.n_sites} sites, from which passes start, "
@@ -182,7 +183,10 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
             break
         sample = _add_worst_sites(sites, sample, descent)
     assert descent is not None  # noqa: S101  (at least one sample is fused)
-    details |= {name: pilot_details[name] for name in ("path", "heterogeneity") if name in pilot_details}
+    if "path" in pilot_details:
+        details["path"] = pilot_details["path"]
+    if "heterogeneity" in pilot_details:
+        details["heterogeneity"] = pilot_details["heterogeneity"]
     details["pilot_sites"] = sample.n_sites
     fit = ShardedFit(
         descent.labels,
@@ -284,7 +288,7 @@ def fit_kmeans(method: KMeans, sites: ShardedInput, rng: np.random.Generator, pr
         progress=progress,
     )
     n_violations = sum(sites.shards.map(_shared_clusters, each=descent.labels))
-    details = {"violations": int(n_violations), "pilot_sites": sites.pilot.n_sites}
+    details: PosteriorDetails = {"violations": int(n_violations), "pilot_sites": sites.pilot.n_sites}
     return ShardedFit(descent.labels, descent.n_groups, descent.history, descent.status, details)
 
 
@@ -315,7 +319,7 @@ def fit_spahm(method: SPAHM, sites: ShardedInput, rng: np.random.Generator, prog
     ascent = ascend_shards(method, sites.shards, sites.pilot, sites.largest_site, rng, progress)
     n_groups = len(ascent.groups.mass)
     atoms = method.atoms_of(ascent.law, ascent.groups, ascent.centre)
-    details = {
+    details: PosteriorDetails = {
         "within_variance": float(ascent.law.within.mean()),
         "between_variance": float(ascent.law.between.mean()),
         "pilot_sites": sites.pilot.n_sites,

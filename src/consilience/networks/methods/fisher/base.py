@@ -9,13 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from consilience.checks import Json, is_number
+from consilience.checks import is_number
 from consilience.core.methods import Requirement
 from consilience.errors import Problem
+from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.fisher.informed import InformedMethod
@@ -111,7 +112,7 @@ class FisherMethod(InformedMethod, ABC):
             return self.shrinkage
         return 0.0 if all(information.linear for information in sites.information) else SHRINKAGE
 
-    def posterior_product(self, sites: AlignedSites) -> tuple[PosteriorProduct, dict[str, Any]]:
+    def posterior_product(self, sites: AlignedSites) -> tuple[PosteriorProduct, NetworkDetails]:
         """Return the product of the sites' Gaussian posteriors, and details and notes about it.
 
         With "removed" priors the surplus is excess = sum_k w_k alpha_k - alpha: K - 1 priors in (5), whose printed sum
@@ -131,7 +132,7 @@ class FisherMethod(InformedMethod, ABC):
         total_prior = sum(count * alpha for count, alpha in zip(counts, alphas, strict=True))
         fused_prior = alphas[0] if self.prior_precision is None else self.prior_precision
         excess = total_prior - fused_prior if prior == "removed" else 0.0
-        details: dict[str, Json] = {"prior": prior, "shrinkage": shrinkage}
+        details: NetworkDetails = {"prior": prior, "shrinkage": shrinkage}
         if self.prior is None and self.prior_precision is None and alphas[0] > 0:
             details["notes"] = [_KEPT_NOTE if prior == "kept" else _REMOVED_NOTE]
         return PosteriorProduct(sites.means, precisions, counts, excess), details

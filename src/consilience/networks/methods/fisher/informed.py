@@ -11,16 +11,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import AnyArray, Array, Json, is_count, is_number
+from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
+from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod, average
 from consilience.networks.methods.fisher.parameter_vectors import (
@@ -62,7 +63,7 @@ class MergedParameters:
     objective: float
     history: Array = field(default_factory=lambda: np.zeros(0))
     status: Status = Status.CONVERGED
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: NetworkDetails = field(default_factory=NetworkDetails)
 
 
 @dataclass(frozen=True)
@@ -214,13 +215,13 @@ class InformedMethod(NetworkMethod, ABC):
         merged = self.merge(sites, merging_rng, progress)
         for key, values in sites.layout.arrays(merged.vector).items():
             arrays[key] = array_namespace(values).astype(values, arrays[key].dtype)
-        notes = [*details.pop("notes", ()), *merged.details.get("notes", ())]
-        details |= {**merged.details, "notes": notes}
+        notes = [*details.get("notes", ()), *merged.details.get("notes", ())]
+        details = {**details, **merged.details, "notes": notes}
         return Alignment(transports, merged.objective, merged.history, merged.status, details, arrays)
 
     def _align_units(
         self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress
-    ) -> tuple[tuple[Mapping[str, Transport], ...], dict[str, Any]]:
+    ) -> tuple[tuple[Mapping[str, Transport], ...], NetworkDetails]:
         """Return the transports of all models, and details and notes about them."""
         if self.aligned is not False and ensemble.symmetry.all_groups:
             # Matched in balanced scales, but merged as they are: scaling a unit would change its prior too.
@@ -231,7 +232,7 @@ class InformedMethod(NetworkMethod, ABC):
             starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
             matching = match_weights(compared, starts, MAX_MATCHING_PASSES, rng, progress, signs=True)
             return matching.transports, {"aligned": True}
-        details: dict[str, Json] = {"aligned": False}
+        details: NetworkDetails = {"aligned": False}
         if (cosine := mean_cosine(ensemble)) < MIN_COMMON_START_COSINE:
             details["notes"] = [
                 f"the networks are far apart (mean cosine {cosine:.2f}), as those of different starts are: give "

@@ -16,16 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import Json, is_count, is_number
+from consilience.checks import is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
+from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.methods.fisher.base import FisherMethod, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
@@ -180,7 +181,7 @@ class FisherMerging(FisherMethod):
         return MergedParameters(theta, product.energy(theta), start_energy + solution.history, status, details)
 
     def _merge_diagonal(
-        self, sites: AlignedSites, product: PosteriorProduct, details: dict[str, Json]
+        self, sites: AlignedSites, product: PosteriorProduct, details: NetworkDetails
     ) -> MergedParameters:
         """Return the mean weighted entry by entry by the diagonals of the precisions, less the surplus priors."""
         has_target = self.favor_target is not None
@@ -198,7 +199,7 @@ class FisherMerging(FisherMethod):
         return MergedParameters(theta, product.energy(theta), details=details)
 
 
-def _ridge(product: PosteriorProduct, details: dict[str, Any]) -> float:
+def _ridge(product: PosteriorProduct, details: NetworkDetails) -> float:
     """Return the ridge for directions without information, 0 where none is needed; add it and a note to the details."""
     xp = array_namespace(product.means[0])
     # The diagonal part less the excess bounds the Hessian's smallest eigenvalue from below.

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import Array, Json, is_count, is_number
+from consilience.checks import Array, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
+from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.methods.fisher.base import FisherMethod, Prior
 from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
@@ -150,7 +151,7 @@ class SelfSupervisedFisher(FisherMethod):
         )
 
     def _solve(
-        self, objective: MaskedObjective, start: Array, progress: Progress, details: dict[str, Json]
+        self, objective: MaskedObjective, start: Array, progress: Progress, details: NetworkDetails
     ) -> MergedParameters:
         """Return the minimum for fixed masks, by conjugate gradients from `start` (P,)."""
         start_value, gradient = objective.value_and_gradient(start)
@@ -175,7 +176,7 @@ class SelfSupervisedFisher(FisherMethod):
         start: Array,
         rng: np.random.Generator,
         progress: Progress,
-        details: dict[str, Json],
+        details: NetworkDetails,
     ) -> MergedParameters:
         """Return the end of stochastic gradient descent from `start` (P,), with fresh masks."""
         if self.start == "random":
@@ -226,7 +227,7 @@ def refuse_unbounded(objective: MaskedObjective, rng: np.random.Generator) -> No
     raise InputError(_UNBOUNDED)
 
 
-def low_rank_gaussians(product: PosteriorProduct, details: dict[str, Any]) -> list[LowRankGaussian]:
+def low_rank_gaussians(product: PosteriorProduct, details: NetworkDetails) -> list[LowRankGaussian]:
     """Return the sites' posteriors as NumPy arrays, with a ridge where entries of the diagonal part are near zero.
 
     Without it P_MM could not be factorised; the largest ridge is added to the details.

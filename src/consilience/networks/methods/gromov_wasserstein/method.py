@@ -33,6 +33,7 @@ from consilience.matching.gromov_descent import (
     is_permutation,
     mirror_descent,
 )
+from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
@@ -234,7 +235,12 @@ class GromovFusion(WassersteinFusion):
             if has_converged(history[:-1], value):
                 break
             layer_rows, hidden = self._update_layer(rows, weights, ensemble.weights, transports)
-        details = {"iterations": len(history), "steps": n_steps.tolist(), "signs": has_signs, **alpha_details}
+        details: GroupDetails = {
+            "iterations": len(history),
+            "steps": n_steps.tolist(),
+            "signs": has_signs,
+            **alpha_details,
+        }
         return LayerMatching(tuple({group: transport} for transport in transports), history, details, converged)
 
     def _solve(self, problem: FusedGromov, starts: Sequence[TransportPlan]) -> GromovSolution:
@@ -315,7 +321,7 @@ class GromovFusion(WassersteinFusion):
         weights: Sequence[RecurrentWeights],
         model_weights: Array,
         n_inputs: float,
-    ) -> tuple[float, dict[str, Any]]:
+    ) -> tuple[float, GroupDetails]:
         """Return the factor of the second term, and for the details its value in other conventions.
 
         Costs here are sums over inputs, as in the published code; in equation (10) they are means over inputs, so that

@@ -12,11 +12,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from consilience.checks import Json, is_count, is_number
+from consilience.checks import is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.families import Direction
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.diagnostics import number_by_evidence
 from consilience.posteriors.method import Assignment, Method, match_informed
@@ -180,7 +181,7 @@ class DirichletProcess(Method):
         is_full = is_truncated and best.n_clusters == first_setting.truncation
         status_if_converged = Status.AT_CAPACITY if is_full else Status.CONVERGED
         status = status_if_converged if best.converged else Status.MAX_ITERATIONS
-        details = {
+        details: PosteriorDetails = {
             "violations": count_violations(ensemble, best.labels),
             "concentration": best.setting.concentration,
             "share": best.setting.share,
@@ -212,7 +213,7 @@ class DirichletProcess(Method):
             best = refine_clusters(problem, best, penalty, rng)
         progress(self.restarts, self.restarts)
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
-        details: dict[str, Json] = {
+        details: PosteriorDetails = {
             "violations": count_violations(ensemble, best.labels),
             "penalty": penalty,
             "spread": problem.spread,
@@ -226,7 +227,7 @@ class DirichletProcess(Method):
         n_clusters = min(self._limit(ensemble), len(ensemble.natural))
         fit = best_clusters(problem, n_clusters, rng, self.restarts, self.max_iterations, progress)
         status = Status.CONVERGED if fit.converged else Status.MAX_ITERATIONS
-        details = {"violations": count_violations(ensemble, fit.labels)}
+        details: PosteriorDetails = {"violations": count_violations(ensemble, fit.labels)}
         return Assignment(fit.labels, fit.objective, np.array(fit.history), status, details=details)
 
 

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from consilience.checks import Array, Json, Labels, is_count, is_number
+from consilience.checks import Array, Labels, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
@@ -34,6 +34,7 @@ from consilience.families.evidence import EvidenceFamily
 from consilience.matching.assignment import assign_blocks
 from consilience.matching.group_sparse import solve_relaxed
 from consilience.matching.groups import plan_sums
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.diagnostics import diagnose, match_by_evidence, match_of_size
 from consilience.posteriors.evidence.search import steady_order
@@ -232,7 +233,7 @@ class KLFusion(Method):
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         problem = KLProblem(ensemble, self.geometry(ensemble))
-        details: dict[str, Json] = {}
+        details: PosteriorDetails = {}
         strength = 0.0
         if self.regularization == "auto" and self.n_components is None:
             selected = match_by_evidence(ensemble, self.max_components, exclusive=self._is_exclusive(ensemble))
@@ -240,7 +241,7 @@ class KLFusion(Method):
                 return self._unless_clusters_lose_less(ensemble, selected)
             # Other divergences have no evidence: they take the number that was selected under the conjugate one.
             count = max(int(selected.labels.max()) + 1, int(ensemble.sizes.max()))
-            details |= {name: selected.details[name] for name in ("path", "number")}
+            details |= _number_of(selected)
         elif self.n_components is not None:
             count = min(self.n_components, len(ensemble.natural))
         else:
@@ -274,7 +275,7 @@ class KLFusion(Method):
             self._status(best, ensemble),
             best.plan,
             confidence,
-            details | diagnostics,
+            {**details, **diagnostics},
         )
         return self._unless_clusters_lose_less(ensemble, by_divergence) if is_auto else by_divergence
 
@@ -303,7 +304,7 @@ class KLFusion(Method):
         if gain <= max(MIN_CLUSTER_GAIN, N_ERRORS * error):
             return selected
         confidence, diagnostics = diagnose(ensemble, labels)
-        details = {name: selected.details[name] for name in ("path", "number") if name in selected.details}
+        details = _number_of(selected)
         if n_violations := count_violations(ensemble, labels):
             details["violations"] = n_violations
         return Assignment(
@@ -312,7 +313,7 @@ class KLFusion(Method):
             np.array(fit.history),
             selected.status if fit.converged else Status.MAX_ITERATIONS,
             confidence=confidence,
-            details=details | diagnostics | {"kmeans_gain": gain},
+            details={**details, **diagnostics, "kmeans_gain": gain},
         )
 
     def geometry(self, ensemble: Ensemble) -> Geometry:
@@ -429,3 +430,13 @@ def _alternate_relaxed(
             return plan, centres, tuple(values), True, certified_gap
     assert plan is not None  # noqa: S101  (max_iterations is at least 1)
     return plan, centres, tuple(values), False, certified_gap
+
+
+def _number_of(selected: Assignment) -> PosteriorDetails:
+    """Return what the details of a matching by evidence say of the number of components."""
+    details: PosteriorDetails = {}
+    if "path" in selected.details:
+        details["path"] = selected.details["path"]
+    if "number" in selected.details:
+        details["number"] = selected.details["number"]
+    return details

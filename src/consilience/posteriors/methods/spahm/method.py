@@ -27,6 +27,7 @@ from consilience.matching.groups import GroupSums
 from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_confidence, scatter
 from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.average import conjugate_groups
+from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.diagnostics import first_matching
 from consilience.posteriors.evidence.search import is_same_partition
@@ -242,10 +243,13 @@ class SPAHM(Method):
             return assignment
         law, centre = best.objective.law, ensemble.family.points(ensemble.natural).mean(axis=0)
         atoms = self.atoms_of(law, best.objective.sums(best.labels), centre)
-        variances = (law.within, law.between, atoms.parameters()["variance"])
-        names = ("within_variance", "between_variance", "atom_variance")
-        has_copies = int(best.labels.max()) + 1 < len(best.labels)  # else nothing tells how much copies differ
-        details = {name: float(values.mean()) for name, values in zip(names, variances, strict=True) if has_copies}
+        details: PosteriorDetails = {}
+        if int(best.labels.max()) + 1 < len(best.labels):  # else nothing tells how much copies differ
+            details = {
+                "within_variance": float(law.within.mean()),
+                "between_variance": float(law.between.mean()),
+                "atom_variance": float(atoms.parameters()["variance"].mean()),
+            }
         are_points = isinstance(ensemble.family, Point)
         averaged = atoms.parameters()["mean"] if are_points and self.shrink else None
         return replace(assignment, details=details, averaged=averaged, atoms=atoms)

@@ -1,0 +1,105 @@
+"""What fusions of estimators report beside the sums, as records of JSON values."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from consilience.core.details import Details, LeftOut, Withheld
+
+
+class HeterogeneityTest(TypedDict):
+    """Cochran's test whether coefficients differ between sites: Q, its degrees of freedom, the p-value, I2."""
+
+    q: float
+    degrees_of_freedom: int
+    p_value: float
+    i2: float
+    sites: int
+
+
+LeftOutOfClass = TypedDict("LeftOutOfClass", {"model": str, "class": str, "score": float})
+"""A site whose sums of one class were left out, with its distance in units of the usual one."""
+
+
+class GateDetails(TypedDict, total=False):
+    """What ``robust=True`` did.
+
+    Parameters
+    ----------
+    left_out
+        Sites that were left out as a whole.
+    cut
+        Sites whose sums count as the median number of rows.
+    tolerated
+        How many sites may be hostile.
+    withheld_classes, unjudged_classes
+        Classes that half of the sites or fewer have: those left out since too few sites have them, and those kept
+        without judgement.
+    left_out_of_classes
+        Sites that were left out of one class.
+    """
+
+    left_out: list[LeftOut]
+    cut: list[str]
+    tolerated: int
+    withheld_classes: list[str]
+    unjudged_classes: list[str]
+    left_out_of_classes: list[LeftOutOfClass]
+
+
+class FourthMomentDetails(TypedDict):
+    """Rows whose fourth moments sites told, whether these are all, and the classes of which no site told any."""
+
+    rows: float
+    is_complete: bool
+    unknown: list[str]
+
+
+class RefinementDetails(TypedDict):
+    """How refining the product of Laplace approximations ended: the last step, whether it is taken, who took part."""
+
+    step: float | None
+    is_taken: bool
+    sites: int
+    carried: int
+
+
+class EstimatorDetails(Details, total=False):
+    """What a fusion of estimators reports.
+
+    Parameters
+    ----------
+    sites
+        Rows of each site.
+    classes
+        Rows of each class that a site knows, by site.
+    withheld
+        Classes that were left out for too few rows.
+    hyper_parameters
+        How sites differ in hyper-parameters that change no sums, a sentence each.
+    robust
+        What ``robust=True`` did.
+    prior_share
+        Largest share of the sites' penalties in what is known of some coefficient.
+    heterogeneity
+        Whether coefficients differ between sites.
+    moments4, refinement
+        What sites answered after their sums.
+    n_sites, masked
+        Of a masked sum: number of sites, and the plan.
+    rows
+        Rows that are left after sites were removed.
+    """
+
+    sites: dict[str, float]
+    classes: dict[str, dict[str, float]]
+    withheld: Withheld
+    hyper_parameters: list[str]
+    robust: GateDetails
+    prior_share: float
+    heterogeneity: HeterogeneityTest
+    moments4: FourthMomentDetails
+    refinement: RefinementDetails
+    n_sites: int
+    masked: dict[str, Any]
+    rows: float
