@@ -1,16 +1,19 @@
 """The entry point of the command ``consilience``, and of ``python -m consilience``.
 
-An interrupt is one line from the first moment on: it is handled before anything else is imported.
+An interrupt is one line from here on: it is handled before anything else is imported. One that comes while the
+interpreter itself starts is Python's own to report.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from typing import Any, NoReturn
+else:
+    import _signal as signal  # built in: `signal` imports `enum`, 9 ms in which an interrupt would be a traceback
 
 INTERRUPTED = 130
 
