@@ -20,11 +20,10 @@ from pydantic import Field
 from consilience.bayesian.network import MEAN, VARIANCE
 from consilience.checks import AnyArray, Json
 from consilience.errors import FileFormatError, InputError, Problem
-from consilience.files.arrays import storable_arrays, write_arrays
-from consilience.files.document import check_version, parse_document, validate_document
-from consilience.files.format import document_text, not_json
+from consilience.files.arrays import storable_arrays
+from consilience.files.format import Format, not_json
 from consilience.files.our_formats import BAYESIAN
-from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
@@ -134,23 +133,11 @@ def write_bayesian(path: Path, network: BayesianFile) -> None:
     """
     arrays = {f"{MEAN}{name}": values for name, values in network.means.items()}
     arrays |= {f"{VARIANCE}{name}": values for name, values in network.variances.items()}
-    stored = storable_arrays(path, arrays)
-    where = f"{path}: cannot be written"
-    shapes = {name: tuple(values.shape) for name, values in stored.items()}
-    dtypes = {name: str(values.dtype).rpartition(".")[2] for name, values in stored.items()}
-    text = _header_text(path, network, stored)
-    try:
-        _summary(where, parse_document(path, text), shapes, dtypes)
-    except FileFormatError as error:  # what no reader would take is the caller's mistake, not a file's
-        raise InputError(error.problems) from error
-    write_arrays(path, stored, text)
+    BAYESIAN_FILES.write(path, _fields(path, network), storable_arrays(path, arrays))
 
 
-def _header_text(path: Path, network: BayesianFile, arrays: Mapping[str, AnyArray]) -> str:
-    """Return the JSON document of the header.
-
-    Its keys are sorted, but for those of the symmetry's arrays: their order is the order in which methods sum.
-    """
+def _fields(path: Path, network: BayesianFile) -> dict[str, Any]:
+    """Return what the document says of a network."""
     prior, classes, provenance = network.prior_variances, network.classes, network.provenance
     size = {} if network.n_observations is None else {"n_observations": float(network.n_observations)}
     try:
@@ -158,7 +145,7 @@ def _header_text(path: Path, network: BayesianFile, arrays: Mapping[str, AnyArra
         made = None if provenance is None else dict(provenance)
     except (TypeError, ValueError) as error:
         raise not_json(path, error) from error
-    fields = {
+    return {
         "classes": None if classes is None else list(classes),
         **size,
         "parameters": list(network.means),
@@ -166,7 +153,6 @@ def _header_text(path: Path, network: BayesianFile, arrays: Mapping[str, AnyArra
         "provenance": made,
         "symmetry": None if network.symmetry is None else symmetry_to_json(network.symmetry),
     }
-    return document_text(path, BAYESIAN, _VERSION, fields, arrays, in_order="symmetry")
 
 
 def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
@@ -180,12 +166,8 @@ def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
     InputError
         For a symmetry of other arrays.
     """
-    file = as_file(where)
-    header = file.header(_REMEDY)
-    if file.format != BAYESIAN:
-        raise FileFormatError(file, "is no file of a Bayesian network", _REMEDY)
-    check_version(file.label, file.document, _VERSION)
-    return _summary(file.label, file.document, header.shapes, header.dtypes)
+    summary: BayesianSummary = BAYESIAN_FILES.read_prepared(where)
+    return summary
 
 
 def read_bayesian(where: Path | SafetensorsFile) -> BayesianFile:
@@ -196,12 +178,15 @@ def read_bayesian(where: Path | SafetensorsFile) -> BayesianFile:
     FileFormatError, InputError
         As `read_bayesian_summary`; and for a tensor that cannot be read.
     """
-    file = as_file(where)
-    summary = read_bayesian_summary(file)
-    header = summary.header
-    arrays = file.arrays(remedy=_REMEDY)
-    prior = header.prior_variances
-    return BayesianFile(
+    return BAYESIAN_FILES.load(where)
+
+
+def _make(
+    file: SafetensorsFile, summary: BayesianSummary, arrays: dict[str, Any]
+) -> tuple[BayesianFile, dict[str, Any] | None]:
+    """Return the content of a file, of what its header says and its tensors."""
+    header, prior = summary.header, summary.header.prior_variances
+    network = BayesianFile(
         {name: arrays[f"{MEAN}{name}"] for name in header.parameters},
         {name: arrays[f"{VARIANCE}{name}"] for name in header.parameters},
         None if prior is None else {name: float(prior[name]) for name in header.parameters},
@@ -211,13 +196,12 @@ def read_bayesian(where: Path | SafetensorsFile) -> BayesianFile:
         file.digest,
         header.n_observations,
     )
+    return network, header.provenance
 
 
-def _summary(
-    where: str, document: Any, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]
-) -> BayesianSummary:
+def _summary(file: SafetensorsFile | str, header: BayesianHeader, tensors: TensorHeader) -> BayesianSummary:
     """Return a document and the tensors beside it as a summary, checked against each other."""
-    header = validate_document(where, BayesianHeader, document)
+    where, shapes, dtypes = str(file), tensors.shapes, tensors.dtypes
     problems = list(_name_problems(header)) or list(_tensor_problems(header.parameters, shapes, dtypes))
     if problems:
         more = (
@@ -284,3 +268,17 @@ def _units(where: str, symmetry: Symmetry, shapes: Mapping[str, tuple[int, ...]]
     ]:
         raise InputError(problems[:_MAX_PROBLEMS])
     return symmetry.units(shapes, where)
+
+
+BAYESIAN_FILES = Format(
+    BAYESIAN,
+    _VERSION,
+    BayesianHeader,
+    "a file of a Bayesian network",
+    _make,
+    prepare=_summary,
+    remedy=_REMEDY,
+    in_order="symmetry",
+    is_checked_when_written=True,
+)
+"""The format; the keys of the symmetry keep their order, in which methods sum."""

@@ -22,7 +22,7 @@ from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import DTYPES, write_arrays
 from consilience.files.budget import pad_text
-from consilience.files.document import REMEDY, check_version, validate_document
+from consilience.files.document import REMEDY, check_version, parse_document, validate_document
 from consilience.files.our_formats import OUR_FORMATS, misplaced
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 
@@ -115,6 +115,11 @@ class Format(Generic[Schema, Content]):
         Entries of lists and objects in a document, by key, above which it is refused before it is validated.
     remedy : str, optional
         What to do about a file that is none. Default: to save the model again.
+    in_order : str, optional
+        A field of the document whose keys keep their order. Default: none does.
+    is_checked_when_written : bool, optional
+        Whether what would be refused when it is read is refused when it is written. Default: False, for formats whose
+        content is checked before.
     """
 
     tag: str
@@ -123,9 +128,11 @@ class Format(Generic[Schema, Content]):
     what: str
     make: Callable[[SafetensorsFile, Any, dict[str, Any]], tuple[Content, Record]]
     tensors: Callable[[Schema], Mapping[str, TensorSpec]] | None = None
-    prepare: Callable[[SafetensorsFile, Schema, TensorHeader], Any] | None = None
+    prepare: Callable[[Any, Schema, TensorHeader], Any] | None = None
     max_entries: Mapping[str, int] = field(default_factory=dict)
     remedy: str = REMEDY
+    in_order: str | None = None
+    is_checked_when_written: bool = False
 
     def write(self, path: Path, fields: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         """Write a file, whole or not at all.
@@ -144,7 +151,15 @@ class Format(Generic[Schema, Content]):
         InputError
             When the path cannot be written, or fields are no JSON values.
         """
-        write_arrays(path, arrays, document_text(path, self.tag, self.version, fields, arrays))
+        text = document_text(path, self.tag, self.version, fields, arrays, self.in_order)
+        if self.is_checked_when_written and self.prepare is not None:
+            where = f"{path}: cannot be written"
+            try:
+                header = validate_document(where, self.schema, parse_document(path, text), remedy=self.remedy)
+                self.prepare(where, header, TensorHeader.of(arrays))
+            except FileFormatError as error:  # what no reader would take is the caller's mistake, not a file's
+                raise InputError(error.problems) from error
+        write_arrays(path, arrays, text)
 
     def read_header(self, where: str | Path | SafetensorsFile) -> tuple[Schema, TensorHeader]:
         """Return the document of a file and its tensors' types and shapes, both checked.
@@ -156,6 +171,10 @@ class Format(Generic[Schema, Content]):
         """
         header, tensors, _ = self._checked(as_file(where))
         return header, tensors
+
+    def read_prepared(self, where: str | Path | SafetensorsFile) -> Any:
+        """Return what `prepare` makes of the document of a file and its tensors' types and shapes; as `read_header`."""
+        return self._checked(as_file(where))[2]
 
     def load(self, where: str | Path | SafetensorsFile) -> Content:
         """Return the content of a file alone; raises as `read`."""

@@ -64,6 +64,13 @@ class TensorHeader:
     text: str | None
     sha256: bytes
 
+    @classmethod
+    def of(cls, arrays: Mapping[str, AnyArray]) -> TensorHeader:
+        """Return what the header of a file will say of arrays that are to be written."""
+        shapes = {name: tuple(values.shape) for name, values in arrays.items()}
+        dtypes = {name: str(values.dtype).rpartition(".")[2] for name, values in arrays.items()}
+        return cls(shapes, dtypes, tuple(arrays), 0, None, b"")
+
 
 class SafetensorsFile:
     """A safetensors file under the name that messages call it by.
