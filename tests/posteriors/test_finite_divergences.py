@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from consilience.posteriors.robust.estimators import finite_divergences, squared_distance
+from consilience.core.robust_estimator import finite_divergences, squared_distance
 
 
 def spoilt(kind):

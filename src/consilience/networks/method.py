@@ -30,6 +30,7 @@ from consilience.checks import AnyArray, Array, Labels, is_count, is_number
 from consilience.core.details import RobustDetails
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
+from consilience.core.robust_estimator import Robust, RobustEstimator
 from consilience.core.robust_judgement import geometric_median_weights, judge_twice, tolerated
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
@@ -49,7 +50,6 @@ from consilience.networks.robust import (
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
-from consilience.posteriors.robust.estimators import Robust, RobustEstimator
 
 if TYPE_CHECKING:
     from consilience.networks.choice.sites import Sites

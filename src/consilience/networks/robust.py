@@ -31,11 +31,11 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array
+from consilience.core.robust_estimator import MIN_VOTES, RobustEstimator
 from consilience.core.robust_judgement import standardized_squares
 from consilience.errors import Problem
 from consilience.networks.network import convert_like, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Layout
-from consilience.posteriors.robust.estimators import MIN_VOTES, RobustEstimator
 
 if TYPE_CHECKING:
     from consilience.networks.method import NetworkEnsemble

@@ -20,6 +20,7 @@ from consilience.checks import Array, Labels, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
+from consilience.core.robust_estimator import MIN_VOTES, Robust, RobustEstimator
 from consilience.core.robust_judgement import tolerated
 from consilience.core.status import Status
 from consilience.errors import InputError, Problem, RobustWarning
@@ -41,7 +42,6 @@ from consilience.posteriors.details import ComponentName, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.average import RobustInclusion
-from consilience.posteriors.robust.estimators import MIN_VOTES, Robust, RobustEstimator
 from consilience.posteriors.robust.median_site import (
     MEDIAN_OF_ATTACHED,
     JudgedInclusion,

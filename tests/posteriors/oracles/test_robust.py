@@ -9,10 +9,10 @@ from scipy.optimize import minimize
 
 import consilience as cs
 from consilience import families as f
+from consilience.core.robust_estimator import RobustEstimator, squared_distance
 from consilience.networks.robust import _row_blocks, _weiszfeld, inlier_mask
 from consilience.networks.symmetry.axes import Axis, Layout, Segment
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import RobustEstimator, squared_distance
 from tests import tolerances
 
 

@@ -16,6 +16,7 @@ from consilience.bayesian.report.content import (
 )
 from consilience.bayesian.report.images import picture_row
 from consilience.bayesian.report.predictions import ClassEntropies, Predictive
+from consilience.core.page_blocks import strong
 from consilience.drawing.axes import HALF_WIDTH, Axes, line_kind
 from consilience.drawing.blocks import (
     Block,
@@ -33,7 +34,6 @@ from consilience.drawing.blocks import (
 from consilience.drawing.svg import colour_class, line
 from consilience.drawing.words import format_count, format_fixed, shorten, with_minus_sign
 from consilience.networks.report.sections import line_chip
-from consilience.posteriors.report.shared_blocks import strong
 
 
 def what_it_predicts(content: BayesianContent) -> Section | None:

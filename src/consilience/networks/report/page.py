@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.core.fusion import SIDE_BY_SIDE
+from consilience.core.page_blocks import how_it_was_made, in_short, status, verdict
 from consilience.drawing.blocks import Section
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
@@ -14,7 +15,6 @@ from consilience.files.atomic import write_bytes
 from consilience.networks.report import sections
 from consilience.networks.report.content import NetworkContent
 from consilience.networks.report.landscape_sections import around_networks, between_networks
-from consilience.posteriors.report.shared_blocks import how_it_was_made, in_short, status, verdict
 
 SECTIONS = (
     sections.what_was_chosen,

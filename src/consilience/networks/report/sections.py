@@ -8,6 +8,16 @@ from typing import Any
 
 from markupsafe import Markup
 
+from consilience.core.page_blocks import (
+    DIGEST_CAPTION,
+    act,
+    code,
+    descent,
+    digest_column,
+    seed_text,
+    site_name,
+    strong,
+)
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Block,
@@ -32,16 +42,6 @@ from consilience.drawing.words import format_count, format_fixed, shorten
 from consilience.networks.report.content import InputNetworkSummary, NetworkContent
 from consilience.networks.report.couplings import MAX_MAPS, Coupling, coupling_map, share_legend
 from consilience.networks.report.quality import GroupSummary, bars
-from consilience.posteriors.report.shared_blocks import (
-    DIGEST_CAPTION,
-    act,
-    code,
-    descent,
-    digest_column,
-    seed_text,
-    site_name,
-    strong,
-)
 
 _MAX_METRICS, _MAX_FACTS = 12, 6
 """Scores, and facts by group, beyond these have no column. Chosen by eye."""

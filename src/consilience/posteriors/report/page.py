@@ -5,6 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from consilience.core.fusion import SIDE_BY_SIDE
+from consilience.core.page_blocks import (
+    act,
+    how_it_was_made,
+    in_short,
+    status,
+    verdict,
+    what_to_know,
+)
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
 from consilience.files.atomic import write_bytes
@@ -13,14 +21,6 @@ from consilience.posteriors.report import sections
 from consilience.posteriors.report.chain_sections import how_states_follow, states_over_time
 from consilience.posteriors.report.content import PosteriorContent
 from consilience.posteriors.report.process_section import the_function
-from consilience.posteriors.report.shared_blocks import (
-    act,
-    how_it_was_made,
-    in_short,
-    status,
-    verdict,
-    what_to_know,
-)
 
 SECTIONS = (
     sections.what_went_in,

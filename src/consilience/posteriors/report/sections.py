@@ -5,6 +5,15 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from consilience.core.findings import NumberSupport, VocabularySummary
+from consilience.core.page_blocks import (
+    DIGEST_CAPTION,
+    code,
+    descent,
+    digest_column,
+    seed_text,
+    site_name,
+    strong,
+)
 from consilience.core.verdict import FUSED
 from consilience.drawing.blocks import (
     MAX_ROWS,
@@ -31,15 +40,6 @@ from consilience.posteriors.report.content import PosteriorContent
 from consilience.posteriors.report.matching_map import SITES_AT_MOST, matching_map, share_bars
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary
 from consilience.posteriors.report.planar_components import ComponentPlane
-from consilience.posteriors.report.shared_blocks import (
-    DIGEST_CAPTION,
-    code,
-    descent,
-    digest_column,
-    seed_text,
-    site_name,
-    strong,
-)
 
 _MAX_MEMBERS = 8
 """Sites of a component that are named. Chosen by eye."""

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.robust_estimator import RobustEstimator, squared_distance
 from consilience.families import Direction
 from consilience.posteriors.average import MIN_PRECISION, AverageFunction, Inclusion, Value, likelihoods
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Attached
-from consilience.posteriors.robust.estimators import RobustEstimator, group_votes, squared_distance
+from consilience.posteriors.robust.estimators import group_votes, robust_average
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ class RobustInclusion(Inclusion):
 
     def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
         """Return the robust averages."""
-        return self.estimator.average(ensemble, labels, n_groups, average, self.direction)[0]
+        return robust_average(self.estimator, ensemble, labels, n_groups, average, self.direction)[0]
 
     def likelihood_sums(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
         """Return the sums over the inliers, as if the copies left out had said what the others say."""
-        inliers = self.estimator.average(ensemble, labels, n_groups, average, self.direction)[1]
+        inliers = robust_average(self.estimator, ensemble, labels, n_groups, average, self.direction)[1]
         assigned = labels >= 0
         weights = group_votes(ensemble, labels) * ensemble.row_weights  # (L,)
         all_weight = np.bincount(labels[assigned], weights=ensemble.row_weights[assigned], minlength=n_groups)

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.core.robust_estimator import RobustEstimator
 from consilience.core.robust_judgement import (
     MAX_COORDINATE,
     Judgement,
@@ -39,7 +40,6 @@ from consilience.matching.assignment import assign_block
 from consilience.posteriors.average import AverageFunction
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.robust.average import RobustInclusion
-from consilience.posteriors.robust.estimators import RobustEstimator
 
 MAX_COST = 1e4
 """Largest cost of a pair, in squared deviations, and the cost of a component that has none: a bound, far beyond a

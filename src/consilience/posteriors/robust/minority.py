@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.robust_estimator import RobustEstimator, finite_divergences
 from consilience.errors import InputError
 from consilience.matching.assignment import assign_block
 from consilience.posteriors.details import MinorityDetails, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import RobustEstimator, finite_divergences, symmetric_divergence
+from consilience.posteriors.robust.estimators import symmetric_divergence
 
 if TYPE_CHECKING:
     from consilience.posteriors.method import Assignment

@@ -25,8 +25,8 @@ from consilience.drawing.blocks import (
     sentences,
     text_column,
 )
+from consilience.drawing.curves import descent_curve
 from consilience.drawing.words import format_count, shorten
-from consilience.posteriors.report import charts
 
 MAX_NOTES = 8
 """Notes on single models above the page; more are counted. Chosen by hand."""
@@ -112,7 +112,7 @@ def seed_text(seed: int | None) -> str:
 
 def descent(history: Sequence[float], caption: object = "The objective after each step.") -> Figure | None:
     """Return the objective over the steps; None where there are too few to draw."""
-    return Figure(charts.descent_curve(history), "Descent of the objective", caption) if len(history) > 1 else None
+    return Figure(descent_curve(history), "Descent of the objective", caption) if len(history) > 1 else None
 
 
 def how_it_was_made(content: Any, meanings: Mapping[str, str]) -> Section:
