@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from consilience.bayesian.choice.default import fuse_by_default
 from consilience.bayesian.ensemble import BayesianEnsemble, class_priors
@@ -51,7 +51,7 @@ def _prepare(
     description_files: Sequence[NamedInput],
 ) -> Prepared:
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
-    unused = ("fishers",) if isinstance(method, BayesianAuto) else ("fishers", "inputs")
+    unused = ("fishers",) if method.road == "chosen" else ("fishers", "inputs")
     for option in unused:
         if getattr(arguments, option) is not None:
             raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
@@ -81,11 +81,11 @@ def _prepare(
         priors = tuple(bnn.prior for bnn in models.bnns)
         ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference_number or 0, priors=priors)
         return Prepared.checked(method.reasons(ensemble))
-    if isinstance(method, BayesianAuto):
+    if method.road == "chosen":
         sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
         stated = replace(arguments, example=_example(models, arguments))
         fuse: Callable[[], NetworkFusion] = partial(
-            fuse_by_default, models, sites, stated, method, fusion_rng, choice_rng, request.progress
+            fuse_by_default, models, sites, stated, cast(BayesianAuto, method), fusion_rng, choice_rng, request.progress
         )
     else:
         fuse = partial(fuse_aligned_bayesian, models, method, weights, arguments, fusion_rng, request.progress)

@@ -9,6 +9,7 @@ from typing import ClassVar
 from consilience.bayesian.methods.kl import KLNetworkFusion
 from consilience.checks import is_count, is_number
 from consilience.core.methods import Requirement
+from consilience.networks.method import Road
 
 MIN_INPUTS = 20
 """Inputs that candidates are compared on, at least. Chosen by hand."""
@@ -49,6 +50,11 @@ class BayesianAuto(KLNetworkFusion):
     n_samples: int = 64
     n_inputs: int = 4000
     max_seconds: float | None = None
+
+    @property
+    def road(self) -> Road:
+        """A choice among candidates."""
+        return "chosen"
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
