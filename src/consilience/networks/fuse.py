@@ -103,14 +103,14 @@ def _prepare(
     proof_rng, fusion_rng, refit_rng, verdict_rng = request.rng.spawn(4)
     template = make_template(arguments.module)
     has_module = template is not None or any(network.module is not None for network in inputs.networks)
-    described, notes = with_common_bookkeeping(inputs.networks, inputs.own)
+    described, notes = with_common_bookkeeping(inputs.networks, inputs.gathered.own)
     models = _with_symmetry(described, information, method, arguments, inputs.example, proof_rng)
     case = _Case(method, models, sites, method.site_weights(sites), arguments, inputs.example, information,
                  fusion_rng, refit_rng, verdict_rng, request.progress)  # fmt: skip
     if request.only_check:
         return Prepared.checked(_ROADS[method.road].refusals(case))
-    notes = [*inputs.notes, *notes, *extra_state_notes(described, has_module)]
-    return Prepared((), partial(_fuse, case, notes, inputs.parametrised, request.seed))
+    notes = [*inputs.gathered.notes, *notes, *extra_state_notes(described, has_module)]
+    return Prepared((), partial(_fuse, case, notes, inputs.gathered.parametrised, request.seed))
 
 
 def _fuse(case: _Case, notes: Sequence[str], parametrised: Parametrised | None, seed: int | None) -> NetworkFusion:
@@ -246,21 +246,6 @@ class _Inputs:
     arguments: NetworkArguments
     example: Any
     gathered: _Gathered
-
-    @property
-    def own(self) -> Mapping[str, AnyArray | None] | None:
-        """What says by which names a network knows its arrays."""
-        return self.gathered.own
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was left out of names."""
-        return self.gathered.notes
-
-    @property
-    def parametrised(self) -> Parametrised | None:
-        """The parametrised layers that the fused network has."""
-        return self.gathered.parametrised
 
 
 def _describe(
