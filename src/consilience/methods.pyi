@@ -13,6 +13,7 @@ from .draws.methods.gaussian import ConsensusMonteCarlo as ConsensusMonteCarlo
 from .draws.methods.gaussian import GaussianProduct as GaussianProduct
 from .draws.methods.hierarchical import HierarchicalDraws as HierarchicalDraws
 from .draws.methods.wasp import WASP as WASP
+from .estimators.methods import Sums as Sums
 from .networks.methods.auto import Auto as Auto
 from .networks.methods.baselines import NetworkAverage as NetworkAverage
 from .networks.methods.consensus import Consensus as Consensus

@@ -13,6 +13,7 @@ from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.estimators.adapters.table import ESTIMATORS
+from consilience.estimators.methods import ESTIMATOR_METHODS
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
 from tests.cli.bad_files import content, forged, site
@@ -239,11 +240,12 @@ def test_methods_lists_every_method_with_its_options(command):
         "Bayesian neural networks": BAYESIAN_METHODS,
         "Checkpoints, with `consilience merge`": TENSOR_METHODS,
         "Posterior draws": DRAWS_METHODS,
+        "Estimators": ESTIMATOR_METHODS,
     }
     expected = [one for title, methods in tables.items() for one in (title, *methods)]
     title, estimators, hint = blocks[len(expected) :]
     assert "consilience methods NAME" in hint
-    assert title == "Estimators, fused by their sums, which takes no method"
+    assert title == "Classes of estimators that are fused by their sums"
     for line, one in zip(estimators.splitlines(), ESTIMATORS, strict=True):
         assert line.startswith(f"{one.class_name} ")
         assert f" {one.mark} " in line

@@ -1,14 +1,15 @@
-"""Options of the wrong type are refused by the method, whatever their comparison raises."""
+"""Options of methods: which there are, what their values must be, and how methods are made by name."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import consilience as cs
+from consilience.core.methods import MethodTable, Options
 
 METHODS = (
     cs.methods.KLFusion,
@@ -34,3 +35,64 @@ def test_nothing_but_an_option_error(method: Any, value: object) -> None:
             method(**{option: value})
         except cs.errors.OptionError:
             continue
+
+
+@dataclass(frozen=True)
+class Named(Options):
+    name: ClassVar[str] = "named"
+    rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class Alike(Options):
+    """Of another kind, with the name of `Named`."""
+
+    name: ClassVar[str] = "named"
+    rate: float = 1.0
+    extra: int = 1
+
+
+@dataclass(frozen=True)
+class Other(Options):
+    name: ClassVar[str] = "other"
+
+
+@dataclass(frozen=True)
+class Unknown(Options):
+    name: ClassVar[str] = "unknown"
+
+
+def test_a_method_of_another_kind_is_that_of_its_name():
+    table = MethodTable((Other, Named), (Other, Named), "things")
+    assert table.make(Alike(rate=0.5), {}) == Named(rate=0.5)
+    assert table.make(Alike(), {}) == Named()
+    with pytest.raises(cs.errors.OptionError, match="method 'named' has no option extra; it has rate"):
+        table.make(Alike(extra=2), {})
+    with pytest.raises(cs.errors.OptionError, match="Unknown does not fuse things; give one of 'other', 'named'"):
+        table.make(Unknown(), {})
+
+
+def test_auto_is_the_recommended_method_of_every_kind():
+    assert MethodTable((Named, Other), (Named, Other)).make("auto", {"rate": 2.0}) == Named(rate=2.0)
+
+
+def test_methods_that_have_an_option_are_named_where_another_lacks_it():
+    with pytest.raises(
+        cs.errors.OptionError, match="method 'other' has no option rate; it has none; methods with it: 'named'"
+    ):
+        MethodTable((Named, Other), (Named, Other)).make("other", {"rate": 2.0})
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        cs.methods.Concatenate, cs.methods.PredictionEnsemble, cs.methods.FisherMerging,
+        cs.methods.SelfSupervisedFisher,
+        cs.methods.KFAC, cs.methods.Distill, cs.methods.KLNetworkFusion, cs.methods.BayesianAuto,
+    ],
+)  # fmt: skip
+def test_what_does_not_average_copies_has_no_robust_option(method):
+    assert not {"robust", "trim"} & method().get_params().keys()
+    with pytest.raises(TypeError, match="robust"):
+        method(robust=True)
+    assert not method().is_robust

@@ -65,8 +65,8 @@ def pickled(value):
 
 
 def is_value(thing):
-    """Return whether a public name is a class of values: no error, no status, no method, and not abstract."""
-    no_values = (BaseException, Enum, str, Options)
+    """Return whether a public name is a class of values: no error, status, method or record, and not abstract."""
+    no_values = (BaseException, Enum, str, dict, Options)
     return inspect.isclass(thing) and not issubclass(thing, no_values) and not inspect.isabstract(thing)
 
 

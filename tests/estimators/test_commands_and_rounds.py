@@ -95,7 +95,7 @@ def test_other_files_beside_statistics_are_named(sites, tmp_path):
 
 def test_methods_say_which_estimators_need_none():
     done = command("methods").out
-    assert "Estimators, fused by their sums, which takes no method" in done
+    assert "Classes of estimators that are fused by their sums" in done
     assert "GaussianNB                     exact      needs: the fitted object" in done
     assert "LinearRegression               exact      needs: cs.describe(model, data=(X, y)) at the site" in done
     assert "BayesianRidge                  iterative" in done

@@ -70,7 +70,7 @@ def test_classifiers_are_judged_by_class(kind):
 def test_what_it_means_nothing_for_is_refused():
     rng = np.random.default_rng(0)
     sites = [described(regression(rng)) for _ in range(4)]
-    with pytest.raises(OptionError, match="take True or nothing"):
+    with pytest.raises(OptionError, match="robust must be True or None: sums have none to trim"):
         cs.fuse(sites, robust="trim")
     with pytest.raises(InputError, match="at least 3 sites"):
         cs.fuse(sites[:2], robust=True)
@@ -162,3 +162,16 @@ def test_a_site_of_rare_classes_alone_is_left_out_by_name():
         record for record in fusion.details["robust"]["left_out"] if record["model"] == "foreign"
     ).items()
     assert fusion.model.classes_.tolist() == [0, 1]
+
+
+def test_sums_are_a_method_by_name_and_by_class():
+    rng = np.random.default_rng(3)
+    sites = {f"s{i}": described(regression(rng)) for i in range(4)}
+    fused = cs.fuse(sites)
+    for method in ("sums", "auto", cs.methods.Sums()):
+        assert_allclose(cs.fuse(sites, method=method).model.coef_, fused.model.coef_, rtol=0)
+    robust = cs.fuse(sites, method=cs.methods.Sums(robust=True))
+    assert_allclose(robust.model.coef_, cs.fuse(sites, robust=True).model.coef_, rtol=0)
+    assert robust.provenance["method"] == "sums"
+    with pytest.raises(OptionError, match="method 'kl' does not exist for estimators; there are sums"):
+        cs.fuse(sites, method="kl")

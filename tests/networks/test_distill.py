@@ -188,7 +188,7 @@ def test_a_network_of_another_architecture_is_trained_from_its_own_weights(tmp_p
         ({"max_seconds": 0}, cs.errors.OptionError, "max_seconds must be"),
         ({"n_inputs": 3}, cs.errors.OptionError, "n_inputs must be"),
         ({"max_seconds": 1e-9}, cs.errors.OptionError, "were over before the first step"),
-        ({"robust": "median"}, cs.errors.InputError, "robust"),
+        ({"robust": "median"}, cs.errors.OptionError, "no option robust"),
     ],
 )
 def test_what_cannot_be_done_is_refused(options, error, message):

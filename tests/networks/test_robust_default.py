@@ -6,7 +6,7 @@ import torch
 
 import consilience as cs
 from consilience.core.robust_judgement import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
-from consilience.errors import InputError
+from consilience.errors import OptionError
 from consilience.networks.robust import squared_distances, standardized_squared_distances
 
 pytestmark = pytest.mark.covering(2)
@@ -68,7 +68,7 @@ def test_fisher_merging_is_refused_by_a_sentence(robust):
     modules = [network(seed) for seed in range(4)]
     batches = [(torch.randn(120, 4, generator=torch.Generator().manual_seed(0)), torch.arange(120) % 3)]
     information = [cs.fisher(module, batches, kind="diagonal", likelihood="categorical") for module in modules]
-    with pytest.raises(InputError, match="is for methods that average aligned weights"):
+    with pytest.raises(OptionError, match=r"no option robust; .*methods with it: .*consensus"):
         cs.fuse(modules, method="fisher", fishers=information, robust=robust)
 
 

@@ -123,10 +123,16 @@ def test_hostile_scales_do_not_disturb_the_alignment(how):
     assert np.all(places.min(axis=1) < 0.1)
 
 
-@pytest.mark.parametrize("method", ["fedma"])
-def test_methods_that_do_not_average_refuse(method):
-    with pytest.raises(cs.errors.InputError, match="for methods that average"):
-        fused(honest(4), robust="trim", method=method, shrink=True)
+def test_shrunk_neurons_are_no_averages_of_copies():
+    with pytest.raises(cs.errors.OptionError, match="no averages of copies"):
+        fused(honest(4), robust="trim", method="fedma", shrink=True)
+
+
+def test_an_average_of_posteriors_by_class_is_that_of_networks():
+    networks = honest(4)
+    by_name, by_class = (fused(networks, method=method) for method in ("average", cs.methods.Average()))
+    for name, values in by_name.network.arrays.items():
+        np.testing.assert_array_equal(by_class.network.arrays[name], values)
 
 
 def test_two_networks_are_too_few():

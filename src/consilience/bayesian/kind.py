@@ -65,10 +65,6 @@ class BayesianNetworks(Kind):
 
         return make_bayesian_method(method, split_arguments(options)[1])
 
-    def averages(self, method: Any) -> bool:
-        """Return whether a method averages copies, so that it can be robust."""
-        return bool(method.averages)
-
     def prepare(self, request: Request) -> Prepared:
         """Read, check and describe Bayesian networks."""
         from consilience.bayesian.fuse import prepare_bayesian

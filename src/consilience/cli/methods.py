@@ -22,13 +22,14 @@ from consilience.draws.methods import DRAWS_METHODS
 from consilience.draws.methods.base import DrawsMethod
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import ESTIMATORS
+from consilience.estimators.methods import ESTIMATOR_METHODS, Sums
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import METHODS
 
-AnyMethod = type[Method] | type[NetworkMethod] | type[TensorMethod] | type[DrawsMethod]
+AnyMethod = type[Method] | type[NetworkMethod] | type[TensorMethod] | type[DrawsMethod] | type[Sums]
 
 TABLES: Mapping[str, Sequence[AnyMethod]] = {
     "Posteriors of statistical models": METHODS,
@@ -36,6 +37,7 @@ TABLES: Mapping[str, Sequence[AnyMethod]] = {
     "Bayesian neural networks": BAYESIAN_METHODS,
     "Checkpoints, with `consilience merge`": TENSOR_METHODS,
     "Posterior draws": DRAWS_METHODS,
+    "Estimators": ESTIMATOR_METHODS,
 }
 """All methods, by what they are for."""
 
@@ -97,7 +99,7 @@ def methods(name: str | None, as_json: bool) -> None:
         for method in table:
             _print_method(method, explain=name is not None)
     if adapters:
-        click.echo("Estimators, fused by their sums, which takes no method\n")
+        click.echo("Classes of estimators that are fused by their sums\n")
     for adapter in adapters:
         _print_estimator(adapter)
     if name is None:

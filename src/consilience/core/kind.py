@@ -475,10 +475,6 @@ class Kind(ABC):
         """Return whether `save` takes an object: a model of this kind, or what travels beside one."""
         return self.recognises([model])[0]
 
-    @abstractmethod
-    def averages(self, method: Any) -> bool:
-        """Return whether a method averages copies of components or units, so that it can be robust."""
-
     def has_method(self, name: object) -> bool:
-        """Return whether a method of this name fuses models of this kind."""
-        return any(method.name == name for method in self.methods)
+        """Return whether a method of this name fuses models of this kind, as ``"auto"``, the recommended one, does."""
+        return name == "auto" or any(method.name == name for method in self.methods)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
@@ -31,13 +31,18 @@ class Options:
 
     def __repr__(self) -> str:
         """Return what makes it again: the class and the options that are not the default."""
-        stated = []
+        stated = [f"{name}={shorten(repr(value), MAX_VALUE)}" for name, value in self.stated_options().items()]
+        return shorten(f"{type(self).__name__}({', '.join(stated)})", MAX_REPR)
+
+    def stated_options(self) -> dict[str, Any]:
+        """Return the options that are not the default, by name."""
+        stated = {}
         for option in fields(cast(Any, self)):
             value = getattr(self, option.name)
             default = option.default_factory() if option.default_factory is not MISSING else option.default
             if value is not default and repr(value) != repr(default):
-                stated.append(f"{option.name}={shorten(repr(value), MAX_VALUE)}")
-        return shorten(f"{type(self).__name__}({', '.join(stated)})", MAX_REPR)
+                stated[option.name] = value
+        return stated
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the options by name, as scikit-learn's tools ask for them.
@@ -136,10 +141,16 @@ def make_named_method(
     known = [option.name for option in fields(method)]
     if unknown := sorted(set(options) - set(known)):
         hints = with_suggestions(unknown, [*known, *keywords])
-        text = f"method {name!r} has no option {hints}; it has {', '.join(sorted(known))}"
-        raise OptionError("", text, "", "E-OPTION")
+        text = f"method {name!r} has no option {hints}; it has {', '.join(sorted(known)) or 'none'}"
+        raise OptionError("", text, _methods_that_have(unknown, kinds), "E-OPTION")
     made: _Kind = method(**options)
     return made
+
+
+def _methods_that_have(options: Sequence[str], kinds: Sequence[type[Options]]) -> str:
+    """Return which methods have options that another one lacks; empty where none has all of them."""
+    having = [repr(kind.name) for kind in kinds if set(options) <= {option.name for option in fields(cast(Any, kind))}]
+    return f"methods with {'it' if len(options) == 1 else 'them'}: {', '.join(having)}" if having else ""
 
 
 AnyMethod = TypeVar("AnyMethod", bound=Options)
@@ -157,8 +168,6 @@ class MethodTable(Generic[AnyMethod]):
         What methods of the kind are, those of a user's own included.
     fuses : str, optional
         What they fuse, in the plural, for messages. Default: not said.
-    like : callable, optional
-        Returns a method of another kind as one of this, or None where there is none. Default: none is.
     keywords : collection of str, optional
         What the caller takes beside options, for suggestions. Default: the keywords of ``fuse``.
     """
@@ -166,11 +175,13 @@ class MethodTable(Generic[AnyMethod]):
     classes: tuple[type[AnyMethod], ...]
     base: type[AnyMethod] | tuple[type[AnyMethod], ...]
     fuses: str = ""
-    like: Callable[[Options], AnyMethod | None] = lambda _method: None
     keywords: Collection[str] = CALL_KEYWORDS
 
     def make(self, method: object, options: Mapping[str, Any]) -> AnyMethod:
         """Return the method of a name with these options, a method with its own as it is, the recommended one for None.
+
+        One name means one thing whatever the kind: ``"auto"`` is the recommended method of any, and a method of another
+        kind is taken for that of its name here, with the options that it states.
 
         Raises
         ------
@@ -178,15 +189,18 @@ class MethodTable(Generic[AnyMethod]):
             For a name, an option or a value that does not exist, saying which do; for options beside a method; and for
             a method of another kind.
         """
+        names = [one.name for one in self.classes]
         if isinstance(method, Options):
             refuse_options(method, options)
-            own = method if isinstance(method, self.base) else self.like(method)
-            if own is not None:
-                return own
-            names = [one.name for one in self.classes]
-            remedy = f"method={method.name!r}" if method.name in names else f"one of {', '.join(map(repr, names))}"
-            raise OptionError(f"{type(method).__name__} does not fuse {self.fuses or 'such models'}; give {remedy}")
-        name = self.classes[0].name if method is None else method
+            if isinstance(method, self.base):
+                return method
+            if method.name not in names:
+                listed = ", ".join(map(repr, names))
+                raise OptionError(
+                    f"{type(method).__name__} does not fuse {self.fuses or 'such models'}; give one of {listed}"
+                )
+            options, method = method.stated_options(), method.name
+        name = names[0] if method is None or (method == "auto" and "auto" not in names) else method
         where = f" for {self.fuses}" if self.fuses else ""
         return make_named_method(self.classes, name, options, where, self.keywords)
 

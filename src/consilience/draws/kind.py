@@ -68,11 +68,6 @@ class PosteriorDraws(Kind):
 
         return make_draws_method(method, options)
 
-    def averages(self, method: Any) -> bool:
-        """Return that no method averages copies robustly."""
-        del method
-        return False
-
     def prepare(self, request: Request) -> Prepared:
         """Read, check and relabel draws."""
         from consilience.draws.fuse import prepare_draws

@@ -33,31 +33,16 @@ from consilience.estimators.inputs import (
     differing_parameters,
 )
 from consilience.estimators.laplace_product import assess_product
+from consilience.estimators.methods import Sums, make_estimator_method
 from consilience.estimators.rebuild import rebuild, with_parameters
-from consilience.estimators.robust import GatedSites, checked_robust, gate, robust_problems
+from consilience.estimators.robust import GatedSites, gate, robust_problems
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
 from consilience.matching.result import Matching
 
-METHOD = "sums"
-"""What the provenance of a fused file says in place of a method."""
-
-
-def refuse_method(method: object) -> None:
-    """Raise OptionError where a method is named: sums are added, and there is nothing to choose.
-
-    Raises
-    ------
-    OptionError
-        Saying so.
-    """
-    if method is not None:
-        raise OptionError("method", "sums of estimators are added, which takes no method; leave it out")
-
 
 def prepare_estimators(request: Request) -> Prepared:
     """Describe and check estimators; see ``Kind.prepare``."""
-    refuse_method(request.method)
     if request.weights is not None:
         raise OptionError(
             "weights", "sums count every row once; leave it out, and give sample_weight to cs.describe at the site"
@@ -66,7 +51,8 @@ def prepare_estimators(request: Request) -> Prepared:
         raise OptionError("n_observations", "is in the sums of estimators; leave it out, or give it to cs.describe")
     parameters = dict(request.options)
     min_count = checked_min_count(parameters.pop("min_count", MIN_COUNT))
-    robust = checked_robust(parameters.pop("robust", None))
+    stated = {name: parameters.pop(name) for name in ("robust",) if name in parameters}
+    method = make_estimator_method(request.method, stated)
     described, problems = describe_inputs(request.inputs, min_count, parameters)
     if described:
         for name in parameters:
@@ -76,7 +62,7 @@ def prepare_estimators(request: Request) -> Prepared:
     sites = [(site.label, site.value) for site in described]
     by_content = sorted(described, key=lambda site: site.content_digest)
     sums, gated = [site.value for site in by_content], None
-    if robust:
+    if method.robust:
         if problems := robust_problems(sites):
             return Prepared.checked(problems)
         gated = gate([(site.name, site.value) for site in by_content])
@@ -155,7 +141,7 @@ def _fuse_described(
         statistics=fused,
         matching=matching,
         details=details,
-        provenance=make_provenance(METHOD, options, seed, records, result),
+        provenance=make_provenance(Sums.name, options, seed, records, result),
         _model=model,
         _verdict=verdict,
         inputs=tuple(FusedInput(site.name, site.value, site.digest) for site in described),

@@ -22,6 +22,7 @@ from consilience.files.our_formats import STATISTICS
 if TYPE_CHECKING:
     from consilience.core.inputs import NamedInput
     from consilience.estimators.evaluation import EstimatorEvaluation
+    from consilience.estimators.methods import Sums
     from consilience.estimators.statistics import Statistics
     from consilience.files.safetensors_file import SafetensorsFile
 
@@ -45,8 +46,10 @@ class Estimators(Kind):
 
     @property
     def methods(self) -> tuple[type[Any], ...]:
-        """None: sums are added."""
-        return ()
+        """The one there is: sums are added."""
+        from consilience.estimators.methods import ESTIMATOR_METHODS
+
+        return ESTIMATOR_METHODS
 
     def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which models are estimators of the table, their statistics, or fusions of such."""
@@ -56,17 +59,12 @@ class Estimators(Kind):
 
         return [isinstance(model, Statistics | EstimatorFusion) or is_estimator(model) for model in models]
 
-    def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:
-        """Raise for every method: sums are added."""
-        from consilience.estimators.fuse import refuse_method
+    def make_method(self, method: Any, options: Mapping[str, Any]) -> Sums:
+        """Return the method; hyper-parameters of estimators are no options of it. See `Kind.make_method`."""
+        from consilience.estimators.methods import make_estimator_method
 
-        del options
-        refuse_method(method)
-
-    def averages(self, method: Any) -> bool:
-        """Return that no method averages copies."""
-        del method
-        return False
+        own = {name: value for name, value in options.items() if name == "robust" or not self.has_option(name)}
+        return make_estimator_method(method, own)
 
     def prepare(self, request: Request) -> Prepared:
         """Read, check and describe estimators."""

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from consilience.checks import Array
 from consilience.core.details import LeftOut
 from consilience.core.robust_judgement import alike_sites, tolerated
-from consilience.errors import OptionError, Problem
+from consilience.errors import Problem
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.details import GateDetails, LeftOutOfClass
 from consilience.estimators.statistics import INFORMATION, ROWS, SHIFT, Statistics
@@ -59,19 +59,6 @@ MIN_SITES = 3
 
 UNSEEN = 0.5
 """Count of what was never seen, before its logarithm: Jeffreys' prior."""
-
-
-def checked_robust(value: object) -> bool:
-    """Return whether sites are not trusted.
-
-    Raises
-    ------
-    OptionError
-        For anything but True, False or None: sums have no average to trim.
-    """
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    raise OptionError("robust", f"sums of estimators take True or nothing, found {value!r}")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import consilience as cs
-from consilience.api.kinds import BAYESIAN, KINDS, NETWORKS, POSTERIORS
+from consilience.api.kinds import KINDS, NETWORKS, POSTERIORS
 from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Facets
@@ -364,7 +364,7 @@ def refuse_options(plan: RoundPlan) -> None:
     name: Any = plan.method
     options = {key: value for key, value in plan.options.items() if key not in (*NETWORK_KEYWORDS, "min_count")}
     method_name = name if name is None or isinstance(name, str) else name.name
-    candidates = [kind for kind in (POSTERIORS, NETWORKS, BAYESIAN) if name is None or kind.has_method(method_name)]
+    candidates = [kind for kind in KINDS if name is None or kind.has_method(method_name)]
     refusals = []
     for kind in candidates or [POSTERIORS]:
         try:
@@ -374,11 +374,5 @@ def refuse_options(plan: RoundPlan) -> None:
             continue
         if method.keeps_models:
             raise OptionError(f"method {method.name!r} keeps all models, which no file holds; choose another")
-        if method.robust not in (None, False) and not kind.averages(method):
-            raise OptionError(
-                f"method {method.name!r} cannot be robust={method.robust!r}; see the page on robust fusion"
-            )
         return
-    if name is None and options and all(any(kind.has_option(key) for kind in KINDS) for key in options):
-        return  # hyper-parameters of estimators, which take no method
     raise refusals[0]

@@ -95,10 +95,6 @@ class Networks(Kind):
 
         return make_network_method(method, split_arguments(options)[1])
 
-    def averages(self, method: Any) -> bool:
-        """Return whether a method averages copies, so that it can be robust."""
-        return bool(method.averages)
-
     def prepare(self, request: Request) -> Prepared:
         """Read, check and describe networks."""
         from consilience.networks.fuse import prepare_networks

@@ -196,11 +196,6 @@ class NetworkMethod(Options, ABC):
         return self.robust not in (None, False)
 
     @property
-    def averages(self) -> bool:
-        """Whether the fused weights are averages of aligned weights, which robust averages can replace."""
-        return not self.keeps_models
-
-    @property
     def wants_activations(self) -> bool:
         """Whether units are matched by their activations on inputs."""
         return False
@@ -297,7 +292,7 @@ class NetworkMethod(Options, ABC):
         """Return all problems of fusing these networks: of widths, of robust averages and of the method's options."""
         robust = self.robust if self.is_robust else None
         n_voters = int(np.count_nonzero(ensemble.weights))  # a model of weight zero has no vote
-        robust_problems = [] if robust is None else refuse_robust(self.name, robust, n_voters, averages=self.averages)
+        robust_problems = [] if robust is None else refuse_robust(self.name, robust, n_voters)
         return _tied_width_problems(ensemble) + robust_problems + self.refuse(ensemble)
 
     @final

@@ -270,36 +270,9 @@ def _weighted_mean(rows: Array, centre: Array, weights: Array) -> Array:
     return centre + np.einsum("jr,jrc->rc", weights / np.where(total > 0, total, 1.0), offsets)
 
 
-def refuse_robust(name: str, robust: object, count: int, *, averages: bool) -> list[Problem]:
-    """Return the problems of robust fusion by a method for this number of networks, a line each.
-
-    Parameters
-    ----------
-    name : str
-        Name of the method.
-    robust : True or str
-        The robust average that the user chose.
-    count : int
-        Number of networks that have a vote.
-    averages : bool
-        Whether the method averages aligned weights.
-    """
-    reasons = []
-    if not averages:
-        reasons.append(
-            Problem(
-                name,
-                f"robust={robust!r} is for methods that average aligned weights, which this one does not with "
-                "these options",
-                "use 'consensus', 'rebasin', 'ot', 'wb', 'gwb' or 'average'",
-            )
-        )
-    if count < MIN_VOTES:
-        reasons.append(
-            Problem(
-                name,
-                f"robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right",
-                code="E-FEW",
-            )
-        )
-    return reasons
+def refuse_robust(name: str, robust: object, count: int) -> list[Problem]:
+    """Return the problems of robust fusion by a method of this name for this number of networks that have a vote."""
+    if count >= MIN_VOTES:
+        return []
+    text = f"robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right"
+    return [Problem(name, text, code="E-FEW")]

@@ -78,10 +78,6 @@ class Posteriors(Kind):
 
         return recommended_method(method, options, {})
 
-    def averages(self, method: Any) -> bool:
-        """Return whether a method averages copies, so that it can be robust."""
-        return bool(method.matches)
-
     def prepare(self, request: Request) -> Prepared:
         """Read, check and describe posteriors."""
         from consilience.posteriors.fuse import prepare_posteriors

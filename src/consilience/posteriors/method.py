@@ -285,8 +285,6 @@ class Method(Options, ABC):
         if not self.is_robust:
             return []
         reasons, option = [], f"robust={self.robust!r}"
-        if not self.matches:
-            reasons.append(Problem(option, f"{self.name} matches nothing, so no copy can be held beside others"))
         if self.combine == "hierarchical":
             text = f"{option} and combine='hierarchical' are two answers to sites that differ"
             reasons.append(Problem("", text, "leave one of them out"))

@@ -109,7 +109,6 @@ MODELS = by_fuse_and_check({
     "files of other architectures": lambda: ([*network_files(1), other_file()], {}),
     "a method for posteriors": lambda: (mlps(), known(method="spahm")),
     "a method object for posteriors": lambda: (mlps(), known(method=cs.methods.SPAHM())),
-    "a method object for posteriors that networks know": lambda: (mlps(), known(method=cs.methods.Average())),
     "kl for networks without variances": lambda: (mlps(), known(method="kl")),
     "w2 for networks without variances": lambda: (mlps(), known(method="w2")),
     "a method that networks lack": lambda: (mlps(), known(method="mean")),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from consilience.bayesian.methods.auto import BayesianAuto
 from consilience.bayesian.methods.kl import KLNetworkFusion
 from consilience.bayesian.methods.posterior_alignment import PosteriorAlignment
-from consilience.core.methods import MethodTable, Options
+from consilience.core.methods import MethodTable
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.baselines import NetworkAverage, NetworkEnsembleMethod
-from consilience.posteriors.methods.kl.method import KLFusion
 
 BAYESIAN_METHODS: tuple[type[NetworkMethod], ...] = (
     BayesianAuto,
@@ -20,12 +19,7 @@ BAYESIAN_METHODS: tuple[type[NetworkMethod], ...] = (
 """Every method for Bayesian networks, the recommended one first; a new one is one file and one line here."""
 
 
-def _of_another_kind(method: Options) -> NetworkMethod | None:
-    """Return KL-fusion of posteriors as that of networks."""
-    return KLNetworkFusion.of(method) if isinstance(method, KLFusion) else None
-
-
-make_bayesian_method = MethodTable(BAYESIAN_METHODS, BAYESIAN_METHODS, "Bayesian networks", _of_another_kind).make
+make_bayesian_method = MethodTable(BAYESIAN_METHODS, BAYESIAN_METHODS, "Bayesian networks").make
 """Returns the method of a name with options, a method as it is, the recommended one for None; see `MethodTable`."""
 
 __all__ = [

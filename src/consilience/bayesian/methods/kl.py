@@ -20,7 +20,7 @@ relaxes it and rounds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -44,7 +44,6 @@ from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Transport, move_axis
 from consilience.networks.symmetry.unit_rows import unit_rows
 from consilience.posteriors.ensemble import Stack
-from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.methods.kl.problem import KLProblem
 
 
@@ -91,6 +90,9 @@ class KLNetworkFusion(NetworkMethod):
     gives: ClassVar[str] = "one Bayesian network, of as many units as it takes"
     paper: ClassVar[str] = "claici2020"
     widths: ClassVar[bool] = True
+    # Natural parameters are averaged, and not copies of units, which robust rules need.
+    robust: ClassVar[None] = None  # type: ignore[misc]  # no option here, as `trim`
+    trim: ClassVar[float] = 0.2  # type: ignore[misc]
 
     regularization: float = 0.3
     max_units: int | Mapping[str, int] | None = None
@@ -118,29 +120,6 @@ class KLNetworkFusion(NetworkMethod):
         )
         prior = self.prior_variance
         yield ("prior_variance", prior is None or (is_number(prior) and prior > 0), "a positive number or None")
-
-    @property
-    def averages(self) -> bool:
-        """Whether units are averages of copies, which robust rules need: no, natural parameters are averaged."""
-        return False
-
-    @classmethod
-    def of(cls, method: KLFusion) -> KLNetworkFusion:
-        """Return the method for networks with the options that both have and that are not left at their defaults.
-
-        Raises
-        ------
-        OptionError
-            For options that networks do not have.
-        """
-        default, names = KLFusion(), {"max_components": "max_units"}
-        shared = ("regularization", "max_components", "restarts", "max_iterations", "tolerance")
-        changed = {
-            option.name for option in fields(method) if getattr(method, option.name) != getattr(default, option.name)
-        }
-        for option in changed - set(shared):
-            raise method.invalid(option, "left as it is for Bayesian networks")
-        return cls(**{names.get(option, option): getattr(method, option) for option in changed})
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
         """Return the largest number of units by group: all side by side, or the bound of `max_units`."""

@@ -65,6 +65,8 @@ class NetworkEnsembleMethod(NetworkMethod):
     paper: ClassVar[str] = "none: a baseline"
     keeps_models: ClassVar[bool] = True
     widths: ClassVar[bool] = True
+    robust: ClassVar[None] = None  # type: ignore[misc]  # no option here, as `trim`
+    trim: ClassVar[float] = 0.2  # type: ignore[misc]
 
     mean: Literal["probabilities", "logits", "stationary"] | None = None
     class_counts: Sequence[Sequence[float]] | None = None

@@ -72,6 +72,9 @@ class Distill(Consensus):
     gives: ClassVar[str] = "one network of any width or architecture"
     paper: ClassVar[str] = "hinton2015"
     compares_networks: ClassVar[bool] = True
+    # Weights are trained, and no robust average stands in for that.
+    robust: ClassVar[None] = None  # type: ignore[misc]  # no option here, as `trim`
+    trim: ClassVar[float] = 0.2  # type: ignore[misc]
 
     steps: int | None = None
     learning_rate: float | None = None
@@ -113,11 +116,6 @@ class Distill(Consensus):
             steps=STEPS_OF_NEW if self.steps is None else self.steps,
             learning_rate=LEARNING_RATE_OF_NEW if self.learning_rate is None else self.learning_rate,
         )
-
-    @property
-    def averages(self) -> bool:
-        """Whether the fused weights are averages: they are trained, and no robust average stands in for that."""
-        return False
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks: none, since narrower networks start by transport."""

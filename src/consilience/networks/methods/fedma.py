@@ -40,6 +40,11 @@ from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMetho
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.transport import Injection, Transport, move
 
+_ROBUST_EXPECTED = (
+    "None with shrink or class_counts, whose averages are no averages of copies (methods 'consensus', 'rebasin', 'ot', "
+    "'wb', 'gwb' and 'average' can)"
+)
+
 
 @dataclass(frozen=True)
 class FedMA(LayerwiseMethod):
@@ -96,6 +101,8 @@ class FedMA(LayerwiseMethod):
         yield ("max_iterations", is_count(self.max_iterations), "a positive integer")
         counts = self.class_counts
         yield ("class_counts", counts is None or _are_counts(counts), "rows of numbers that are not negative, or None")
+        is_plain = not self.shrink and counts is None  # an average by the models' weights alone
+        yield ("robust", is_plain or not self.is_robust, _ROBUST_EXPECTED)
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
         """Return the largest widths of the fused network: the widest model's, or with growth the sum of all models'."""
@@ -134,11 +141,6 @@ class FedMA(LayerwiseMethod):
                     )
                 )
         return problems
-
-    @property
-    def averages(self) -> bool:
-        """Whether matched neurons are averaged by the models' weights alone."""
-        return not self.shrink and self.class_counts is None
 
     def match(
         self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator

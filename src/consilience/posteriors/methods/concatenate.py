@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -28,6 +28,9 @@ class Concatenate(Method):
     gives: ClassVar[str] = "a posterior of the same family with the sum of the sizes"
     paper: ClassVar[str] = "-"
     matches: ClassVar[bool] = False
+    robust: ClassVar[None] = None  # type: ignore[misc]  # no option here, as the two below
+    trim: ClassVar[float] = 0.2  # type: ignore[misc]
+    minority: ClassVar[Literal["keep"]] = "keep"  # type: ignore[misc]
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Give every component a label of its own."""

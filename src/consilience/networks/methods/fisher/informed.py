@@ -85,6 +85,9 @@ class InformedMethod(NetworkMethod, ABC):
     optional_symmetry: ClassVar[bool] = True
     reads_layers: ClassVar[bool] = False
     """Whether the method reads Kronecker factors of layers; others get their diagonals."""
+    # Weights come from the sites' own information, which a robust average would not bound.
+    robust: ClassVar[None] = None  # type: ignore[misc]  # no option here, as `trim`
+    trim: ClassVar[float] = 0.2  # type: ignore[misc]
 
     aligned: bool | None = field(default=None, kw_only=True)
     restarts: int = field(default=2, kw_only=True)
@@ -100,11 +103,6 @@ class InformedMethod(NetworkMethod, ABC):
             ("tolerance", is_number(self.tolerance) and self.tolerance > 0, "a positive number"),
             ("max_iterations", is_count(self.max_iterations), "a positive integer"),
         )
-
-    @property
-    def averages(self) -> bool:
-        """False: weights come from the sites' own information, which a robust average would not bound."""
-        return False
 
     @property
     def wants_information(self) -> bool:
