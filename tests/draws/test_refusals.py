@@ -262,3 +262,10 @@ def test_files_that_are_broken_are_refused(tmp_path):
         path.write_bytes(whole.replace(*escaped))
         with pytest.raises(cs.errors.InputError, match=message):
             cs.load(path)
+
+
+def test_a_variable_whose_name_speaks_of_the_prior_is_compared_with_a_reference():
+    rng = np.random.default_rng(2)
+    sites = [cs.Draws({"prior_scale": rng.normal(size=(2, 300, 2))}, prior="flat") for _ in range(2)]
+    with pytest.raises(cs.errors.InputError, match=r"prior_scale has shape \(2,\), expected \(3,\) as in the reference"):
+        cs.evaluate(cs.fuse(sites), sites[0], cs.Draws({"prior_scale": rng.normal(size=(2, 300, 3))}))

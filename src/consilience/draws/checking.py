@@ -166,59 +166,68 @@ def _stuck_problems(draws: Draws) -> list[Problem]:
 def disagreements(sites: Sequence[tuple[str, Draws]]) -> list[Problem]:
     """Return how draws differ in what must agree, a line each; sites are called by labels."""
     problems: list[Problem] = []
-    if not sites:
-        return problems
-    first_label, first = sites[0]
     for label, site in sites[1:]:
-        problems += _of_two(first_label, first, label, site)
+        first_label, first = sites[0]
+        problems += variable_disagreements(first_label, first, label, site)
+        if set(site.variables) == set(first.variables):
+            problems += _statement_disagreements(first_label, first, label, site)
     return problems
 
 
-def _of_two(first_label: str, first: Draws, label: str, site: Draws) -> list[Problem]:
-    def differs(what: str, found: object, expected: object, remedy: str = "") -> Problem:
-        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
+def _differs(label: str, what: str, found: object, expected: object, first_label: str, remedy: str = "") -> Problem:
+    return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
 
+
+def variable_disagreements(first_label: str, first: Draws, label: str, site: Draws) -> list[Problem]:
+    """Return how two sites differ in their variables: names, shapes, dims and labels, a line each."""
     if set(site.variables) != set(first.variables):
         its, expected = (", ".join(sorted(draws.variables))[:200] for draws in (site, first))
-        return [differs("has the variables", its, expected, "fit the same model, or choose with only=(...)")]
+        remedy = "fit the same model, or choose with only=(...)"
+        return [_differs(label, "has the variables", its, expected, first_label, remedy)]
     problems = []
     for name, values in first.variables.items():
-        own = site.variables[name]
-        if own.shape[2:] != values.shape[2:]:
-            problems.append(differs(f"{name} has shape", own.shape[2:], values.shape[2:], "fit the same model"))
+        found, shape = site.variables[name].shape[2:], values.shape[2:]
+        if found != shape:
+            problems.append(_differs(label, f"{name} has shape", found, shape, first_label, "fit the same model"))
         elif site.dims_of(name) != first.dims_of(name):
             its, expected = (", ".join(draws.dims_of(name)) for draws in (site, first))
             remedy = f"name axes alike: dims={{{name!r}: {first.dims_of(name)!r}}}"
-            problems.append(differs(f"{name} has the dims", its, expected, remedy))
-        if site.constraints[name] != first.constraints[name]:
-            its, expected = (draws.constraints[name].to_json() for draws in (site, first))
-            problems.append(differs(f"{name} is", its, expected, "state the same constraints"))
+            problems.append(_differs(label, f"{name} has the dims", its, expected, first_label, remedy))
+    remedy = "give all sites the same coords, in one order"
     problems += [
-        differs(
+        _differs(
+            label,
             f"labels {name}",
             site.coords[name][:3].tolist(),
             first.coords[name][:3].tolist(),
-            "give all sites the same coords, in one order",
+            first_label,
+            remedy,
         )
         for name in sorted(set(site.coords) & set(first.coords) & first.all_dims())
         if not np.array_equal(site.coords[name], first.coords[name])
     ]
+    return problems
+
+
+def _statement_disagreements(first_label: str, first: Draws, label: str, site: Draws) -> list[Problem]:
+    """Return how two sites differ in what they state of their variables and priors, a line each."""
+    problems = []
+    for name in first.variables:
+        if site.constraints[name] != first.constraints[name]:
+            its, expected = (draws.constraints[name].to_json() for draws in (site, first))
+            problems.append(_differs(label, f"{name} is", its, expected, first_label, "state the same constraints"))
     problems += [
-        differs(f"states {name}", getattr(site, name), getattr(first, name))
+        _differs(label, f"states {name}", getattr(site, name), getattr(first, name), first_label)
         for name in ("jacobian", "exchangeable", "likelihood_power")
         if getattr(site, name) != getattr(first, name)
     ]
     if (site.prior is None) != (first.prior is None):
         silent, stating = (first_label, label) if first.prior is None else (label, first_label)
-        problems.append(
-            Problem(
-                silent, f"does not say what of the prior its draws hold, and {stating} does", "state prior= there too"
-            )
-        )
+        text = f"does not say what of the prior its draws hold, and {stating} does"
+        problems.append(Problem(silent, text, "state prior= there too"))
     elif _prior_kind(site) != _prior_kind(first):
-        problems.append(
-            differs("states a prior that is", _prior_kind(site), _prior_kind(first), "sample all sites alike")
-        )
+        kinds = _prior_kind(site), _prior_kind(first)
+        problems.append(_differs(label, "states a prior that is", *kinds, first_label, "sample all sites alike"))
     return problems
 
 

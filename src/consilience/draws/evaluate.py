@@ -17,7 +17,7 @@ from consilience.core.evaluation import Score
 from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
 from consilience.core.scores import ScoreKind
-from consilience.draws.checking import disagreements
+from consilience.draws.checking import variable_disagreements
 from consilience.draws.draws import Draws, as_draws
 from consilience.draws.evaluation import DrawsEvaluation
 from consilience.draws.files import read_draws
@@ -54,9 +54,7 @@ def evaluate_draws(fused: NamedInput, own: NamedInput, data: Any, labels: Any) -
     problems = [
         problem
         for one, draws in ((fused, both[0]), (own, both[1]))
-        for problem in disagreements([("the reference", reference), (one.label, draws.stated())])
-        if "prior" not in problem and "likelihood_power" not in problem and "exchangeable" not in problem
-        if "constraint" not in problem.remedy and "jacobian" not in problem
+        for problem in variable_disagreements("the reference", reference, one.label, draws.stated())
     ]
     if problems:
         raise InputError(problems)
