@@ -79,6 +79,7 @@ lowest:
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q tests/test_wording.py
 
 types: $(DEV)
 	$(BIN)/mypy
