@@ -99,7 +99,7 @@ def test_an_index_names_nothing_outside_of_its_folder(tmp_path, name):
     folder = tmp_path / "a"
     folder.mkdir()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
-    refused(tmp_path, [folder], "no plain name of a file beside it")
+    refused(tmp_path, [folder], "no plain name of a file next to it")
 
 
 def test_a_link_out_of_a_folder_is_not_followed_but_in_the_hubs_cache(tmp_path):

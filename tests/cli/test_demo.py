@@ -105,7 +105,7 @@ def test_differences_are_paired_by_digit_and_with_more_seeds_by_seed(ran):
 
 def test_the_words_under_the_table_follow_from_the_intervals(ran):
     _, said, record = ran
-    texts = {"fused is ahead of: ": 1, "fused is behind: ": -1, "no difference can be told from: ": 0}
+    texts = {"fused is ahead of: ": 1, "fused is behind: ": -1, "fused is not distinguished from: ": 0}
     told = {}
     for line in said.splitlines():
         for text, sign in texts.items():

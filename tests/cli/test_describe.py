@@ -119,7 +119,9 @@ def test_a_description_is_no_network(data, command):
         f"consilience: {DESCRIBED[0]}: is the description of a network; give the networks too [E-NEEDED]"
     ]
     done = command("evaluate", DESCRIBED[0], SITES[1], "--data", "0.npz", *MODULE)
-    assert "is a description, expected a network or a checkpoint; give the network that it is of" in done.err
+    assert (
+        "is a description, expected a network or a checkpoint; give it with the network that it describes" in done.err
+    )
 
 
 COMMANDS = {
@@ -162,7 +164,7 @@ def test_inspect_says_what_counts_of_tokens_by_class_tell_of_people(folder, comm
         (lambda x, y: {"x": x, "y": y + 1}, "has labels outside the classes 0 to 2: 3"),
         (lambda x, y: {"x": x[:, :5], "y": y}, "does not take an input such as float32 (2, 5)"),
         (lambda x, y: {"x": x, "y": y[:100]}, "has 240 observations and 100 labels"),
-        (lambda x, y: {"x": x[:4], "y": y[:4]}, "a description of 4 observations tells of single ones"),
+        (lambda x, y: {"x": x[:4], "y": y[:4]}, "a description of 4 observations discloses single ones"),
     ],
 )
 def test_data_that_do_not_fit_are_refused_in_a_line(data, folder, unchanged, command, change, message):

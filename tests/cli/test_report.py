@@ -47,7 +47,7 @@ def test_a_fused_file_alone_is_enough(folder, command, fused):
     assert (done.code, done.out, done.err) == (0, f"wrote {PAGE}\n", "")
     page = (folder / PAGE).read_text()
     assert "2 models with 6 components" in page
-    assert "Who is who" in page
+    assert ">Matching</h2>" in page
     assert "Smallest count" not in page
     assert "does not hold the counts of its sites" in page
 

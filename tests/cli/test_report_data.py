@@ -164,13 +164,13 @@ def test_a_model_that_shows_nothing_of_data_says_so(folder, command, unchanged):
     done = command("report", FUSED, "-o", PAGE, "--data", "rows.npy")
     (line,) = done.complaints()
     assert done.code == 1
-    assert line.startswith("--data: nothing is shown of them beside a posterior over normal-wishart components; hidden")
+    assert line.startswith("--data: are not shown in the report of a posterior over normal-wishart components; hidden")
 
 
 def test_a_truth_without_data_is_a_mistake_of_usage(command, rows, unchanged):
     unchanged()
     done = command("report", FUSED, "-o", PAGE, "--truth", "state")
-    assert (done.code, done.complaints()) == (2, ["--truth: is shown beside data, expected data too"])
+    assert (done.code, done.complaints()) == (2, ["--truth: is shown with data, expected data too"])
 
 
 def test_labels_and_names_from_files_cannot_command_the_page(folder, command, rows):

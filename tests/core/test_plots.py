@@ -88,7 +88,7 @@ def test_components_without_a_place_say_so_and_the_default_is_another_chart():
     fusion = cs.fuse(sites)
     with pytest.raises(OptionError, match="no place that can be drawn; there are matching"):
         fusion.plot("components", ax=axis())
-    assert fusion.plot(ax=axis()).get_title().startswith("Who is who")
+    assert fusion.plot(ax=axis()).get_title().startswith("Matching")
 
 
 def test_columns_without_a_model_have_no_chart_of_coefficients():

@@ -58,7 +58,7 @@ def test_hostile_texts_are_texts_in_every_block():
 def test_what_is_not_there_is_left_out():
     facts = Facts({"Method": "kl", "Average": None})
     empty, without = Section("empty", "Empty", []), Section("nothing", "Nothing", [None, None])
-    page = page_of(Section("out", "What came out", [facts, None], "Out"), None, empty, without)
+    page = page_of(Section("out", "The fused model", [facts, None], "Out"), None, empty, without)
     assert page.sections == ["out"]
     assert [link["href"] for link in page.all("a")] == ["#out"]
     assert "Average" not in page.text

@@ -167,11 +167,15 @@ def test_variables_in_another_order_are_matched_by_name():
 
 
 def test_the_prior_must_be_stated_and_its_powers_add_up():
-    with pytest.raises(cs.errors.InputError, match=r"raised to 1/2 and state prior=1/2, or state its law by variable"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"raised to 1/2 and state prior=1/2, or state its distribution by variable"
+    ):
         cs.fuse([draws(prior=None), draws(1, prior=None)])
     with pytest.raises(cs.errors.OptionError, match=r"prior: found 3, expected the power to which sites raised it"):
         draws(prior=3)
-    with pytest.raises(cs.errors.InputError, match=r"prior: says nothing of beta; give its law, or 'flat', too"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"prior: says nothing of beta; give its distribution, or 'flat', too"
+    ):
         draws(prior={})
     with pytest.raises(cs.errors.InputError, match=r"prior of beta: is 'gauss', expected one of flat, normal"):
         draws(prior={"beta": ("gauss", 0, 1)})
@@ -267,5 +271,7 @@ def test_files_that_are_broken_are_refused(tmp_path):
 def test_a_variable_whose_name_speaks_of_the_prior_is_compared_with_a_reference():
     rng = np.random.default_rng(2)
     sites = [cs.Draws({"prior_scale": rng.normal(size=(2, 300, 2))}, prior="flat") for _ in range(2)]
-    with pytest.raises(cs.errors.InputError, match=r"prior_scale has shape \(2,\), expected \(3,\) as in the reference"):
+    with pytest.raises(
+        cs.errors.InputError, match=r"prior_scale has shape \(2,\), expected \(3,\) as in the reference"
+    ):
         cs.evaluate(cs.fuse(sites), sites[0], cs.Draws({"prior_scale": rng.normal(size=(2, 300, 3))}))

@@ -173,7 +173,7 @@ def test_constants_and_copies_are_carried_over_and_are_no_parameters():
     assert np.all(size > 0)
     assert np.all(number == 3.0)
     assert fusion.details["constant_entries"] == ["load[0, 0]", "load[0, 1]", "size[1]", "n"]
-    assert "2 subposteriors of 6 parameters (beside 4 constants) combined by" in fusion.verdict.text
+    assert "2 subposteriors of 6 parameters (and 4 constants) combined by" in fusion.verdict.text
     # The tied entries are the product of the free ones alone.
     free = cs.fuse(
         [

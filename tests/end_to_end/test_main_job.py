@@ -106,7 +106,7 @@ def test_the_record_of_the_demo_is_complete(job, record):
     assert record["settings"]["seeds"] == [0]
     assert record["settings"]["held_out"] == HELD_OUT
     assert record["settings"]["classes_of_sites"] == [list(digits) for digits in CLASSES_OF_SITES]
-    others = ["sites, best", "sites, mean", "naive average", "k-means, 10 told", "concatenation", "all data pooled"]
+    others = ["sites, best", "sites, mean", "naive average", "k-means, 10 given", "concatenation", "all data pooled"]
     assert [name for name in record["results"] if not name.startswith("site ")] == ["fused", *others]
     assert list(record["fused_minus"]) == others
     for row in record["results"].values():

@@ -42,7 +42,7 @@ def test_a_function_of_one_input_is_drawn_with_its_band(path):
     readable(page)
     assert page.sections == ["in", "out", "who", "function", "made"]
     assert "This page shows data" in page.text
-    assert page.words.endswith("parameters and the data given beside them.")
+    assert page.words.endswith("parameters and the data given with them.")
     description = next(text for text in page.said if "inducing" in text)
     assert description.startswith(
         "11 fused inducing inputs; sites have model 0 5, model 1 6. 30 rows of data. The fused"

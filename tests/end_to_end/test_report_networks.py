@@ -89,7 +89,7 @@ def test_a_fusion_has_every_section(fusion, shown, path):
     assert "2 networks → one of 1,374 parameters" in page.words
     assert "28 in 2 groups that move together" in page.words
     assert re.search(r"proved: \d random changes of every group", page.words)
-    assert "Repair layers fitted on made-up inputs" in page.words
+    assert "Repair layers fitted on synthetic inputs" in page.words
     assert any(text.startswith("Distances of the models from their average in 2 groups: 0 ") for text in page.said)
     assert sum("kept their number" in text for text in page.said) == 2  # the reference of the two keeps its order
     assert any(text.startswith("Loss on lines between networks. as they are: ") for text in page.said)

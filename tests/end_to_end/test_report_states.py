@@ -207,7 +207,7 @@ def test_transitions_without_a_library_are_shown_but_decode_nothing(path):
     readable(page)
     assert "0 8.0 0.750 4.0 –" in page.words
     assert "1 0.0 – – –" in page.words
-    with pytest.raises(cs.errors.InputError, match=r"^data: nothing is shown of them beside a posterior over gaussian"):
+    with pytest.raises(cs.errors.InputError, match=r"^data: are not shown in the report of a posterior over gaussian"):
         fusion.report(path, data=np.ones((3, 1)))
 
 
@@ -244,9 +244,9 @@ def test_data_that_do_not_fit_are_refused_and_named(fused, path, case):
 
 
 def test_a_truth_needs_data_and_data_a_model_that_shows_them(fused, path):
-    with pytest.raises(cs.errors.OptionError, match=r"^truth: is shown beside data"):
+    with pytest.raises(cs.errors.OptionError, match=r"^truth: is shown with data"):
         fused.report(path, truth=[1, 2])
-    with pytest.raises(cs.errors.InputError, match=r"^data: nothing is shown of them beside a sklearn.Bayesian"):
+    with pytest.raises(cs.errors.InputError, match=r"^data: are not shown in the report of a sklearn.Bayesian"):
         cs.fuse(mixtures(3), n_components=3).report(path, data=FIVE)
     with pytest.raises(cs.errors.InputError, match=r"^data: an ensemble asks every model by itself"):
         cs.fuse([by_hand(TRANSITIONS)] * 2, "ensemble", n_observations="equal").report(path, data=FIVE)

@@ -158,7 +158,7 @@ def test_rows_of_thin_classes_are_in_no_sum():
     for (_, found), (_, expected) in zip(withheld.statistics.tensors(), without.statistics.tensors(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     kept = cs.learners.Head().fit(X[few], y[few], classes=CLASSES, min_count=0)
-    with pytest.raises(InputError, match="is told with all of its classes"):
+    with pytest.raises(InputError, match="needs all of its classes"):
         cs.fuse([kept, without])
     naive = cs.learners.Head("gaussian_nb").fit(X[few], y[few], classes=CLASSES, min_count=0)
     cs.fuse([naive, cs.learners.Head("gaussian_nb").fit(X, y)])  # moments of classes are apart, so one can be left out

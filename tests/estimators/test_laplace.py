@@ -318,5 +318,5 @@ def test_sums_that_are_no_curvature_are_refused():
 def test_a_class_of_too_few_rows_withholds_the_whole_model():
     rows = np.concatenate([np.flatnonzero(CANCER_Y == 1)[:50], np.flatnonzero(CANCER_Y == 0)[:3]])
     model = LogisticRegression(**TIGHT).fit(CANCER_X[rows], CANCER_Y[rows])
-    with pytest.raises(cs.errors.InputError, match="told with all of its classes"):
+    with pytest.raises(cs.errors.InputError, match="needs all of its classes"):
         cs.describe(model, data=(CANCER_X[rows], CANCER_Y[rows]))

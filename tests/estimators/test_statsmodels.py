@@ -276,5 +276,5 @@ def test_what_needs_rows_is_said_to_stay_at_the_sites():
 def test_columns_that_rows_do_not_determine_are_refused():
     X, y = targets("OLS")
     doubled = np.hstack([X, X[:, :1] * 2.0])
-    with pytest.raises(cs.errors.InputError, match="constant beside the constant"):
+    with pytest.raises(cs.errors.InputError, match="constant columns other than the intercept"):
         cs.fuse([quietly(sm.OLS(y[k::2], doubled[k::2]).fit) for k in range(2)])

@@ -217,7 +217,7 @@ def test_a_class_of_which_no_site_told_has_the_shrinkage_of_oas_and_is_named():
     fusion = fused(DISCRIMINANTS["lsqr"], data)
     few = data["a"][1] < 2
     ended = cs.federated.exchange("moments4", fusion, {"a": (data["a"][0][few], data["a"][1][few])})
-    assert "of class 2 no site told them" in ended.verdict.text
+    assert "of class 2 no site stated them" in ended.verdict.text
     assert np.isfinite(ended.model.coef_).all()
 
 

@@ -249,7 +249,7 @@ def test_whole_numbers_to_predict_are_no_classes():
     assert counts.class_counts is None
     assert counts.notes == ("labels not counted: the network has one output; classes=2 counts them",)
     first = labels < 2
-    with pytest.raises(cs.errors.InputError, match=r"batch 1: has labels beside 0 and 1.*real numbers"):
+    with pytest.raises(cs.errors.InputError, match=r"batch 1: has labels other than 0 and 1.*real numbers"):
         describe_network(net, [(inputs[first], labels[first]), (inputs[~first], labels[~first])])
 
 
@@ -724,7 +724,7 @@ def nan_inputs():
         (lambda: TensorDataset(*map(torch.tensor, rows())), {}, "is a single observation, expected a batch"),
         (lambda: [{"x": rows()[0]}], {}, "batch 0: is a mapping"),
         (lambda: 7, {}, r"expected \(X, y\), X or batches, found int"),
-        (lambda: tuple(part[:4] for part in rows()), {}, "a description of 4 observations tells of single ones"),
+        (lambda: tuple(part[:4] for part in rows()), {}, "a description of 4 observations discloses single ones"),
         (lambda: [rows()[0][:200], rows()], {}, "batch 1: has labels, unlike those before"),
         (lambda: np.array(["a", "b"]), {}, "expected numbers"),
     ],

@@ -293,7 +293,7 @@ def test_fusing_recurrent_networks_refits_them(kind):
     nets = [randomised(None, seed, near=base, scale=0.2).float() for seed in (1, 2)]
     words = torch.from_numpy(np.random.default_rng(0).integers(1, 12, (300, 8)))
     fusion = cs.fuse(nets, "consensus", example=words[:2], rng=0)
-    assert fusion.details["refit"] == "layers fitted on made-up inputs"
+    assert fusion.details["refit"] == "layers fitted on synthetic inputs"
     plain = cs.fuse(nets, "consensus", example=words[:2], rng=0, refit=False)
     target = sum(outputs(net, words) for net in nets) / 2
     assert error(fusion.model, words, target) < error(plain.model, words, target)
@@ -304,7 +304,7 @@ def test_fusing_networks_that_read_steps_refits_them():
     nets = [randomised(None, seed, near=base, scale=0.2).float() for seed in (1, 2)]
     inputs = inputs_for(base, 300).float()
     fusion = cs.fuse(nets, "consensus", example=inputs[:, :2], rng=0)
-    assert fusion.details["refit"] == "layers fitted on made-up inputs"
+    assert fusion.details["refit"] == "layers fitted on synthetic inputs"
     plain = cs.fuse(nets, "consensus", example=inputs[:, :2], rng=0, refit=False)
     target = sum(outputs(net, inputs) for net in nets) / 2
     assert error(fusion.model, inputs, target) < error(plain.model, inputs, target)

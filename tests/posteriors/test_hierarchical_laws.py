@@ -387,7 +387,7 @@ def test_intervals_are_a_table_by_component_and_feature():
     assert first.heterogeneity == fusion.details["hierarchical"]["heterogeneity"]["location"][0]
     assert first.optimistic is False
     assert "a (kg)" in str(table)
-    assert "90 % intervals, of the mean of the law" in str(table)
+    assert "90 % intervals, of the mean of the distribution" in str(table)
     _, low, high = fusion.posterior.family.mean_intervals(fusion.posterior.natural, 0.9)
     assert_allclose([[row.low, row.high] for row in table], np.stack([low, high], axis=2).reshape(-1, 2))
 

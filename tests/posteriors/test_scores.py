@@ -39,7 +39,7 @@ def scores(model, kind, data=None):
 def assert_no_difference(evaluation):
     assert (evaluation.difference.mean, evaluation.difference.interval) == (0.0, (0.0, 0.0))
     assert evaluation.better is None
-    assert evaluation.verdict.startswith("no difference can be told: fused minus own is 0 ± 0 nats") or (
+    assert evaluation.verdict.startswith("no significant difference: fused minus own is 0 ± 0 nats") or (
         "squared units" in evaluation.verdict
     )
 

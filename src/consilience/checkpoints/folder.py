@@ -102,7 +102,7 @@ class Checkpoint:
 
     @cached_property
     def quantisation(self) -> str | None:
-        """The method of quantisation that the configuration or a file beside the weights states; None for none."""
+        """The method of quantisation stated by the configuration or a file next to the weights; None for none."""
         return quantisation_beside(self.files[0].path.parent if self.folder is None else self.folder)
 
 
@@ -218,7 +218,7 @@ def _from_index(path: Path, name: str) -> Checkpoint:
     )
     names = list(dict.fromkeys(index.weight_map.values()))
     if odd := [shard for shard in names if not _is_plain_name(shard)]:
-        text = "names the file {!r}, which is no plain name of a file beside it"
+        text = "names the file {!r}, which is no plain name of a file next to it"
         raise FileFormatError(Problem(path, text.format(shard)) for shard in odd)
     if missing := [shard for shard in names if not (folder / shard).is_file()]:
         raise FileFormatError([Problem(path, f"names the file {shard}, which does not exist") for shard in missing])
@@ -322,7 +322,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Json]:
 
 
 def companion_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the files beside the weights that are copied with a checkpoint, and the names of those that are refused.
+    """Return the files next to the weights that are copied with a checkpoint, and the names of those that are refused.
 
     Refused are programs, links out of the folder, files over 64 MiB, and any beyond a number of files. Passed over
     without a word are weights in any format, pickles, hidden files, folders, and the model card, of which a new one is

@@ -184,7 +184,7 @@ def publish(partial: PartialOutput, output: Path, single: bool) -> None:
 
 
 def provenance_path(output: Path) -> Path:
-    """Return the file of the provenance beside an output that is a single file."""
+    """Return the path of the provenance next to an output that is a single file."""
     return output.with_name(f"{output.name.removesuffix('.safetensors')}.{PROVENANCE}")
 
 

@@ -287,7 +287,7 @@ def _place(recipe: Path, model: str) -> str:
     if commit and (snapshot := cache / "snapshots" / commit).is_dir() and snapshot.parent == cache / "snapshots":
         return str(snapshot)
     raise FileFormatError(
-        recipe, f"{model} is no folder beside it or here, nor in the hub's cache", f"fetch it: hf download {name}"
+        recipe, f"{model} is no folder next to it or here, nor in the hub's cache", f"fetch it: hf download {name}"
     )
 
 

@@ -50,7 +50,7 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
 
 
 def copy_companions_of(first: Checkpoint, partial: PartialOutput, written: Collection[str]) -> list[str]:
-    """Copy what lies beside the weights of a checkpoint; return notes on files not copied.
+    """Copy the files next to the weights of a checkpoint; return notes on files not copied.
 
     Parameters
     ----------

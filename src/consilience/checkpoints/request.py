@@ -243,7 +243,8 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
         problems.append(
             Problem(
                 "symmetry",
-                f"method {based[0]!r} takes units as they are numbered, since models of one start have one numbering",
+                f"method {based[0]!r} takes units as they are numbered, since models with a common initialisation have"
+                " one numbering",
                 "leave it out",
             )
         )

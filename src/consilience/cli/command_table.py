@@ -80,7 +80,7 @@ COMMANDS = {
     "merge": _entry(
         "merge:merge",
         "Merge checkpoints or adapters tensor by tensor.",
-        "merge llama-law llama-medicine -o merged --method ties --base llama --set density=0.2",
+        "merge llama-legal llama-medicine -o merged --method ties --base llama --set density=0.2",
     ),
     "methods": _entry("methods:methods", "Explain the methods and their options.", "methods kl"),
     "pack": _entry("pack:pack", "Pack many posterior files into shards.", "pack sites -o packed"),

@@ -45,7 +45,7 @@ PUBLIC_DATA: Final = 0
 LOCAL_COMPONENTS: Final = 5
 """Components of a site's mixture, one more than it has digits. Chosen by hand, and fixed beforehand (docs/demo.md)."""
 POOLED_COMPONENTS: Final = 10
-"""Components of the mixture of all data pooled, and of k-means: the number of digits, which no fusion is told."""
+"""Components of the mixture of all data pooled, and of k-means: the number of digits, which no fusion is given."""
 HELD_OUT: Final = 500
 """Number of held-out digits. Chosen by hand; nobody has measured other values."""
 DIRICHLET_CONCENTRATION: Final = 3.0
@@ -236,7 +236,7 @@ def _repeat(folder: Path, values: Array, classes: Labels, names: tuple[str, ...]
     told = cs.fuse(paths, "kmeans", rng=seed, min_count=PUBLIC_DATA, n_components=POOLED_COMPONENTS)
     candidates |= {
         "naive average": cs.fuse(paths, "average", rng=seed, min_count=PUBLIC_DATA).model,
-        f"k-means, {POOLED_COMPONENTS} told": told.model,
+        f"k-means, {POOLED_COMPONENTS} given": told.model,
         "concatenation": cs.fuse(paths, "concatenate", rng=seed, min_count=PUBLIC_DATA).model,
         POOLED: _fit_mixture(values[np.concatenate(sites)], POOLED_COMPONENTS, seed),
     }
@@ -346,8 +346,8 @@ def _mean_and_deviation(values: list[float], digits: int) -> str:
 
 
 def _sentences(differences: dict[str, PairedDifference]) -> list[str]:
-    """Return what the differences tell: which rows the default fusion is ahead of, behind, or not told apart from."""
-    texts = {1: "fused is ahead of", -1: "fused is behind", 0: "no difference can be told from"}
+    """Return sentences on the differences: what the default fusion is ahead of, behind, or not distinguished from."""
+    texts = {1: "fused is ahead of", -1: "fused is behind", 0: "fused is not distinguished from"}
     lines = []
     for sign, text in texts.items():
         names = [name for name, difference in differences.items() if difference.sign == sign]
@@ -372,7 +372,7 @@ def _settings(seeds: int) -> dict[str, Json]:
         "initialisations": INITIALISATIONS,
         "held_out": HELD_OUT,
         "seeds": list(range(seeds)),
-        "chosen_on": "fixed beforehand, the same everywhere; the number of classes was told to pooled and k-means only",
+        "chosen_on": "fixed beforehand, the same everywhere; only pooled and k-means were given the number of classes",
         "log_density": "posterior predictive, mean per held-out digit, nats",
         "plug_in": "the same at posterior means",
         "bound": "what scikit-learn calls score",

@@ -137,7 +137,7 @@ class FusionPlan:
         return sum(not format_of(file).is_companion for file in self.files)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keywords of ``fuse`` beside options of the method, after importing modules and reading inputs."""
+        """Return the keywords of ``fuse`` besides options of the method, after importing modules and reading inputs."""
         stated = {"weights": self.recipe.weights, "n_observations": self.recipe.n_observations}
         if self.kind is SHARDS:
             return {"engine": self.engine, **stated}
@@ -378,7 +378,7 @@ def have_symmetry(files: Sequence[SafetensorsFile]) -> bool:
 
 
 def have_descriptions(files: Sequence[SafetensorsFile]) -> bool:
-    """Return whether what inputs are like is described in any of the files, or beside one."""
+    """Return whether the inputs are described in any of the files, or in a file next to one."""
     beside = (description_path(file.path).is_file() for file in files)
     return any(beside) or any(file.stated_format == DESCRIPTION for file in files)
 

@@ -70,7 +70,7 @@ from consilience.files.limits import Limits
 @click.option(
     "--ledger",
     type=click.Path(path_type=Path),
-    help="Record of the sites of published models: none is published that tells of one or two sites beside another.",
+    help="Record of the sites of published models: no two are published that together disclose one or two sites.",
 )
 @click.option("--masked", is_flag=True, help="Sum what sites send under masks, and see the sum alone.")
 @click.option(

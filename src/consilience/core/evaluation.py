@@ -114,7 +114,7 @@ class Comparison(Displayed, Plotted, Tabular):
         return document
 
     def _more_json(self) -> dict[str, Json]:
-        """Return what a comparison of this kind of model says beside these."""
+        """Return further JSON fields of a comparison of this kind of model."""
         return {}
 
     def _lines(self) -> list[str]:
@@ -212,7 +212,7 @@ def verdict_sentence(difference: PairedDifference, unit: str, observations: str,
         ``"fused"`` or ``"own"``; None where the difference does not tell.
     """
     if difference.n_observations < 2:
-        return f"no difference can be told from fewer than two {observations}"
+        return f"no difference can be estimated from fewer than two {observations}"
     basis = f"95 % interval, {difference.n_observations} {observations}"
     mean = _rounded_to_margin(abs(difference.mean), difference.margin)
     margin = _rounded_to_margin(difference.margin, difference.margin)
@@ -222,7 +222,7 @@ def verdict_sentence(difference: PairedDifference, unit: str, observations: str,
     if better == "own":
         return f"your own model is better here, by {size}"
     sign = "-" if difference.mean < 0 else ""
-    return f"no difference can be told: fused minus own is {sign}{size}"
+    return f"no significant difference: fused minus own is {sign}{size}"
 
 
 def _score_facts(scores: Sequence[Score]) -> dict[str, object | None]:

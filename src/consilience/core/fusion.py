@@ -181,11 +181,11 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         return of_shards if isinstance(of_shards, int) else len(self.site_names)
 
     def _came_out(self) -> str:
-        """Return what came out, as a part of a sentence."""
+        """Return a description of the fused model, as a part of a sentence."""
         return SIDE_BY_SIDE if self.keeps_models else f"one model of {self._outcome()}"
 
     def _outcome(self) -> str:
-        """Return in few words what came out."""
+        """Return the size of the fused model in few words."""
         return format_count(self.n_components, "component")
 
     def _facts(self) -> dict[str, object | None]:

@@ -39,7 +39,7 @@ def people_rows(rows: Sequence[Row], protection: str) -> list[Row]:
     protection : str
         What was withheld, in words.
     """
-    differences = "two files that differ by one person tell of that person, by one site, of that site: publish one"
+    differences = "two files differing by one person disclose that person's data, by one site, that site's: publish one"
     return [
         (PEOPLE, ""),
         *rows,

@@ -261,13 +261,13 @@ def root_mean_square(values: Any) -> float:
 
 
 def refuse_parameters(parameters: Mapping[str, Json]) -> None:
-    """Raise OptionError for hyper-parameters beside what rebuilds no estimator."""
+    """Raise OptionError for hyper-parameters given for a model that rebuilds no estimator."""
     if parameters:
         raise OptionError(", ".join(parameters), "is for statistics of estimators; a posterior says all itself")
 
 
 def refuse_statements(model: object, stated: Mapping[str, Any]) -> None:
-    """Raise OptionError where `save` was told of a network what is said of statistical models only.
+    """Raise OptionError for arguments of `save` that only statistical models take, given for a network.
 
     A number of observations is left unread there, as it always was.
     """
@@ -391,7 +391,7 @@ class Kind(ABC):
         return None
 
     def differencing(self, file: SafetensorsFile) -> str | None:
-        """Return why publishing a file beside an earlier one tells of a single site; None where it does not."""
+        """Return why publishing a file besides an earlier one discloses a single site; None where it does not."""
         del file
         return None
 
@@ -426,7 +426,7 @@ class Kind(ABC):
         raise UnsupportedError(f"a {type(model).__name__}", "says all that it knows itself", "save it")
 
     def describe_file(self, path: Path, module: Any, data: Any, *, is_rewritten: bool, **stated: Any) -> Any:
-        """Return what a site says of the model in a file, for whoever writes it beside that file or anew.
+        """Return a site's description of the model in a file, to be written next to that file or with the model anew.
 
         Parameters
         ----------

@@ -101,7 +101,7 @@ _Kind = TypeVar("_Kind", bound=Options)
 
 
 def refuse_options(method: Options, options: Mapping[str, Any]) -> None:
-    """Raise if there are options beside a method that has its own."""
+    """Raise OptionError for options given along with a method object, which has its own."""
     if options:
         raise OptionError(f"options {sorted(options)} belong inside {type(method).__name__}(...)")
 

@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Recipe(BaseModel):
-    """What ``consilience fuse`` would be told on its command line; paths are relative to the recipe's folder.
+    """Arguments of ``consilience fuse``, as on its command line; paths are relative to the recipe's folder.
 
     The last eight are for networks. ``module`` and ``target`` only say which modules were meant: a recipe is a file,
     and no file makes the command import anything unless the command line allows it.

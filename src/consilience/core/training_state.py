@@ -1,4 +1,4 @@
-"""What training keeps beside a model's weights, handed in as a model: checkpoint dictionaries, states of optimisers."""
+"""Training states handed in as models: checkpoint dictionaries, and states of optimisers."""
 
 from __future__ import annotations
 

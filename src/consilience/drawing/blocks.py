@@ -26,7 +26,7 @@ _MAX_INTEGER = 10**15
 
 
 class Block(Protocol):
-    """What stands in a section."""
+    """A part of a section, such as a table or a figure."""
 
     def render(self) -> Markup:
         """Return it as HTML."""
@@ -261,7 +261,7 @@ class Table:
 
 @dataclass(frozen=True)
 class BlockGroup:
-    """Blocks beside one another; `kind` is the CSS class that says how."""
+    """Blocks next to one another; `kind` is the CSS class that says how."""
 
     blocks: Sequence[Block | None]
     kind: str = "pair"

@@ -66,7 +66,7 @@ def cell(
 
 
 def cell_legend(x: float, y: float, step: float, entries: Iterable[tuple[str, str]]) -> list[Markup]:
-    """Return a row of cells, `step` apart, each of a kind and with its meaning beside it."""
+    """Return a legend: a row of cells, `step` apart, each of a kind and followed by its meaning."""
     parts = []
     for place, (kind, meaning) in enumerate(entries):
         parts.append(element("rect", x=x + step * place, y=y - 2, width=21, height=15, rx=3, kind=kind))

@@ -99,7 +99,7 @@ def _matching_panel(
     n_fused, n_sites = int(matching.max()) + 1, int(owner.max()) + 1
     column_width, row_height = _MATCHING_WIDTH / n_fused, (_BOTTOM - _TOP) / n_sites
     right, middle = left + _MATCHING_WIDTH, left + _MATCHING_WIDTH / 2
-    title = "Who is who: red components were found at several sites"
+    title = "Matching: red components were found at several sites"
     parts = [_text(middle, _TOP - 22.0, title, "middle", font_weight="bold")]
     for site in range(n_sites):
         y = _TOP + (site + 0.5) * row_height

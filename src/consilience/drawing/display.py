@@ -105,7 +105,7 @@ def names_in_line(names: Sequence[str], limit: int = 24) -> str | None:
 
 
 def fragment(blocks: Sequence[Block | None]) -> str:
-    """Return blocks as a part of somebody else's page, with styles that touch nothing beside them."""
+    """Return blocks as HTML for somebody else's page, with styles that apply to nothing else on it."""
     style = Markup(scoped_style())  # noqa: S704  (a file of ours)
     body = with_images(without_links(render_blocks(blocks)))
     return str(markup('<div class="consilience">\n<style>{}</style>\n{}\n</div>', style, body))

@@ -95,6 +95,6 @@ class Page:
 
 
 def _style_sheet(files: tuple[str, ...], sections: str) -> str:
-    """Return the text of the style sheets as it stands in the page, which is what the policy's digest is of."""
+    """Return the text of the style sheets exactly as the page has it, since the policy's digest is of that text."""
     lines = [*read_sheets(*files).splitlines(), *sort_rules(sections)]
     return "\n".join(line for line in lines if line.strip())

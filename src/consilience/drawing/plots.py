@@ -120,7 +120,7 @@ def label(text: object, limit: int = 30) -> str:
 
 
 def draw_matching(ax: Any, labels: Labels, owner: Labels, n_components: int, names: Sequence[str]) -> None:
-    """Draw who is who: a row for each site, a column for each fused component, numbers of local components in cells.
+    """Draw the matching: a row for each site, a column for each fused component, numbers of local components in cells.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def draw_matching(ax: Any, labels: Labels, owner: Labels, n_components: int, nam
         ax.set_xticks(range(n_components))
     ax.set_xlabel("fused component")
     dropped = int(np.sum(~assigned))
-    ax.set_title("Who is who" + (f" ({dropped:,} dropped)" if dropped else ""))
+    ax.set_title("Matching" + (f" ({dropped:,} dropped)" if dropped else ""))
 
 
 def draw_components(

@@ -219,7 +219,7 @@ def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:
 
 
 def other_groups(model: Any) -> dict[str, Any]:
-    """Return the groups of InferenceData or a DataTree beside `posterior`, as Datasets; none of other containers."""
+    """Return all groups of InferenceData or a DataTree but `posterior`, as Datasets; none of other containers."""
     container = _container_of(model)
     if container not in ("InferenceData", "DataTree"):
         return {}
@@ -228,7 +228,7 @@ def other_groups(model: Any) -> dict[str, Any]:
 
 
 def to_container(draws: Draws, groups: Mapping[str, Any] | None = None) -> Any:
-    """Return draws in the container that they came in, with dims and coords, and other groups beside them.
+    """Return draws in the container that they came in, with dims, coords and other groups.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What fusions of draws report beside the draws, as records of JSON values."""
+"""Details of fusions of draws, reported with the fused draws as records of JSON values."""
 
 from __future__ import annotations
 

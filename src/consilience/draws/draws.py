@@ -213,7 +213,10 @@ class Draws(Displayed, Tabular):
             if missing := [name for name in self.variables if name not in prior]:
                 problems.append(
                     Problem(
-                        "prior", f"says nothing of {', '.join(missing)}", "give its law, or 'flat', too", "E-NEEDED"
+                        "prior",
+                        f"says nothing of {', '.join(missing)}",
+                        "give its distribution, or 'flat', too",
+                        "E-NEEDED",
                     )
                 )
             if odd := [name for name in prior if name not in (*self.variables, *self.dropped)]:
@@ -428,7 +431,7 @@ class Draws(Displayed, Tabular):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the draws and of what is said of them, in hexadecimal."""
+        """SHA-256 of the draws and of the statements on them, in hexadecimal."""
         hashed_fields = {
             name: value for name, value in self.header().items() if name not in ("container", "attributes")
         }
@@ -439,7 +442,7 @@ class Draws(Displayed, Tabular):
         return digest.hexdigest()
 
     def stated(self, **statements: Any) -> Draws:
-        """Return the draws with what is said of them where they say nothing themselves; None says nothing.
+        """Return the draws with the given statements where they have none of their own; None states nothing.
 
         `constraints` are added by variable.
         """

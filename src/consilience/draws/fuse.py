@@ -131,7 +131,7 @@ def _as_given(sites: Sequence[Draws], coordinates: Any, method: DrawsMethod, det
 
 
 def _facts_of(draws: Draws) -> SiteDetails:
-    """Return what is said of one site's draws."""
+    """Return the sizes and convergence diagnostics of one site's draws."""
     ess, rhat = bulk_ess(draws.unconstrained), rank_rhat(draws.unconstrained)
     return {
         "chains": draws.shape[0],

@@ -51,7 +51,7 @@ _TEMPERING_STEPS = 50
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Half a normal law, half a Student's t of the same location and scale.
+    """Mixture of a normal distribution and a Student's t, half each, of the same location and scale.
 
     Parameters
     ----------
@@ -226,12 +226,12 @@ class WeightedPoints:
 
     @property
     def pareto_k(self) -> float:
-        """Shape of the law of the largest weights."""
+        """Shape of the Pareto distribution of the largest weights."""
         return self.smoothed[1]
 
     @property
     def is_reliable(self) -> bool:
-        """Whether errors of weighted means can be told, and are small."""
+        """Whether errors of weighted means can be estimated, and are small."""
         return self.pareto_k <= largest_shape(len(self.points)) and self.effective_size >= MIN_EFFECTIVE_DRAWS
 
     def next_proposal(self) -> Proposal:
@@ -287,7 +287,7 @@ def largest_shape(count: int) -> float:
 
 
 def pareto_smoothed(log_weights: Array) -> tuple[Array, float]:
-    """Return log weights whose largest are replaced by quantiles of the Pareto law fitted to them, and its shape.
+    """Return log weights whose largest are replaced by quantiles of a fitted Pareto distribution, and its shape.
 
     The M = min(n / 5, 3 sqrt n) largest are smoothed (Vehtari et al. 2024, section 2.3); -inf where too few are apart.
     """
@@ -313,7 +313,7 @@ def pareto_smoothed(log_weights: Array) -> tuple[Array, float]:
 
 
 def fit_generalised_pareto(ascending: Array) -> tuple[float, float]:
-    """Return shape k and scale of the generalised Pareto law of exceedances, ascending.
+    """Return shape k and scale of the generalised Pareto distribution of exceedances, ascending.
 
     The estimator of Zhang and Stephens (2009), with the weak prior on k of Vehtari et al. (2024, appendix G).
     """

@@ -43,8 +43,8 @@ def inspect_draws(file: SafetensorsFile) -> Inspection:
     rows += [
         ("What this file tells about people", ""),
         ("posterior", "where each parameter lies, and how surely: as much as a table of estimates with intervals"),
-        ("effects", "a parameter of one person (an effect by patient) is told of that person: leave it out with only="),
-        ("differences", "posteriors of two sets that differ by one person tell of that person: send one"),
+        ("effects", "a parameter of one person (an effect by patient) discloses that person: leave it out with only="),
+        ("differences", "posteriors of two data sets that differ by one person disclose that person: send one"),
         ("protection", "no noise is added beyond that of sampling, so no formal privacy is given"),
     ]
     plain = plain_words(

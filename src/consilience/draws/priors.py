@@ -95,7 +95,7 @@ _ANY_SIGN = ("mean", "location")
 
 
 def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple[int, ...]) -> Problem | None:
-    """Return why a law cannot be the prior of a variable; None where it can."""
+    """Return why a distribution cannot be the prior of a variable; None where it can."""
     subject = f"prior of {variable}"
     known = f"one of {', '.join(LAWS)}, dirichlet, with its numbers, such as ('normal', 0, 1)"
     try:
@@ -149,8 +149,8 @@ def as_prior(stated: Any) -> float | str | dict[str, Json] | None:
         return float(stated)
     raise OptionError(
         "prior",
-        f"found {stated!r:.80}, expected the power to which sites raised it (1/J), 'flat', or its law by variable,"
-        " such as {'beta': ('normal', 0, 1)}, to be divided out",
+        f"found {stated!r:.80}, expected the power to which sites raised it (1/J), 'flat', or its distribution"
+        " by variable, such as {'beta': ('normal', 0, 1)}, to be divided out",
     )
 
 

@@ -176,7 +176,7 @@ def _forests(content: DrawsContent) -> Section | None:
         Figure(
             forest_plot(name, fused[:, place], [(site, values[:, place]) for site, values in sites]),
             f"Forest plot of {shorten(name)}",
-            f"{shorten(name)}: squares are sites with {100 * LEVEL:.0f} % intervals, the diamond is the fused law.",
+            f"{shorten(name)}: squares are sites with {100 * LEVEL:.0f} % intervals; the diamond is the fusion.",
         )
         for place, name in enumerate(names[:MAX_PLOTS])
     ]
@@ -269,8 +269,8 @@ def _what_it_tells() -> Section:
     """Return what posterior draws tell about people."""
     tells = [
         "Where each parameter lies, and how surely: as much as a table of estimates with intervals.",
-        "A parameter of one person (an effect by patient) is told of that person: leave such out.",
-        "Posteriors of two sets of data that differ by one person tell of that person.",
+        "A parameter of one person (an effect by patient) discloses that person: leave such out.",
+        "Posteriors of two sets of data that differ by one person disclose that person.",
         "No noise is added beyond that of sampling, so no formal privacy is given.",
     ]
     return Section("people", "What it tells about people", [Items(tells)])

@@ -64,7 +64,7 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, note
             ] = remedy
         else:
             code = "differ"
-            against[f"sites differ ({figures}), so that one law for all is a choice"] = remedy
+            against[f"sites differ ({figures}), so that one distribution for all sites is an assumption"] = remedy
     against |= _prior_notes(stack, method)
     against |= _size_notes(stack)
     against |= _shape_notes(stack)
@@ -77,7 +77,7 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, note
         code = "doubtful"
     parameters = format_count(stack.n_coordinates, "parameter")
     if n_constant := len(stack.sites[0].constant_names):
-        parameters += f" (beside {format_count(n_constant, 'constant')})"
+        parameters += f" (and {format_count(n_constant, 'constant')})"
     text = f"{stack.n_sites} subposteriors of {parameters} combined by {chosen}"
     candidates: dict[str, float] = {}
     if isinstance(method, DrawsAuto):
@@ -129,7 +129,7 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Draws
         code, harmless = "doubtful", None
     if overlap["p_value"] < SIGNIFICANCE:
         figures = f"Q = {overlap['q']:.4g} on {overlap['degrees_of_freedom']}, I2 = {100 * overlap['i2']:.0f} %"
-        against[f"sites differ ({figures}), so that one law for all is a choice"] = (
+        against[f"sites differ ({figures}), so that one distribution for all sites is an assumption"] = (
             "method='hierarchical' gives what sites have in common, with honest intervals"
         )
         code, harmless = ("apart", False) if overlap["p_value"] < HARDLY else ("differ", None)

@@ -115,7 +115,7 @@ class MatrixNormalWishart(Displayed):
 
     @classmethod
     def of_additive(cls, precision: Array, cross: Array, square: Array, dof: float) -> MatrixNormalWishart:
-        """Return the law of what `additive` gives.
+        """Return the distribution with the natural parameters that `additive` gives.
 
         Raises
         ------
@@ -291,5 +291,5 @@ def _regression_sums(sums: Any) -> Statistics:
 
 
 def _has_intercept(statistics: Statistics) -> bool:
-    """Return whether a regression has an intercept beside its columns; of statsmodels it is a column."""
+    """Return whether a regression has an intercept in addition to its columns; in statsmodels it is a column."""
     return not statistics.kind.startswith("statsmodels.") and bool(statistics.parameters.get("fit_intercept", True))

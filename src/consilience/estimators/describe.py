@@ -308,7 +308,7 @@ def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statist
 
 
 def _fingerprint(adapter: EstimatorAdapter, model: Any, rows: SiteRows) -> Array:
-    """Return numbers by which two fits of a model are told apart."""
+    """Return numbers (k,) that distinguish two fits of a model."""
     inner = final_model(model) if is_pipeline(model) else model
     if adapter.compared:
         parts = [getattr(inner, name) for name in adapter.compared if getattr(inner, name, None) is not None]
@@ -395,13 +395,13 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     ]
     if isinstance(adapter, LaplaceAdapter) or (problems and adapter.pools_classes):
         remedy = f"fit with min_count={min_count:g}" if adapter.pools_classes else "fit without that class"
-        raise InputError([*problems, Problem("", f"a {adapter.class_name} is told with all of its classes", remedy)])
+        raise InputError([*problems, Problem("", f"a {adapter.class_name} needs all of its classes", remedy)])
     left = replace(leaving.some_classes(np.flatnonzero(is_kept)), n_withheld=leaving.n_withheld + len(problems))
     return adapter.trimmed(left), problems
 
 
 def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
-    """Raise where it cannot be told that `min_count` rows are behind all numbers.
+    """Raise unless the counts show that `min_count` rows are behind every statistic.
 
     Raises
     ------

@@ -203,5 +203,5 @@ def design_in_words(design: Design) -> list[tuple[str, str]]:
     rows = [] if design.outcome is None else [("outcome", _listed(design.outcome))]
     rows += [("factor", f"{name}: {_listed(factor.levels)}") for name, factor in design.factors.items()]
     rows += [("constants", f"{term}: {_shown(values)}") for term, values in design.constants.items()]
-    rows += [("beside columns", name if of is None else f"{name} {of}") for name, of in design.extra.items()]
+    rows += [("extra columns", name if of is None else f"{name} {of}") for name, of in design.extra.items()]
     return rows

@@ -1,4 +1,4 @@
-"""What fusions of estimators report beside the sums, as records of JSON values."""
+"""Details of fusions of estimators, reported with the sums as records of JSON values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GateDetails(TypedDict, total=False):
 
 
 class FourthMomentDetails(TypedDict):
-    """Rows whose fourth moments sites told, whether these are all, and the classes of which no site told any."""
+    """Fourth moments that sites sent: of how many rows, whether these are all rows, and the classes without any."""
 
     rows: float
     is_complete: bool

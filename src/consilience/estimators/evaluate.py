@@ -173,7 +173,7 @@ def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) 
 def _labelled(
     data: Any, labels: Any, n_columns: int, columns: tuple[str, ...] | None, adapter: EstimatorAdapter
 ) -> Any:
-    """Return (X, y), where labels are a column of a table, a file, or an array beside the data."""
+    """Return (X, y), where labels are a column of a table, a file, or a separate array."""
     if isinstance(data, str | Path) and Path(data).suffix.lower() == ".csv" and isinstance(labels, str):
         table = read_csv(Path(data), columns)
         if table.header is not None and labels in table.header:

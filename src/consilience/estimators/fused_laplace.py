@@ -1,4 +1,4 @@
-"""The product of Laplace approximations of laplace-torch, as a normal law of the weights of a network.
+"""The product of Laplace approximations of laplace-torch, as a normal distribution of a network's weights.
 
 It has no network: ``consilience.written_like(fused, like)`` puts it into a copy of any of the approximations that were
 fused, which then predicts. Fusing approximations in memory does so by itself.
@@ -20,7 +20,7 @@ from consilience.core.progress import seeded
 
 @dataclass(frozen=True, eq=False)
 class FusedLaplace:
-    """A normal law N(mean, (information + diag(prior_precision))^-1) of the weights of a network.
+    """A normal distribution N(mean, (information + diag(prior_precision))^-1) of the weights of a network.
 
     Parameters
     ----------

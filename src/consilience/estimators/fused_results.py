@@ -150,7 +150,7 @@ class FusedResults:
 
     @property
     def pvalues(self) -> Array:
-        """Two-sided p-values, of Student's t where `use_t`, else of the normal law."""
+        """Two-sided p-values, of Student's t where `use_t`, else of the normal distribution."""
         below = -np.abs(self.tvalues)
         tails: Array = stdtr(self.df_resid if self.use_t else np.inf, below)
         return 2.0 * tails

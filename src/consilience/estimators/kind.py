@@ -129,7 +129,7 @@ class Estimators(Kind):
         stays = [f"{one.subject} {one.text}" for one in withheld]
         if len(left.moments) < len(statistics.moments):
             stays.append(
-                "the moments of rows without their weights stay here, which tell of single rows beside weighted ones"
+                "the moments of rows without their weights stay here: with the weighted ones they disclose single rows"
             )
         if not stays:
             return None

@@ -1,4 +1,4 @@
-"""Scores of approximations of laplace-torch on rows, from the predictive law with the weights integrated out.
+"""Scores of approximations of laplace-torch on rows, by the predictive distribution over their weights.
 
 Classifiers: minus the log probability of the class of every row, then accuracy. Regressions, whose outputs have the
 predictive mean m(x) and covariance S(x) (c, c), where s is the deviation of the noise: the log density
@@ -37,7 +37,7 @@ def laplace_scores(
     Parameters
     ----------
     models : sequence of approximations of laplace-torch, or FusedLaplace
-        Of one class. A normal law without a network predicts with that of the other.
+        Of one class. A normal distribution without a network predicts with that of the other.
     names : sequence of str
         What messages call them.
     adapter : LaplaceTorchAdapter

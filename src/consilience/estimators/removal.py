@@ -45,7 +45,7 @@ DIFFERENCING = ("add", "remove")
 
 
 def differencing_of(method: str | None) -> str | None:
-    """Return why publishing a result of `add` or `remove` tells of a single site; None for other results."""
+    """Return why publishing a result of `add` or `remove` discloses a single site; None for other results."""
     if method not in DIFFERENCING:
         return None
     done = "added to" if method == "add" else "removed from"

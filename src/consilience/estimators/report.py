@@ -179,7 +179,7 @@ def _interval_column(title: str) -> Column:
 
 
 def _how_sites_differ(content: EstimatorContent) -> Section | None:
-    """Return the coefficients of each site's own least squares with intervals, beside the fused ones."""
+    """Return the coefficients of each site's own least squares with intervals, and the fused ones."""
     fused = inference_of(content.statistics)
     if fused is None:
         return None
@@ -198,7 +198,7 @@ def _how_sites_differ(content: EstimatorContent) -> Section | None:
         Column("Estimate", lambda row: float(row[1])),
         _interval_column(f"{100 * content.level:g} % interval"),
     ]
-    caption = "Where the intervals of sites do not overlap, one law for all sites is a choice: sites differ."
+    caption = "Where intervals do not overlap, sites differ, and one distribution for all of them is an assumption."
     return Section("differ", "How sites differ", [Table("By site", entries, columns, "coefficient", caption)])
 
 
@@ -228,7 +228,7 @@ def _forests(content: EstimatorContent) -> Section | None:
             forest_plot(analysis, 0),
             f"Forest plot of {shorten(coefficient)}",
             f"{shorten(coefficient)}: squares are sites, as large as their weight; the diamonds are the random and the"
-            " fixed effect of a meta-analysis, beside which the fused coefficient in the table is that of all rows.",
+            " fixed effect of a meta-analysis. The fused coefficient in the table is that of all rows.",
         )
         for coefficient, analysis in analyses
     ]
@@ -261,7 +261,7 @@ def _what_it_tells(content: EstimatorContent) -> Section:
 
 
 def _products(statistics: Statistics) -> list[str]:
-    """Return what products of columns tell beside means."""
+    """Return what products of columns disclose in addition to means."""
     if all(record.is_diagonal for record in statistics.moments.values()):
         return []
     return [

@@ -94,7 +94,7 @@ def read_rows(
 
 
 def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] | None]:
-    """Return the rows in a file, what is beside them, and the names of the columns where it has them.
+    """Return the rows in a file, their classes or targets, and the names of the columns where it has them.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] |
         A .npz with x and y, or a .csv whose last column is the class or the target; with `needs` "nothing" all columns
         are those of rows.
     needs : {"classes", "targets", "nothing"}
-        What must come beside the rows.
+        What must come with the rows.
 
     Raises
     ------
@@ -123,12 +123,12 @@ def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] |
 
 
 def _read_table(path: Path, names: tuple[str, ...] | None, n_columns: int | None, needs: Needs) -> tuple[Array, Any]:
-    """Return the columns of a CSV that a model names, and the one column beside them: the classes or the targets.
+    """Return the columns of a CSV that a model names, and its one other column: the classes or the targets.
 
     Raises
     ------
     InputError
-        For a table without names, or with another number of columns beside these.
+        For a table without names, or with another number of other columns.
     """
     table = read_csv(path, names)
     header = table.header or ()

@@ -28,13 +28,13 @@ from consilience.families.centred_moments import CentredMoments
 ROWS = "rows"
 """Name of the moments of all rows, and of the count of rows: of one of the two, or both."""
 UNWEIGHTED = "unweighted"
-"""Name of the moments of the same rows, all counted alike, which some estimators need beside weighted ones. Together
-with weighted ones they tell of single rows (of one row with a weight of its own the difference is that row), so they
+"""Name of the moments of the same rows, all counted alike, which some estimators need besides weighted ones. Together
+with weighted ones they disclose single rows (of one row with a weight of its own the difference is that row), so they
 leave a site with ``min_count=0`` only."""
 
 WITHOUT_UNWEIGHTED = (
-    "its epsilon_ is that of weighted rows, and fit takes that of rows without their weights, which would tell of"
-    " single rows beside weighted ones and leave with min_count=0 only"
+    "its epsilon_ is that of weighted rows, and fit takes that of rows without their weights, whose moments would"
+    " disclose single rows together with the weighted ones and leave with min_count=0 only"
 )
 """Why statistics of weighted rows from which `UNWEIGHTED` was left out are approximate."""
 
@@ -158,7 +158,7 @@ class Statistics(Displayed):
             "units": names_in_line(self.features.units or ()),
             "outcome": names_in_line(self.design.outcome or ()),
             "constants": names_in_line(tuple(self.design.constants)),
-            "beside columns": names_in_line(tuple(self.design.extra)),
+            "extra columns": names_in_line(tuple(self.design.extra)),
             "classes": None if self.classes is None else names_in_line(self.classes.names),
             "steps before": names_in_line([step.name for step in self.steps]),
             "withheld": f"{self.n_withheld} classes of fewer than {self.min_count:g} rows" if self.n_withheld else None,
@@ -249,7 +249,7 @@ class Statistics(Displayed):
         )
 
     def without_fourth_moments(self) -> Statistics:
-        """Return the statistics without what a second message told of these very rows."""
+        """Return the statistics without the fourth moments that a second message stated for these very rows."""
         if FOURTH not in self.counts:
             return self
         counts = {name: values for name, values in self.counts.items() if name not in (FOURTH, FOURTH_TOTAL)}

@@ -70,8 +70,8 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
     fit = f"the {name} that fit gives on {rows}"
     if FOURTH not in statistics.counts:
         text = (
-            f"approximate: near {fit}. Its shrinkage takes fourth moments of the rows, which a second message tells;"
-            " the oracle approximating shrinkage (OAS), of second moments alone, stands in its place."
+            f"approximate: near {fit}. Its shrinkage takes fourth moments of the rows, which a second message states;"
+            " until then, it is the oracle approximating shrinkage (OAS), of second moments alone."
         )
         return Verdict(
             "approximate",
@@ -89,7 +89,7 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
     text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {moments4['rows']:,.0f} rows"
     if moments4["unknown"]:
         text += (
-            f"; of {', '.join(moments4['unknown'][:8])} no site told them, and OAS's shrinkage stands in their place"
+            f"; of {', '.join(moments4['unknown'][:8])} no site stated them, and the shrinkage of OAS is used instead"
         )
     remedy = "let all sites answer `consilience serve --then moments4` with the rows that their first message was of"
     return Verdict("approximate", text + ".", None, remedy=remedy)
@@ -119,7 +119,9 @@ def _judge_product(
     if heterogeneity and (heterogeneity["p_value"] < SIGNIFICANCE or heterogeneity["i2"] > MUCH_HETEROGENEITY):
         q, freedom = heterogeneity["q"], heterogeneity["degrees_of_freedom"]
         figures = f"Q = {q:.4g} on {freedom}, I2 = {100 * heterogeneity['i2']:.0f} %"
-        against.append(f"coefficients differ between sites ({figures}), so that one law for all is a choice")
+        against.append(
+            f"coefficients differ between sites ({figures}), so that one distribution for all sites is an assumption"
+        )
         remedies.append("see cs.meta_analysis of what sites sent, which has random effects")
     share = details.get("prior_share", 0.0)
     if share > MAX_PRIOR_SHARE:

@@ -158,7 +158,7 @@ class Family(ABC):
         return None
 
     def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
-        """Return the law (n, P) of the parameters of A z + b where `eta` is that of the parameters of data z.
+        """Return the distribution (n, P) of the parameters of A z + b, where `eta` is that of the parameters of z.
 
         Means go to A m + b and covariances to A S A^T. The map of natural parameters is linear, so it serves improper
         priors too: "nothing observed" stays that.
@@ -180,7 +180,9 @@ class Family(ABC):
         raise UnsupportedError(f"{self.name} components do not follow an affine map of the data")
 
     def log_normalizer_of_sums(self, eta: Array) -> Array:
-        """Return A(eta) (n,) of very many rows, each a law of ``EvidenceFamily.discounts`` plus a sum of its pieces.
+        """Return A(eta) (n,) of very many rows, each a base distribution plus a sum of pieces.
+
+        Both are those of ``EvidenceFamily.discounts``.
 
         Families whose ``log_normalizer`` is slow on many rows have a faster form here.
         """

@@ -106,7 +106,7 @@ class Categorical(Family):
         return roots
 
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
-        """Return Dirichlet laws of the same mean probabilities, narrow against any spread."""
+        """Return Dirichlet distributions of the same mean probabilities, narrow against any spread."""
         family = Dirichlet(self.dim)
         return family, family.to_natural(concentration=softmax(self._log_odds(eta), axis=1) / POINT_VARIANCE_SHARE)
 

@@ -46,7 +46,7 @@ nobody has measured other values."""
 
 
 class _SimplexFamily(RandomEffectsFamily):
-    """A law on probability vectors pi with concentrations alpha: eta = alpha - 1, T = log pi."""
+    """A distribution of probability vectors pi with concentrations alpha: eta = alpha - 1, T = log pi."""
 
     parts: ClassVar[tuple[str, ...]] = ("concentration",)
     separates_spread: ClassVar[bool] = False
@@ -163,7 +163,7 @@ class _SimplexFamily(RandomEffectsFamily):
         return np.maximum(scaled, _MIN_CONCENTRATION) - 1.0
 
     def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
-        """Return mean probabilities and the central intervals of their Beta laws."""
+        """Return mean probabilities and the central intervals of their Beta distributions."""
         alpha = eta + 1.0
         total = alpha.sum(axis=1, keepdims=True)
         rest = np.maximum(total - alpha, _MIN_CONCENTRATION)
@@ -194,7 +194,7 @@ class _SimplexFamily(RandomEffectsFamily):
         return result
 
     def law_of(self, eta: Array) -> Array:
-        """Return the law with the mean and the total variance of the rows' probabilities.
+        """Return the distribution with the mean and the total variance of the rows' probabilities.
 
         A Dirichlet of mean p and total t has total variance sum_v p_v (1 - p_v) / (1 + t), which is solved for t. The
         logarithms of the probabilities, which are the family's own moments, are dominated by what a row has hardly
@@ -274,7 +274,7 @@ class Dirichlet(_SimplexFamily):
 
 @dataclass(frozen=True)
 class Beta(_SimplexFamily):
-    """Beta law of a proportion, the Dirichlet of two categories; eta = (a - 1, b - 1)."""
+    """Beta distribution of a proportion, the Dirichlet of two categories; eta = (a - 1, b - 1)."""
 
     name: ClassVar[str] = "beta"
 

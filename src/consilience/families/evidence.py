@@ -64,7 +64,7 @@ class Discounts(DiscountedRows, Protocol):
         """Return some of the rows; of very many, chunks are asked for, so that not all pieces are there at once."""
 
     def law(self, heterogeneity: Array) -> Array:
-        """Return the law (P,) that the discounted rows are drawn from; see ``EvidenceFamily.law_of``."""
+        """Return the distribution (P,) that the discounted rows are drawn from; see ``EvidenceFamily.law_of``."""
 
 
 class PlainDiscounts:
@@ -104,7 +104,7 @@ class PlainDiscounts:
         return self._map(lambda eta: self._family.observed(eta, heterogeneity))
 
     def law(self, heterogeneity: Array) -> Array:
-        """Return the law (P,) that the discounted rows are drawn from."""
+        """Return the distribution (P,) that the discounted rows are drawn from."""
         if len(self._eta) <= MAX_KEPT_ROWS:
             return self._family.law_of(self._map(lambda eta: self._family.discounted(eta, heterogeneity)))
         discounted = LazyRows(
@@ -164,7 +164,7 @@ class EvidenceFamily(Family):
         return self.log_normalizer(self.discounted(eta, heterogeneity))
 
     def law_of(self, eta: Array) -> Array:
-        """Return the member (P,) with the moments of all rows (n, P) together: the law that they are drawn from.
+        """Return the member (P,) with the moments of all rows (n, P) together: the distribution they are drawn from.
 
         Its mean parameters are the mean of the rows' mean parameters: the reverse Kullback-Leibler barycenter.
         """

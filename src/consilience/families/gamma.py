@@ -25,7 +25,7 @@ from consilience.families.special import gamma_bregman, gamma_shape, itakura_sai
 
 @dataclass(frozen=True)
 class Gamma(EvidenceFamily):
-    """Gamma law with shape a and rate b; eta = (a - 1, -b), T = (log x, x), P = 2."""
+    """Gamma distribution with shape a and rate b; eta = (a - 1, -b), T = (log x, x), P = 2."""
 
     name: ClassVar[str] = "gamma"
     parts: ClassVar[tuple[str, ...]] = ("shape",)

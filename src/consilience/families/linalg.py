@@ -251,7 +251,7 @@ def far_components(means: Array, offsets: Array, columns: Sequence[str] | None) 
     constants = [_constant_near(means[is_far[:, d], d]) for d in dims]
     places = _some([f"{name} (about {constant})" for name, constant in zip(names, constants, strict=True)])
     subject = f"component {rows[0]} lies" if len(rows) == 1 else f"components {_some(list(map(str, rows)))} lie"
-    text = f"{subject} so far from zero in {places} that float64 does not keep the width beside the squared mean"
+    text = f"{subject} so far from zero in {places} that float64 loses the width next to the squared mean"
     others = " and one from each of the others" if names[1:] else ""
     remedy = f"subtract a constant such as {constants[0]} from {names[0]}{others}, the same at all sites, and fit again"
     return set(rows.tolist()), [Problem("", text, remedy, "E-NUMBER")]

@@ -208,7 +208,7 @@ class _NormalGammaFamily(RandomEffectsFamily):
         return mean, mean - half_width, mean + half_width
 
     def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
-        """Return the law of the mean A mu + b and of the precisions of A z + b: rates times the squares of A."""
+        """Return the distribution of the mean A mu + b and the precisions of A z + b: rates times the squares of A."""
         squares = isotropic_square(matrix)[None] if self.n_rates < self.dim else diagonal_of(matrix) ** 2  # (R,)
         kappa = -2.0 * eta[:, self.dim]
         moved = eta[:, : self.dim] @ matrix.T  # kappa A m, (n, D)
@@ -259,7 +259,7 @@ class _NormalGammaFamily(RandomEffectsFamily):
         return problems + [(int(i), "has a rate that is not positive") for i in bad]
 
     def offsets(self, eta: Array) -> tuple[Array, Array] | None:
-        """Return m and kappa m^2 / (2 b), both (n, D), 0 where b is not small beside it; None where none is."""
+        """Return m and kappa m^2 / (2 b), both (n, D), 0 where b is not small compared with it; None where none is."""
         second, squares = -eta[:, self.dim + 1 : -1], self._sum_by_rate(eta[:, : self.dim] ** 2)
         if not np.any(is_lost := is_cancelled(second, second + 0.25 * squares / eta[:, self.dim, None])):
             return None  # which is quick, and nearly always the answer

@@ -347,7 +347,10 @@ class NormalWishart(RandomEffectsFamily):
         return mean, mean - half_width, mean + half_width
 
     def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
-        """Return the law of (A mu + b, A^-T Lambda A^-1): m to A m + b, W^-1 to A W^-1 A^T; kappa and nu stay."""
+        """Return the distribution of (A mu + b, A^-T Lambda A^-1): m to A m + b, W^-1 to A W^-1 A^T.
+
+        The parameters kappa and nu do not change.
+        """
         kappa = -2.0 * eta[:, self.dim]
         second = -2.0 * unflatten(eta[:, self.dim + 1 : -1], self.dim)  # W^-1 + kappa m m^T, (n, D, D)
         moved = eta[:, : self.dim] @ matrix.T  # kappa A m, (n, D)
@@ -614,7 +617,7 @@ class _NormalWishartDiscounts:
         return result
 
     def law(self, heterogeneity: Array) -> Array:
-        """Return the law (P,) of the discounted rows: only E[mu^T Lambda mu] and E log|Lambda| change."""
+        """Return the distribution (P,) of the discounted rows: only E[mu^T Lambda mu] and E log|Lambda| change."""
         square = self._family.dim / self._kappa_at(heterogeneity) + self._squares
         dof = self._scale_at(float(heterogeneity[1])).law_dof
         kappa = np.array([self._family.dim / (square.mean() - self._law_square)])

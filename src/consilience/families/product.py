@@ -148,7 +148,7 @@ class Product(EvidenceFamily):
         return total
 
     def law_of(self, eta: Array) -> Array:
-        """Return the blocks' laws side by side."""
+        """Return the blocks' distributions side by side."""
         return np.concatenate([family.law_of(columns) for _, family, columns in self._iterate_blocks(eta)])
 
     def without_prior(self, eta: Array, prior: Array) -> Array:
@@ -246,6 +246,6 @@ class _ProductDiscounts(_ProductRows):
         return _ProductRows([block.part(rows) for block in self._blocks], self._n_parts)
 
     def law(self, heterogeneity: Array) -> Array:
-        """Return the blocks' laws side by side (P,)."""
+        """Return the blocks' distributions side by side (P,)."""
         parts = zip(self._blocks, self._parts(heterogeneity), strict=True)
         return np.concatenate([block.law(part) for block, part in parts])

@@ -324,7 +324,7 @@ class RandomEffectsFamily(EvidenceFamily):
         """
 
     def with_spread(self, eta: Array, spread: Array) -> Array:
-        """Return the law of the location of `eta` with all else of `spread`, both (n, P).
+        """Return the distributions with the location of `eta` and all else of `spread`, both (n, P).
 
         For families of one block, `eta` itself.
         """

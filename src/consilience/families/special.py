@@ -282,7 +282,7 @@ def sum_of_log_gammas(x: Array) -> Array:
 
 
 def trigamma(x: Array) -> Array:
-    """Return psi'(x) = zeta(2, x), as ``scipy.special.polygamma(1, x)`` does, which computes psi(x) beside it."""
+    """Return psi'(x) = zeta(2, x), as ``scipy.special.polygamma(1, x)`` does, which also computes psi(x)."""
     return np.asarray(zeta(2.0, x), dtype=np.float64)
 
 

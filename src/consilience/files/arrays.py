@@ -96,7 +96,7 @@ def same_bits(a: AnyArray, b: AnyArray) -> bool:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, AnyArray], document: str) -> None:
-    """Write storable arrays and a JSON document beside them, whole or not at all; the same bytes from either library.
+    """Write storable arrays and their JSON document, whole or not at all; the same bytes from either library.
 
     Large ones go from their memory to the disk, since a copy of a network may not fit beside it; of small ones the
     bytes are made first, so that errors are those of the system and not of a library.

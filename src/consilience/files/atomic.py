@@ -51,7 +51,7 @@ def remove_stale(path: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Return whether a process of this number runs, as far as can be told."""
+    """Return whether a process of this number runs, as far as can be known."""
     if process == os.getpid() or os.name != "posix":  # elsewhere signal 0 is no question
         return True
     try:
@@ -94,7 +94,7 @@ def _create_beside(path: Path) -> tuple[int, str]:
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; on success it takes its place, on any failure it is removed.
+    """Yield a path next to `path` to write to; on success it takes its place, on any failure it is removed.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def write_folder_atomically(folder: Path) -> Iterator[Path]:
-    """Yield a new folder beside `folder` to write into; on success it takes its place, on any failure it is removed.
+    """Yield a new folder next to `folder` to write into; on success it takes its place, on any failure it is removed.
 
     Raises
     ------

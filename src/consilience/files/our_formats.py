@@ -16,8 +16,8 @@ _ROUND = "leave it in the folder of its round"
 
 OUR_FORMATS: Mapping[str, tuple[str, str]] = {
     NETWORK: ("a network", _FUSE),
-    FISHER: ("a file of Fisher information", "give it beside its network: method 'fisher', fishers="),
-    DESCRIPTION: ("a description", "give the network that it is of, beside it"),
+    FISHER: ("a file of Fisher information", "give it with its network: method 'fisher', fishers="),
+    DESCRIPTION: ("a description", "give it with the network that it describes"),
     POSTERIOR: ("a posterior file", _FUSE),
     STATISTICS: ("a statistics file", _FUSE),
     DRAWS: ("a draws file", _FUSE),
@@ -33,7 +33,7 @@ OUR_FORMATS: Mapping[str, tuple[str, str]] = {
 
 
 def misplaced(tag: object, expected: str) -> tuple[str, str]:
-    """Return what is said of a file of one of our formats where something else is expected, and where it belongs.
+    """Return the problem with a file of one of our formats where something else is expected, and its remedy.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What lies beside a checkpoint's weights and says how they are quantised: fields of its configuration, and files."""
+"""Quantisation metadata of a checkpoint: fields of its configuration, and files next to its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is who: which components of different models are the same thing."""
+"""Matching: which components of different models are the same component."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class BetaBernoulliPrior:
 
 @dataclass(frozen=True, eq=False)
 class AtomLaw:
-    """The Gaussian law of atoms and of their copies, per dimension: theta ~ N(mu0, s0), v ~ N(theta, s).
+    """Gaussian distributions of atoms and of their copies, per dimension: theta ~ N(mu0, s0), v ~ N(theta, s).
 
     Parameters
     ----------
@@ -87,11 +87,11 @@ class AtomLaw:
 
     @property
     def information(self) -> float:
-        """What a copy tells of its atom, in nats: their mutual information, sum_d log(1 + s0 / s) / 2."""
+        """Mutual information of a copy and its atom, in nats: sum_d log(1 + s0 / s) / 2."""
         return 0.5 * float(np.log1p(self.between / self.within).sum())
 
     def distance(self, other: AtomLaw, spread: Array) -> float:
-        """Return the largest step between two laws: of means in widths of the data, of variances in ratios."""
+        """Return the largest step between two distributions: of means in widths of the data, of variances in ratios."""
         means = np.abs(self.mean - other.mean) / np.sqrt(spread)
         ratios = np.abs(np.log([self.within / other.within, self.between / other.between]))  # (2, D)
         return float(max(means.max(), ratios.max()))
@@ -151,7 +151,7 @@ class GaussianAtoms:
         return self._computed(np.arange(self.sharing.n_sites + 1))
 
     def _computed(self, count: Labels) -> tuple[Array, Array]:
-        """Return what ``_coefficients`` does, from the law and the prior."""
+        """Return what ``_coefficients`` does, computed from the atom distribution and the prior."""
         variance_ratios = np.multiply.outer(count.astype(np.float64), self.law.between / self.law.within)  # n r: (k, D)
         level = self.sharing.log_probability[count]
         if self.marginal:

@@ -1,4 +1,4 @@
-"""What travels beside networks (Fisher information, descriptions): files told apart, and matched by digest."""
+"""Companion files of networks (Fisher information, descriptions), selected by format and matched by digest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consilience.networks.inputs import DescribedNetwork
 
 
 class Companion(Protocol):
-    """What travels beside a network and has a name for messages."""
+    """A companion of a network, such as its Fisher information, with a name for messages."""
 
     @property
     def name(self) -> str:

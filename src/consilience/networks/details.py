@@ -1,4 +1,4 @@
-"""What fusions of networks report beside the network, as records of JSON values."""
+"""Details of fusions of networks, reported with the fused network as records of JSON values."""
 
 from __future__ import annotations
 

@@ -355,7 +355,7 @@ def _parametrised_result(
 
 
 def _without_network(files: Sequence[NamedInput], called: str) -> list[Problem]:
-    """Return that files are no networks but what travels beside them, a line each."""
+    """Return a problem for each companion file of a network that is not given."""
     return [Problem(file.label, f"is {called} of a network", "give the networks too", "E-NEEDED") for file in files]
 
 

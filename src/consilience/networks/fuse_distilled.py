@@ -226,7 +226,7 @@ def _record(distilled: Distilled[nn.Module]) -> Distillation:
 
 
 def _judged(comparison: NetworkComparison, start: Candidate, taken: Candidate) -> Choice:
-    """Return the network that was taken, scored beside the start and the sites' own on inputs that no step saw."""
+    """Return the chosen network, scored with the start and the sites' networks on inputs that no training step saw."""
     candidates = comparison.workshop.site_candidates()
     candidates += [candidate for candidate in (start, taken) if candidate.site is None and candidate not in candidates]
     number = len(candidates) - 1 if taken.site is None else taken.site

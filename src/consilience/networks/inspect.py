@@ -50,8 +50,8 @@ def inspect_fisher(file: SafetensorsFile) -> Inspection:
     plain = plain_words(
         "the Fisher information of a network: how surely each of its parameters is known",
         header.observations,
-        "nothing alone: it goes beside its network, with the networks and information of other sites",
-        following="give it beside its network: `consilience fuse NET... INFORMATION... --method fisher -o FUSED`",
+        "nothing alone: it is used with its network, and with the networks and information of other sites",
+        following="give it with its network: `consilience fuse NET... INFORMATION... --method fisher -o FUSED`",
     )
     return Inspection(document, _fisher_rows(file, header, tensors), plain)
 
@@ -184,7 +184,7 @@ def _people_rows(header: FisherHeader, has_factors: bool) -> list[Row]:
 
 def _format_known(value: float | None) -> str:
     """Return a number as text, and words for one that is not known."""
-    return "not told" if value is None else f"{value:g}"
+    return "not stated" if value is None else f"{value:g}"
 
 
 def symmetry_rows(symmetry: Symmetry, units: dict[str, int] | None = None) -> list[Row]:

@@ -114,18 +114,18 @@ class Networks(Kind):
         return network_summary(fusion)
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
-        """Refuse a description that tells of fewer observations than may leave; see `Kind.withhold`.
+        """Refuse a description of classes with fewer observations than may leave; see `Kind.withhold`.
 
         Raises
         ------
         InputError
-            For such a description; the rest of it cannot be told apart from what was measured.
+            For such a description; the rest of it cannot be separated from what was measured.
         """
         from consilience.networks.descriptions.files import DESCRIPTION_FILES
 
         del target
         if file.format == DESCRIPTION and (stated := DESCRIPTION_FILES.read_header(file)[0].min_count) < min_count:
-            text = f"tells of classes of {stated:g} observations, and {min_count:g} is the least that is sent"
+            text = f"describes classes of {stated:g} observations, and {min_count:g} is the least that is sent"
             raise InputError(file, text, "describe the network again, or give a smaller min_count", "E-FEW")
         return None
 
@@ -139,7 +139,7 @@ class Networks(Kind):
 
         if file.format in (FISHER, DESCRIPTION):
             called = "Fisher information" if file.format == FISHER else "a description"
-            raise InputError(file, f"is {called}, expected a model", "send it beside its network's file", "E-TYPE")
+            raise InputError(file, f"is {called}, expected a model", "send it with its network's file", "E-TYPE")
         network = describe_network_file(file, file.label, file.label)
         refuse_not_finite(file, network.arrays, untrained_infinities(network.arrays))
         is_informed = companion is not None and companion.format != DESCRIPTION
@@ -163,7 +163,7 @@ class Networks(Kind):
         return SiteFacts(facets, scales=scales, bounded_scales=bounded)
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
-        """Write a network with its symmetry and description, what travels beside one, or an ensemble as a folder."""
+        """Write a network with its symmetry and description, a companion of one, or an ensemble as a folder."""
         from consilience.networks.descriptions.description import Description
         from consilience.networks.descriptions.files import description_path, write_description
         from consilience.networks.ensemble_files import is_ensemble, write_ensemble
@@ -241,7 +241,7 @@ class Networks(Kind):
         return replace(described, description=description)
 
     def writes(self, model: object) -> bool:
-        """Return whether an object is a network, or what travels beside one."""
+        """Return whether an object is a network, or a companion such as its Fisher information."""
         from consilience.networks.descriptions.description import Description
         from consilience.networks.fisher.information import FisherInformation
 

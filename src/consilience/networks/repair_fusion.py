@@ -241,7 +241,7 @@ def refit_fusion(
         refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng, shares=shares, maps=maps)
     except (InputError, UnsupportedError) as error:
         return replace(fusion, details={**fusion.details, "refit": f"not done: {reason_of(error)}"})
-    description = "layers fitted on inputs" if inputs is not None else "layers fitted on made-up inputs"
+    description = "layers fitted on inputs" if inputs is not None else "layers fitted on synthetic inputs"
     notes = [f"{name or 'it'} {why}" for name, why in refitted.notes.items()]
     if notes:
         more = f", and {len(notes) - _MAX_NOTES_SHOWN} more" if len(notes) > _MAX_NOTES_SHOWN else ""
@@ -251,12 +251,12 @@ def refit_fusion(
 
 
 def _made_up_inputs(aligned: Sequence[nn.Module], weights: Any, example: Any, rng: np.random.Generator) -> Any:
-    """Return inputs made up from the models' first layers, in the shape of an example.
+    """Return synthetic inputs for the models' first layers, in the shape of an example.
 
     Raises
     ------
     UnsupportedError
-        Without an example of one tensor, or for models that no inputs can be made up for.
+        Without an example of one tensor, or for models that have no synthetic inputs.
     """
     from consilience.networks import repair as repairs
 

@@ -36,5 +36,5 @@ def untrained_norms(arrays: Mapping[str, AnyArray]) -> list[str]:
 
 
 def never_saw_data(paths: list[str]) -> str:
-    """Return what is said of such layers."""
+    """Return the note on batch normalisation layers that have never seen data."""
     return f"batch normalisation {named(paths)} has never seen data (mean 0, variance 1)"

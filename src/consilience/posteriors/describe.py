@@ -118,7 +118,7 @@ def describe(
 def describe_all(
     model: Any, data: Any = None, n_observations: float | None = None, sample_weight: Any = None
 ) -> Posterior:
-    """Return the posterior of a model with all its components, its observations counted or told; see ``describe``."""
+    """Return the posterior of a model with all its components, its observations counted or stated; see ``describe``."""
     if isinstance(model, Posterior):
         if data is None and n_observations is None:
             return model
@@ -217,7 +217,7 @@ def _with_features(posterior: Posterior, features: Features, *, is_told: bool) -
     recorded = posterior.features
     if differences := recorded.differences(features):
         raise InputError(
-            "features", f"what is told {differences[0]}, as the model itself was trained", code="E-MISMATCH"
+            "features", f"what is stated {differences[0]}, as the model itself was trained", code="E-MISMATCH"
         )
     names = recorded.names if features.names is None else features.names
     return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))

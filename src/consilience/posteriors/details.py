@@ -1,4 +1,4 @@
-"""What fusions of posteriors report beside the components, as records of JSON values."""
+"""Details that fusions of posteriors report along with the components, as records of JSON values."""
 
 from __future__ import annotations
 

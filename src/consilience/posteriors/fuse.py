@@ -292,7 +292,7 @@ def judge_of(
 
 
 def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> list[Problem]:
-    """Return why models of this kind cannot be fused with these options, a line each, beside the method's refusals."""
+    """Return why models of this kind cannot be fused with these options, a line each, besides the method's refusals."""
     if adapter is None:
         return []
     changed_options = [

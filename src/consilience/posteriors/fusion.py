@@ -108,8 +108,9 @@ class PosteriorFusion(Fusion):
     def intervals(self, level: float = 0.9) -> Intervals:
         """Return credible intervals of the components' means, a row for each component and feature.
 
-        After the hierarchical average these are of the mean of the law that the sites' components come from; they are
-        conditional on the matching, and too narrow where components overlap, which the rows say (docs/average.md).
+        After the hierarchical average these are of the mean of the distribution that the sites' components come from.
+        They are conditional on the matching, and too narrow where components overlap, which the rows say
+        (docs/average.md).
 
         Parameters
         ----------
@@ -166,6 +167,6 @@ class PosteriorFusion(Fusion):
         records = self.provenance["inputs"]  # ordered by content, unlike `inputs`
         posteriors = [posterior_of.get((record["name"], record.get("sha256"))) for record in records]
         if self.keeps_models and data is not None:
-            raise InputError("data", "an ensemble asks every model by itself, so nothing is shown of them beside it")
+            raise InputError("data", "an ensemble asks every model by itself, so its report shows no data")
         illustration = illustrate(self.posterior, data, truth)
         write_page(Path(path), content_of(self.record, self.posterior, posteriors, illustration))

@@ -179,7 +179,7 @@ def _range(row: Interval) -> str:
 
 
 _MEANINGS = {
-    "hierarchical": "of the mean of the law that the sites' components come from",
+    "hierarchical": "of the mean of the distribution that the sites' components come from",
     "product": "given all data, sites taken for alike",
     "barycenter": "as wide as one site's: not of the mean over sites",
 }

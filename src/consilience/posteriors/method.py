@@ -106,7 +106,7 @@ class PosteriorOutcome:
 
 @dataclass(frozen=True)
 class SiteNeed:
-    """What a method needs every site to state beside its components.
+    """A field that a method needs every site to state along with its components.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ class Method(Options, ABC):
             text = f"{option} and combine='hierarchical' are two answers to sites that differ"
             reasons.append(Problem("", text, "leave one of them out"))
         if self.robust is True and self.relabels and not self.finds_number:
-            text = f"{option} takes the number of components from the median site, and another was told"
+            text = f"{option} takes the number of components from the median site, and another number was given"
             reasons.append(Problem("", text, "leave the number out, or use robust='median'"))
         if self.robust == "median" and self.combine == "product":
             reasons.append(Problem("", f"{option} is an average, and combine='product' is none", "use robust='trim'"))
@@ -394,7 +394,7 @@ class Method(Options, ABC):
         robust = RobustEstimator(self.robust, self.trim) if isinstance(self.robust, str) else None
         if self.is_robust and self.minority == "keep":
             warn_caller(
-                "minority='keep' keeps components that few sites hold, which hostile ones may have made up",
+                "minority='keep' keeps components that few sites hold, which hostile ones may have fabricated",
                 RobustWarning,
             )
         # Models of no weight take no part in matching or averaging; they are matched to the fused ones afterwards.

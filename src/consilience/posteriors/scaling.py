@@ -217,7 +217,7 @@ def affine_image(adapter: Adapter, posterior: Posterior, to_units: AffineMap) ->
     if not adapter.follows_units:
         raise UnsupportedError(
             f"Pipeline of a {adapter.class_name}",
-            "only models of Gaussian data can be told in other units than they were fitted in",
+            "only models of Gaussian data can be converted to other units than they were fitted in",
             "scale the data in the same way at all sites before, and describe the model alone",
         )
     matrix, shift = to_units.matrix, to_units.shift

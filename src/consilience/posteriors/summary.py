@@ -95,7 +95,7 @@ def _not_averaged(robust: RobustDetails | None) -> list[str]:
 
 
 def _withheld(withheld: Withheld | None) -> list[str]:
-    """Return what is said of components that were left out for too few observations, a line each."""
+    """Return notes on components that were left out for too few observations, a line each."""
     if withheld is None:
         return []
     named = withheld["components"][:MAX_NAMED]
@@ -110,7 +110,7 @@ def _withheld(withheld: Withheld | None) -> list[str]:
 
 
 def _minority(details: PosteriorDetails) -> list[str]:
-    """Return what is said of components that fewer than half of the models hold."""
+    """Return notes on components that fewer than half of the models hold."""
     held = details.get("minority", [])
     lines = [
         f"component {one['component']} is held by {one['sites']} only: "
@@ -126,7 +126,7 @@ def _minority(details: PosteriorDetails) -> list[str]:
 
 
 def _vocabulary(found: VocabularyDetails) -> list[str]:
-    """Return what is said of models whose words were aligned."""
+    """Return notes on models whose vocabularies were aligned."""
     missing = found["missing"].items()
     lacking = ", ".join(f"{printable(name)} lacks {count}" for name, count in sorted(missing)[:MAX_NAMED])
     more = f" and {len(missing) - MAX_NAMED} more models lack some" if len(missing) > MAX_NAMED else ""

@@ -490,7 +490,7 @@ def _left_out(records: Sequence[LeftOut]) -> tuple[str, str, str]:
 def _lossy(
     losses: Losses, ensemble: Ensemble, largest: int, heterogeneity: Mapping[str, float | None]
 ) -> tuple[str, str, str]:
-    """Return what is said of a loss that matters: that sites differ, or of which component (of the stack) most is."""
+    """Return the cause of a loss that matters: that sites differ, or the component (of the stack) that loses most."""
     keep = "method='concatenate' keeps all components"
     if losses.fused - losses.noise <= GREAT_LOSS:
         return "loses_little", "this is a little less than all models side by side know", keep

@@ -176,13 +176,13 @@ def test_no_verdict_where_the_interval_holds_zero(adopted):
     low, high = evaluation.difference.interval
     assert low < 0 < high
     assert evaluation.better is None
-    assert evaluation.verdict.startswith("no difference can be told: fused minus own is ")
+    assert evaluation.verdict.startswith("no significant difference: fused minus own is ")
     assert any("only 22 rows: the interval is rough" in note for note in evaluation.notes)
 
 
 def test_one_row_is_too_few(adopted):
     evaluation = cs.evaluate(*adopted, HELD_OUT[:1])
-    assert evaluation.verdict == "no difference can be told from fewer than two rows"
+    assert evaluation.verdict == "no difference can be estimated from fewer than two rows"
     document = json.loads(json.dumps(evaluation.to_json(), allow_nan=False))
     assert document["difference"]["standard_error"] is None
     assert document["difference"]["interval"] == [None, None]

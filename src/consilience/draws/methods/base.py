@@ -118,8 +118,8 @@ class DrawsMethod(Options, ABC):
                 _some(lacking),
                 f"does not say what of the prior its draws hold, which {self.name} needs: {stack.n_sites} whole priors"
                 " would count it as often",
-                f"sample with the prior raised to 1/{stack.n_sites} and state prior=1/{stack.n_sites}, or state its law"
-                " by variable, to be divided out",
+                f"sample with the prior raised to 1/{stack.n_sites} and state prior=1/{stack.n_sites}, or state its"
+                " distribution by variable, to be divided out",
                 "E-NEEDED",
             )
         ]

@@ -140,7 +140,7 @@ class EstimatorAdapter(ABC):
         return False
 
     def contradictions(self, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
-        """Return why sums of a site cannot be added to those of the first, beside what all estimators need alike."""
+        """Return why sums of a site cannot be added to those of the first, besides the checks of all estimators."""
         del first_label, first, site
         return []
 
@@ -162,7 +162,7 @@ class EstimatorAdapter(ABC):
         return np.zeros(len(statistics.classes or ()), dtype=bool)
 
     def trimmed(self, statistics: Statistics) -> Statistics:
-        """Return statistics without what only classes that are left out have told."""
+        """Return the statistics without values that come from withheld classes alone."""
         return statistics
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:

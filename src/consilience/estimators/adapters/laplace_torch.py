@@ -218,7 +218,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
         )
 
     def rebuild(self, statistics: Statistics) -> FusedLaplace:
-        """Return the product as a normal law of the weights, which ``written_like`` puts into laplace-torch's class."""
+        """Return the product as a normal distribution, which ``written_like`` puts into laplace-torch's class."""
         information, _, _, prior = self.natural(statistics)
         return FusedLaplace(
             self.kind,
@@ -292,7 +292,7 @@ class FullLaplaceAdapter(LaplaceTorchAdapter):
         return "FullLaplace that training from the sites' one start, and fit, give on"
 
     def is_linear(self, statistics: Statistics) -> bool:
-        """Return whether there is one matrix of weights, so that no hidden unit can stand in another's place."""
+        """Return whether there is one weight matrix only, so that no hidden units can be permuted."""
         return sum(len(shape) > 1 for shape in _shapes(statistics).values()) < 2
 
     def contradictions(self, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
@@ -314,7 +314,7 @@ class FullLaplaceAdapter(LaplaceTorchAdapter):
             Problem(
                 "",
                 f"has a network of another start than {first_label} (cosine of weights {cosine:.2f}, expected"
-                f" {MIN_COSINE:g} or more): hidden units do not stand in the same places, so that their posteriors"
+                f" {MIN_COSINE:g} or more): hidden units are not in the same order, so that their posteriors"
                 " are of different modes",
                 "train all sites from one start (and say so by prior_mean, its weights), fit the last layer of one"
                 ' network everywhere, or fuse hessian_structure="diag", whose units are matched',
@@ -428,7 +428,7 @@ def _positive_part(curvature: Array, name: str) -> Array:
     if values[0] < -NEGATIVE_CURVATURE * max(float(values[-1]), 0.0):
         raise InputError(
             name,
-            "has a curvature that is not positive semidefinite: it is no normal law without its prior",
+            "has a curvature that is not positive semidefinite: it is no normal distribution without its prior",
             "fit with a Gauss-Newton backend, which is laplace-torch's default",
             "E-NUMBER",
         )

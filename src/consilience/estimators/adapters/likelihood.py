@@ -105,7 +105,7 @@ class Multinomial:
 
 @dataclass(frozen=True, eq=False)
 class Tweedie:
-    """Rows of a Tweedie law at coefficients (p,).
+    """Rows of a Tweedie distribution at coefficients (p,).
 
     Parameters
     ----------

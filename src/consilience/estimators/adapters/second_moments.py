@@ -253,7 +253,7 @@ class EmpiricalCovarianceAdapter(CovarianceAdapter):
     lacks: ClassVar[str | None] = "the number of rows (n_observations=)"
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
-        """Return n times the covariance, where n is told."""
+        """Return n times the covariance, where n is given."""
         if n_observations is None:
             return super().sums_of_fitted(model, n_observations)
         location, covariance = (np.array(values, np.float64) for values in (model.location_, model.covariance_))

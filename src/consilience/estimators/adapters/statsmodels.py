@@ -91,7 +91,7 @@ class StatsmodelsAdapter(EstimatorAdapter):
     needs: ClassVar[Needs] = "targets"
     follows_units: ClassVar[bool] = False
     extra_arguments: ClassVar[tuple[str, ...]] = ()
-    """Arguments of its models that give rows something beside columns and outcome."""
+    """Arguments of its models by row, besides columns and outcome."""
 
     def is_fitted(self, model: Any) -> bool:
         """Return that a result is that of a fit."""
@@ -111,7 +111,7 @@ class StatsmodelsAdapter(EstimatorAdapter):
         return {}
 
     def design_of(self, model: Any) -> Design:
-        """Return outcome, factors and constants of a formula, with what rows have beside columns."""
+        """Return outcome, factors and constants of a formula, and the extra arguments by row, such as an offset."""
         if isinstance(model, FusedResults):
             return Design()
         return replace(read_design(model.model), extra=self.extra_of(model.model))
@@ -207,7 +207,7 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
             raise InputError(
                 f"the {self.class_name} of all sites",
                 "has columns that are linearly dependent",
-                "leave out one of them, as the intercept beside a basis of splines (- 1 in the formula)",
+                "leave out one of them, such as the intercept next to a basis of splines (- 1 in the formula)",
                 "E-NUMBER",
             )
         params, covariance = np.zeros(d), np.zeros((d, d))
@@ -254,7 +254,7 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
             raise InputError(
                 f"the {self.class_name} of all sites",
                 f"has {d} columns that {float(record.n):g} rows do not determine",
-                "leave out columns that are zero or constant beside the constant, or bring more rows",
+                "leave out columns of zeros and constant columns other than the intercept, or bring more rows",
                 "E-NUMBER",
             )
         return constant, others
@@ -625,7 +625,7 @@ class LogitAdapter(ModelLikelihoodAdapter):
     extra_arguments: ClassVar[tuple[str, ...]] = ("offset",)
 
     def parameters_of(self, model: Any) -> dict[str, Json]:
-        """Return what the rows have beside columns."""
+        """Return the names of the extra arguments by row, such as an offset."""
         if isinstance(model, FusedResults):
             return dict(model.parameters)
         return {"extra": list(self.extra_of(model.model))}
@@ -647,7 +647,7 @@ class DiscretePoissonAdapter(ModelLikelihoodAdapter):
     extra_arguments: ClassVar[tuple[str, ...]] = ("offset", "exposure")
 
     def parameters_of(self, model: Any) -> dict[str, Json]:
-        """Return what the rows have beside columns."""
+        """Return the names of the extra arguments by row, such as an offset."""
         if isinstance(model, FusedResults):
             return dict(model.parameters)
         return {"extra": list(self.extra_of(model.model))}

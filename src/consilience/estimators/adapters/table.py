@@ -111,7 +111,7 @@ _CHOSEN = "was chosen by cross-validation on a site's rows, which sums do not re
 _ORDERED = "is made of medians and quantiles, which do not add up"
 _KRONECKER = "has a Kronecker-factored curvature, and the sum of several has no such factors"
 _SUBNETWORK = "covers weights that each site chooses, so that the others of two sites differ"
-_FUNCTIONAL = "is a law of functions at a site's inputs, which do not leave it"
+_FUNCTIONAL = "is a distribution of functions at a site's inputs, which do not leave it"
 _FULL = 'fit subset_of_weights="last_layer" on one network of all sites, with hessian_structure="full"'
 
 REFUSED: dict[str, tuple[str, str]] = {

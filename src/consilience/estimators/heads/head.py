@@ -170,7 +170,7 @@ class Head:
                 + (": its targets have no bound" if self._adapter.needs == "targets" else ""),
             )
         if noise is not None and classes is None:
-            raise OptionError("classes", "of all sites are needed with noise, since those in y would tell of rows")
+            raise OptionError("classes", "of all sites are needed with noise, since those in y would disclose rows")
         targets = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
         generator = np.random.default_rng(0 if rng is None and noise is None else rng)
         if self._adapter.needs == "targets":

@@ -99,7 +99,7 @@ class RandomConvolutions(FeatureMap):
 
     @cached_property
     def _filters(self) -> list[AnyArray]:
-        """Filters of each side (c k^2, f), divided by the deviation of their responses to made-up patches, float32."""
+        """Filters of each side (c k^2, f), float32, divided by the deviation of responses to synthetic patches."""
         return [
             _filters(self.shape[0], side, draws).astype(np.float32)
             for side, draws in zip(SIDES, self._draws, strict=True)

@@ -125,7 +125,10 @@ def _pooled(analysis: MetaAnalysis) -> Section:
         Column("Fixed", lambda c: float(analysis.fixed.mean[c])),
         interval(percent, analysis.fixed.intervals),
     ]
-    caption = "The fixed effect supposes one law for all sites; the random effect is the mean of laws that may differ."
+    caption = (
+        "The fixed effect assumes one distribution for all sites; the random effect is the mean of distributions"
+        " that may differ."
+    )
     items = list(range(len(analysis.coefficients)))
     return Section("pooled", "Pooled coefficients", [Table("Pooled", items, columns, "coefficient", caption)])
 

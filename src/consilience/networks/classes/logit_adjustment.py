@@ -113,7 +113,7 @@ def log_class_counts(class_counts: ArrayLike) -> Array:
 
 
 def _log_counts(logits: Tensor, class_counts: ArrayLike) -> Tensor:
-    """Return log(n + 0.1) (C,) beside logits (..., C).
+    """Return log(n + 0.1) (C,) with the type and device of logits (..., C).
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""What a site says of a network beside its weights: see ``description``."""
+"""Descriptions that sites send with their networks: see ``description``."""

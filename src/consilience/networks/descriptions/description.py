@@ -1,4 +1,4 @@
-"""What a site says of its network beside the weights: counts and moments, no observation.
+"""The description that a site sends with its network: counts and moments of its data, no observation.
 
 A description belongs to the network whose parameters have its digest. Every statement but the number of observations
 may be missing; what each is for:
@@ -365,7 +365,7 @@ class Description(Displayed):
         return problems or self._class_token_problems()
 
     def _class_token_problems(self) -> list[Problem]:
-        """Return what is wrong with counts of tokens by class, beside those of all."""
+        """Return what is wrong with token counts by class, compared with the counts of all tokens."""
         whole, counts = self.tokens, self.class_counts
         if whole is None or counts is None:
             missing = "of all" if whole is None else "of its classes"
@@ -448,7 +448,7 @@ class Description(Displayed):
         return [*problems, *self._mixture_problems()]
 
     def _mixture_problems(self) -> list[Problem]:
-        """Return what is wrong with parts of classes, beside the moments of the classes."""
+        """Return what is wrong with the mixtures of classes, compared with the moments of the classes."""
         problems = []
         for number, parts in self.class_mixtures.items():
             whole = self.class_moments.get(number)

@@ -1,4 +1,4 @@
-"""Files of descriptions, written beside the file of a network: ``site.description.safetensors``.
+"""Files of descriptions, written next to the file of a network: ``site.description.safetensors``.
 
 An ordinary safetensors file of float32 arrays, and one JSON document in the header's metadata, format
 "consilience-description". A digest of all arrays binds it to its network, whose own file stays as it is.
@@ -146,7 +146,7 @@ def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
 
 
 def remove_description_of_another(network: Path, digest: str) -> None:
-    """Remove the description beside a network's file where it is of the network that the file had before.
+    """Remove the description next to a network's file where it describes the network that the file had before.
 
     Parameters
     ----------

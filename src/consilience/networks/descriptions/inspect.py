@@ -38,8 +38,8 @@ def inspect_description(file: SafetensorsFile) -> Inspection:
     plain = plain_words(
         "what a site says of a network's data: counts, moments and statistics, and no observation",
         header.n_observations,
-        "nothing alone: it goes beside its network, with the networks and descriptions of other sites",
-        following="send it with its network; `consilience fuse` finds it beside the network's file",
+        "nothing alone: it is used with its network, and with the networks and descriptions of other sites",
+        following="send it with its network; `consilience fuse` finds it next to the network's file",
     )
     return Inspection(document, rows, plain)
 

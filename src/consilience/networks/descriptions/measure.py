@@ -189,7 +189,7 @@ class _Measurement:
         if self._n_unnamed and not could_be_classes(batch.labels, self._n_unnamed):
             self._n_unnamed = 0
         if self._is_taken_for_binary and not are_binary(batch.labels):
-            text = "has labels beside 0 and 1, which were all before: two classes, or numbers to predict?"
+            text = "has labels other than 0 and 1, where all before were 0 or 1: two classes, or numbers to predict?"
             raise InputError(batch.name, text, "give numbers to predict as real numbers")
         if self._setting.are_labelled and self._setting.classes is not None:
             numbers = numbers_of_classes(batch.labels, self._setting.classes, batch.name)
@@ -216,7 +216,7 @@ class _Measurement:
             raise InputError("n_observations", text, "give the number of all that it was trained on", "E-FEW")
         if n_seen < min_count:
             text, remedy = (
-                f"a description of {n_seen} observations tells of single ones",
+                f"a description of {n_seen} observations discloses single ones",
                 f"give {min_count:g} at least",
             )
             raise InputError("data", text, remedy, "E-FEW")

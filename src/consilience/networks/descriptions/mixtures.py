@@ -66,7 +66,7 @@ def with_mixtures(
     error_on: Callable[[SyntheticInputs], float],
     min_count: float,
 ) -> Description:
-    """Return a description whose classes are split, where that brings drawn inputs nearer to the site's own.
+    """Return a description with split classes, where that brings synthetic inputs nearer to the site's own.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class SplitClasses(Statistic):
         self._sample.add(batch.inputs, groups)
 
     def state(self, described: Description, leaving: Leaving) -> Description:
-        """Return a description whose classes are split, where that brings drawn inputs nearer to the site's own."""
+        """Return a description with split classes, where that brings synthetic inputs nearer to the site's own."""
         if not described.class_moments:
             return described
         groups = np.array(sorted(described.class_moments))

@@ -59,7 +59,7 @@ class Setting:
 
     @property
     def n_classes(self) -> int:
-        """Classes that observations are told apart by."""
+        """Number of classes by which observations are distinguished."""
         return len(self.classes) if self.are_labelled and self.classes is not None else 0
 
     @property

@@ -1,4 +1,4 @@
-"""Files of Fisher information, written beside the file of a network.
+"""Files of Fisher information, written next to the file of a network.
 
 An ordinary safetensors file: arrays ``residual/NAME`` (*shape) and ``factors/NAME`` (rank, *shape) by parameter, or
 Kronecker factors ``layers/PATH/inputs`` and ``layers/PATH/outputs`` by layer (float32 lower triangles), and one JSON

@@ -1,4 +1,4 @@
-"""The networks of some sites beside each other in one wider network, which computes the mean of what they answer.
+"""The networks of some sites side by side in one wider network, which computes the mean of their outputs.
 
 Every unit has a place of its own. Weights between units of different networks are zero, and layers that make what all
 networks answer average over them (``networks.method``), so nothing is fitted and nothing matched: J networks of equal
@@ -25,13 +25,13 @@ from consilience.networks.symmetry.transport import Injection, Transport
 
 @dataclass(frozen=True)
 class SideBySide(NetworkMethod):
-    """Put the networks that have a weight beside each other in one wider network.
+    """Put the networks that have a weight side by side in one wider network.
 
     The default fusion makes candidates by it; it has no name among the methods.
     """
 
     name: ClassVar[str] = "side_by_side"
-    summary: ClassVar[str] = "put networks beside each other in a wider one, which answers their mean"
+    summary: ClassVar[str] = "put networks side by side in a wider one, which computes the mean of their outputs"
     needs: ClassVar[str] = "networks of one architecture, and as many units as those of all that have a weight"
     gives: ClassVar[str] = "one network"
     paper: ClassVar[str] = "none"
@@ -53,7 +53,7 @@ class SideBySide(NetworkMethod):
                 n_units = network.units[group]
                 first = placed[group] if weight > 0 else 0
                 if first + n_units > width:
-                    raise UnsupportedError(f"group {group} has no room for the units of {network.name} beside others'")
+                    raise UnsupportedError(f"group {group} has no room for the units of {network.name} next to others'")
                 moves[group] = Injection(np.arange(first, first + n_units), width)
                 placed[group] += n_units if weight > 0 else 0
             transports.append(moves)

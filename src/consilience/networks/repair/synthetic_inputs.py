@@ -184,7 +184,7 @@ def _recorded_calls(module: nn.Module, probe: Tensor, kind: type[nn.Module]) -> 
         except (RuntimeError, IndexError, ValueError) as error:  # what torch and Python say of shapes and numbers
             raise UnsupportedError(
                 type(module).__name__,
-                f"fails on inputs of another number, which would be made up ({error})",
+                f"fails on batches of another size, which synthetic inputs have ({error})",
                 "give inputs",
             ) from error
     return calls
@@ -242,7 +242,7 @@ def _equivalent_linear(layer: Recurrent) -> nn.Linear:
 def _refusal(module: nn.Module) -> str:
     return Problem(
         type(module).__name__,
-        "inputs can be made up only for networks that start with a linear layer, a "
+        "synthetic inputs exist only for networks that start with a linear layer, a "
         "convolution, a recurrent layer or an embedding which reads the input itself",
         "give inputs",
     )

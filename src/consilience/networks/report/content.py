@@ -160,7 +160,7 @@ class NetworkContent:
     couplings : tuple of Coupling, optional
         The matching of every group of every model.
     barriers, planes, scores : mapping, optional
-        By name, what was given beside the fusion.
+        By name, what was given with the fusion.
     """
 
     noun: ClassVar[str] = "network"
@@ -219,8 +219,8 @@ class NetworkContent:
 
     @property
     def beside(self) -> str:
-        """What the page shows beside parameters, for its last line."""
-        return " and the numbers given beside them" if self.scores or self.barriers or self.planes else ""
+        """The last line's text on the numbers that the page shows in addition to parameters."""
+        return " and the numbers given with them" if self.scores or self.barriers or self.planes else ""
 
     @property
     def has_distances(self) -> bool:

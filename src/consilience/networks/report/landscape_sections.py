@@ -113,7 +113,7 @@ def _plane_blocks(name: str, plane: Plane, levels: dict[str, ContourLevels], n_p
     note = sentences(
         f"The plane{networks}, evaluated at {len(plane.alphas)} × {len(plane.betas)} points and interpolated between.",
         f"Distances are between parameters{stretched}.",
-        "Rings are networks beside the plane, at their nearest point.",
+        "Rings are networks outside the plane, at their nearest point.",
         n_planes > 1 and "A shade means the same in all planes.",
     )
 

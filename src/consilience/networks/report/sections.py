@@ -138,7 +138,7 @@ def _information(site: InputNetworkSummary) -> str:
 
 
 def _stated(value: float | None) -> str:
-    return "not told" if value is None else format_value(value)
+    return "not stated" if value is None else format_value(value)
 
 
 def what_came_out(content: NetworkContent) -> Section:
@@ -177,11 +177,11 @@ def what_came_out(content: NetworkContent) -> Section:
         notes = [shorten(note, 300) for note in findings.notes[:MAX_ROWS]]
         n_more = len(findings.notes) - MAX_ROWS
         blocks.append(Items(notes + ([f"and {format_count(n_more, 'note')} more"] if n_more > 0 else [])))
-    return Section("out", "What came out", blocks)
+    return Section("out", "The fused network", blocks)
 
 
 def how_good_it_is(content: NetworkContent) -> Section | None:
-    """Return the scores that were given beside the fusion."""
+    """Return the scores that were given with the fusion."""
     if not content.scores:
         return None
 
@@ -303,7 +303,7 @@ def who_is_who(content: NetworkContent) -> Section | None:
             "Each row is a fused unit, each column a unit of one model; the shade is the share of the fused unit that "
             "came from there.",
             len(soft) < len(couplings)
-            and "Units stand in the model’s own order where each became one fused unit, so a diagonal says that "
+            and "Units are in the model’s own order where each became one fused unit, so a diagonal says that "
             "numbers were kept.",
             soft
             and "Where units were spread, columns are ordered by the fused unit that received most of each: a sharp "
@@ -320,7 +320,7 @@ def who_is_who(content: NetworkContent) -> Section | None:
         Paragraph(_unmoved_text(unmoved, len(couplings))) if unmoved else None,
         _diagnostics(soft) if soft else None,
     ]
-    return Section("who", "Who is who", blocks)
+    return Section("who", "Matching", blocks)
 
 
 def _map_caption(coupling: Coupling) -> Markup:

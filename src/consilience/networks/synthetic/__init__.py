@@ -1,1 +1,1 @@
-"""Inputs made up from what sites say of their networks: draws from moments, dead leaves, matched images."""
+"""Synthetic inputs from the descriptions of networks: draws from moments, dead leaves, matched images."""

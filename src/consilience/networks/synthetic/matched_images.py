@@ -305,7 +305,7 @@ def matched_images(
             "max_seconds", f"{max_seconds:g} s are too few for one step", "give more time, or fewer images"
         )
     if not np.isfinite(losses).all():
-        raise UnsupportedError(", ".join(labels), "give NaN or infinite values on made-up inputs", "give inputs")
+        raise UnsupportedError(", ".join(labels), "give NaN or infinite values on synthetic inputs", "give inputs")
     inputs = (optimised.detach() * deviation).to("cpu", torch.float32)
     return MatchedImages(inputs, np.array(losses), is_cut=len(losses) < steps)
 

@@ -158,7 +158,7 @@ class AxisAlgebra(AxisReshaping):
         return axis
 
     def drop_ambiguous_nesting(self, contexts: Iterable[Sequence[AxisTerms]]) -> bool:
-        """Make inner units alike that stand in a tensor without their outer ones; return whether any were.
+        """Drop the nesting of axis parts in tensors that do not show their outer parts; return whether any was dropped.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class AxisAlgebra(AxisReshaping):
 
 
 def _stands_beside(outer: AxisPart | None, term: Term, other_axes: Sequence[AxisTerms]) -> bool:
-    """Whether a part occurs exactly once beside what lies in it: in the same term, or alone on one other axis."""
+    """Whether an outer part occurs exactly once with its inner part: in the same term, or alone on one other axis."""
     occurrences = sum(factor is outer for factor in term)
     if occurrences:
         return occurrences == 1

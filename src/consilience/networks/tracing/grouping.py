@@ -51,7 +51,7 @@ def restrict_to_segments(record: TraceRecord, arrays: Mapping[str, tuple[AxisTer
 
 
 def _restrict_term(record: TraceRecord, name: str, term: Term) -> bool:
-    """Let a term of an array hold at most one group, or one beside the group inside it; return whether it held more."""
+    """Let a term of an array hold at most one group, or one and the group inside it; return whether it held more."""
     moving = [factor for factor in term if isinstance(factor, AxisPart) and not factor.fixed]
     inexpressible = [part for part in moving if part.expansion is not None or part.is_family]
     simple = [part for part in moving if part not in inexpressible]

@@ -92,7 +92,7 @@ class RandomEffects:
         return as_lazy_array(LazyRows(self.stack.natural.shape, lambda rows: self.discounts.part(rows).pieces(none)))
 
     def _discounted(self, heterogeneity: Array) -> tuple[Array, Array, Array]:
-        """Return weighted pieces (L, P), the base law (P,) and weighted normalisers (L,).
+        """Return weighted pieces (L, P), the base distribution (P,) and weighted normalisers (L,).
 
         Those of the last h are kept. Very many rows come in chunks instead.
         """
@@ -111,7 +111,7 @@ class RandomEffects:
         return ConjugateGroups(self.stack.family, base, pieces, self.stack.offsets, prior.level)
 
     def _pieces_and_law(self, heterogeneity: Array) -> tuple[Array, Array]:
-        """Return weighted pieces (L, P) and the base law (P,); pieces of very many rows are made when asked for."""
+        """Return weighted pieces (L, P) and the base distribution (P,); of very many rows the pieces are lazy."""
         discounts, weights = self.discounts, self.stack.row_weights
         if len(self.stack.natural) <= MAX_KEPT_ROWS:
             return self._discounted(heterogeneity)[:2]
@@ -149,7 +149,7 @@ class RandomEffects:
         return evidence
 
     def _sums_of_groups(self, labels: Labels, n_groups: int) -> Callable[[Array], tuple[Array, Array, Array]]:
-        """Return, as a function of h, the pieces' sums over groups (G, P), the base law and the normalisers (L,)."""
+        """Return a function of h that gives sums of pieces (G, P), the base distribution (P,) and normalisers (L,)."""
         discounts, weights = self.discounts, self.stack.row_weights
         if len(labels) <= MAX_KEPT_ROWS:
             membership = membership_matrix(labels, np.ones(len(labels)), n_groups)

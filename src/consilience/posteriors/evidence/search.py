@@ -209,7 +209,7 @@ class EvidenceSearch:
         refit: Callable[[Labels], MatchingPrior],
         ends: Sequence[SearchedMatching],
     ) -> SearchedMatching:
-        """Return the best matching of one start; where it comes upon one of the `ends` of earlier starts it stops."""
+        """Return the best matching from one initialisation; the search stops at any of the `ends` of earlier ones."""
         best: SearchedMatching | None = None
         labels: Labels | None = None
         for _ in range(MAX_ROUNDS):

@@ -225,7 +225,7 @@ class StickyHDPHMM:
         return matrix
 
     def _coordinate_ascent(self, problem: HMMProblem, factors: GlobalFactors) -> tuple[ChainMarginals, list[float]]:
-        """Return q(z) at the end of one start, and the bound after every pass."""
+        """Return q(z) at the end of one coordinate ascent, and the bound after every pass."""
         marginals, bound = local_step(problem, factors)
         bounds = [bound]
         while len(bounds) < self.max_iterations:

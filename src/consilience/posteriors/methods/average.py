@@ -18,7 +18,7 @@ from consilience.posteriors.method import Assignment, Method
 
 @dataclass(frozen=True)
 class Average(Method):
-    """Average index by index, without asking who is who: what federated averaging does in one round.
+    """Average components index by index, without matching: what federated averaging does in one round.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ def plane_figure(plane: ComponentPlane) -> Markup:
 
 
 def _component_number(ellipse: ComponentEllipse, x: Scale, y: Scale) -> Markup:
-    """Return the component's number, in its ellipse or beside one that is too small for it."""
+    """Return the component's number, in its ellipse or next to one that is too small for it."""
     radius = _HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[0], 0.0)) * abs(x.factor)
     kind, cx, cy = f"mark {colour_class(ellipse.component)}", x(ellipse.centre[0]), y(ellipse.centre[1])
     if radius < _MIN_LABELLED_RADIUS:

@@ -23,7 +23,7 @@ from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
 
 _SUPPORTED_MODELS = (
-    "hidden Markov models show the states behind sequences, sparse Gaussian processes rows beside their curve"
+    "hidden Markov models show the states behind sequences, sparse Gaussian processes rows along with their curve"
 )
 
 
@@ -92,7 +92,7 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
     """
     if data is None:
         if truth is not None:
-            raise OptionError("truth", "is shown beside data, expected data too")
+            raise OptionError("truth", "is shown with data, expected data too")
         return Illustration()
     adapter = adapter_of(posterior)
     if adapter is not None and has_states(posterior):
@@ -106,7 +106,7 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
             rows=np.concatenate([rows.values for rows in _read_observations(adapter, posterior, data, None).values()])
         )
     kind = posterior.source.get("kind", f"posterior over {posterior.family.name} components")
-    raise InputError("data", f"nothing is shown of them beside a {kind}; {_SUPPORTED_MODELS}")
+    raise InputError("data", f"are not shown in the report of a {kind}; {_SUPPORTED_MODELS}")
 
 
 def _read_observations(adapter: Adapter, posterior: Posterior, data: Any, truth: Any) -> dict[str, Observations]:

@@ -13,7 +13,7 @@ _SECTIONS = (sections.who_is_who, sections.the_components)
 
 
 def notebook_blocks(fusion: Any) -> Iterator[Block]:
-    """Yield the figures and tables that say who is who and what the components are.
+    """Yield the figures and tables of the matching and of the components.
 
     Parameters
     ----------

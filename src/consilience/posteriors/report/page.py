@@ -70,7 +70,7 @@ def render(content: PosteriorContent) -> str:
     keeps_models = any(kind.keeps_models for kind in METHODS if kind.name == content.method)
     components = format_count(len(content.components), "component")
     came_out = SIDE_BY_SIDE if keeps_models else f"one model of {components}"
-    shown = "parameters and the data given beside them" if shows_data else "parameters only"
+    shown = "parameters and the data given with them" if shows_data else "parameters only"
     return Page(
         "Fusion report",
         (models, f"→ {components}"),

@@ -85,7 +85,7 @@ def what_went_in(content: PosteriorContent) -> Section:
             code("consilience report"),
         )
     elif process is not None and process.fused.observations is not None:
-        caption = Markup('How many observations are behind each is told <a href="#function">with its kernel</a>.')
+        caption = Markup('The number of observations behind each is stated <a href="#function">with its kernel</a>.')
     else:
         caption = "These models do not say how many observations are behind them."
     total = sum(site.observations or 0.0 for site in counted)
@@ -168,7 +168,7 @@ def what_came_out(content: PosteriorContent) -> Section:
         _column("Entropy", "entropy", 2) if has_entropy else None,
     ]
     table = Table("Table of fused components", components, columns, "component", caption)
-    return Section("out", "What came out", [Facts(facts), table])
+    return Section("out", "The fused model", [Facts(facts), table])
 
 
 def _support(number: NumberSupport | None, n_components: int) -> str:
@@ -290,7 +290,7 @@ def who_is_who(content: PosteriorContent) -> Section:
         )
         n_dropping = sum(any(label < 0 for label in site.labels or ()) for site in sites)
         block = Figure(share_bars(components, len(sites), n_dropping), "Share of sites with each component", caption)
-    return Section("who", "Who is who", [block])
+    return Section("who", "Matching", [block])
 
 
 def the_components(content: PosteriorContent) -> Section:
@@ -485,7 +485,7 @@ def how_sites_differ(content: PosteriorContent) -> Section:
             Column("Observations", lambda holding: holding.counts),
         ],
         "component",
-        "Components that fewer than half of the sites hold: a rare disease, or something that a site made up; "
+        "Components that fewer than half of the sites hold: a rare disease, or a component that a site fabricated; "
         "parameters cannot tell which.",
     )
     heterogeneity = Table(

@@ -226,7 +226,7 @@ def _load_posteriors(source: ShardSource) -> PackedSites:
             except InputError as error:
                 is_packed = is_shard(path)
                 problems += (
-                    [Problem(display_name, "is a shard beside posterior files", "pack all")]
+                    [Problem(display_name, "is a shard among posterior files", "pack all")]
                     if is_packed
                     else error.problems
                 )

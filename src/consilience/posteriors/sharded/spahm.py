@@ -55,7 +55,7 @@ OBJECTIVE_ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class ShardAscent:
-    """Labels, groups and law of atoms at the end of an ascent.
+    """Labels, groups and atom distribution at the end of an ascent.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class ShardAscent:
     groups : GroupSums
         Sums and numbers of the points of each group, less `centre`.
     law : AtomLaw
-        Law of atoms and copies, of points less `centre`.
+        Distributions of atoms and copies, of points less `centre`.
     centre : Array of shape (D,)
         What was subtracted from all points.
     history : list of float
@@ -152,7 +152,7 @@ class _Waves:
         rng: np.random.Generator,
         progress: Progress,
     ) -> ShardAscent:
-        """Return the ascent from a law and groups; `spread` (D,) are the variances of the points."""
+        """Return the ascent from an atom distribution and groups; `spread` (D,) are the variances of the points."""
         seed = int(rng.integers(2**63))
         # Sum of the squared points per dimension (D,): with the groups all that the law and the posterior need.
         squares = np.sum(self.engine.map(sum_of_squares, self.shards), axis=0)
@@ -219,7 +219,7 @@ class _Waves:
         return [moved_shard.labels for moved_shard in moved], GroupSums(sums, mass)
 
     def _fit_law(self, law: AtomLaw, groups: GroupSums, squares: Array, spread: Array) -> AtomLaw:
-        """Return the law of atoms that fits the groups, equation (10); `squares` (D,) are of all points."""
+        """Return the atom distribution that fits the groups, equation (10); `squares` (D,) are of all points."""
         if not self.method.optimize:
             return law
         used = groups.mass > 0

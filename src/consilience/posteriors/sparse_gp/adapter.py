@@ -172,7 +172,7 @@ class SparseGPAdapter(InducingPointAdapter):
     class_name: ClassVar[str] = "SparseGP"
 
     def to_sparse_gp(self, model: SparseGP, n_observations: float | None) -> SparseGP:
-        """Return the process itself, told the number of its observations where it does not know."""
+        """Return the process itself, with the given number of observations where it states none."""
         return (
             replace(model, n_observations=n_observations)
             if n_observations is not None and not model.n_observations

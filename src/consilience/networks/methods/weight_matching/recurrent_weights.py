@@ -62,7 +62,7 @@ def recurrent_arrays(symmetry: Symmetry, group: str) -> list[tuple[Place, Place]
 
 
 def ignored_recurrent_arrays(symmetry: Symmetry, group: str) -> set[str]:
-    """Return the arrays that hold a group on two axes beside something else: the quadratic problem leaves them out."""
+    """Return the arrays that hold a group on two axes and are no recurrent weights: the matching leaves them out."""
     axes: dict[str, set[int]] = {}
     for place in symmetry.places(group):
         axes.setdefault(place.array, set()).add(place.axis)

@@ -223,7 +223,7 @@ class DirichletProcess(Method):
     def _fit_k_means(
         self, problem: KLProblem, ensemble: Ensemble, rng: np.random.Generator, progress: Progress
     ) -> Assignment:
-        """Return DP-means told the number of clusters, in place of their price: Bregman hard clustering."""
+        """Return DP-means with a given number of clusters in place of their price: Bregman hard clustering."""
         n_clusters = min(self._limit(ensemble), len(ensemble.natural))
         fit = best_clusters(problem, n_clusters, rng, self.restarts, self.max_iterations, progress)
         status = Status.CONVERGED if fit.converged else Status.MAX_ITERATIONS

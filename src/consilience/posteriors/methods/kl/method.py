@@ -333,7 +333,7 @@ class KLFusion(Method):
     def _start(
         self, problem: KLProblem, count: int, strength: float, rng: np.random.Generator, *, spread_out: bool = True
     ) -> KLFit:
-        """Return the fit of one start, from seeds by k-means++ or, where not `spread_out`, drawn uniformly."""
+        """Return the fit from one initialisation: seeds drawn by k-means++ or, where not `spread_out`, uniformly."""
         seeds = problem.seeds(count, rng, spread_out=spread_out)
         if self.assignment == "relaxed" and strength > 0:
             return fit_relaxed(problem, seeds, strength, rng, self.max_iterations, self.tolerance, self.gap)

@@ -1,4 +1,4 @@
-"""Empirical Bayes for the law of atoms and their copies in SPAHM: mean and variances, given the matching.
+"""Empirical Bayes for the distributions of atoms and their copies in SPAHM: mean and variances, given the matching.
 
 Atoms theta_i ~ N(mu0, s0), copies v ~ N(theta_i, s). With n_i copies of atom i that sum to t_i, N = sum n_i and G
 atoms, equations (10) of Yurochkin et al. (2019) are, per dimension,
@@ -44,7 +44,7 @@ def point_variances(points: Array) -> Array:
 
 
 def initial_law(points: Array, offsets: Labels, spread: Array) -> AtomLaw:
-    """Return a law to start from: copies differ as much as points do from their nearest one of another site.
+    """Return the initial distributions: copies differ as much as points do from their nearest one of another site.
 
     The mean and the variance of atoms are those of all points. Both variances scale with the data, so that the unit of
     a dimension does not matter.
@@ -66,7 +66,7 @@ def initial_law(points: Array, offsets: Labels, spread: Array) -> AtomLaw:
 
 @dataclass(frozen=True, eq=False)
 class AtomStatistics:
-    """Sufficient statistics of a matching for the law of atoms and copies.
+    """Sufficient statistics of a matching for the distributions of atoms and copies.
 
     Parameters
     ----------
@@ -98,14 +98,14 @@ class AtomStatistics:
 
 
 def update_law(copies: AtomStatistics, law: AtomLaw, spread: Array, *, scalar: bool = False) -> AtomLaw:
-    """Return a law of no less posterior, given the matching: the first of three steps that pays, per dimension.
+    """Return distributions of no lower posterior, given the matching: per dimension the first of three steps that pays.
 
     Parameters
     ----------
     copies : AtomStatistics
         Sufficient statistics of the matching.
     law : AtomLaw
-        The law so far.
+        The distributions so far.
     spread : Array of shape (D,)
         Variance of all points, see ``point_variances``; variances do not fall below 1e-10 of it.
     scalar : bool, optional
@@ -160,7 +160,7 @@ def _single_atom(copies: AtomStatistics, law: AtomLaw) -> AtomLaw:
 
 
 def _expectation_maximisation(copies: AtomStatistics, law: AtomLaw) -> AtomLaw:
-    """Return the law after one step of expectation-maximisation, with the atoms as latent variables."""
+    """Return the distributions after one step of expectation-maximisation, with the atoms as latent variables."""
     groups = copies.groups
     means, variances = law.atoms(groups)  # posterior of each atom (G, D)
     centre = means.mean(axis=0)

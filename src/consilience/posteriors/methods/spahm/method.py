@@ -264,7 +264,7 @@ class SPAHM(Method):
     def _run(
         self, ensemble: Ensemble, objective: GroupObjective, update: _LawUpdate, start: int, rng: np.random.Generator
     ) -> _Run:
-        """Return the end of one start: a first matching, then sweeps over all sites and updates of the law in turn."""
+        """Return the run from one initial matching: alternating sweeps over sites and updates of the distribution."""
         openings = self.openings
         if update is _keep_law and start % 3 == 2:  # laws estimated from random matchings make all copies of all
             max_groups = min(2 * int(ensemble.sizes.max()), self.max_components or len(ensemble.natural))
@@ -282,7 +282,10 @@ class SPAHM(Method):
         openings: Openings,
         rng: np.random.Generator,
     ) -> _Run:
-        """Return where sweeps over all sites and updates of the law in turn lead to; where none opens, none empties."""
+        """Return the run of alternating sweeps over all sites and updates of the atom distribution.
+
+        Where no group may open, none empties.
+        """
         history = [objective.total(labels)]
         may_empty = openings is not NO_NEW_GROUPS
         for _ in range(self.max_iterations):
@@ -296,7 +299,10 @@ class SPAHM(Method):
     def _objective(
         self, ensemble: Ensemble, is_in: NDArray[np.bool_] | None = None
     ) -> tuple[GroupObjective, _LawUpdate]:
-        """Return the first objective, and the update of its law given a matching of all components, or of some (L,)."""
+        """Return the initial objective and the update of its atom distribution, for all components or for some (L,).
+
+        The update is given a matching of these components.
+        """
         sharing = BetaBernoulliPrior(ensemble.n_sites, self.concentration, self.mass, self.clip)
         if self.likelihood == "conjugate":
             return conjugate_groups(ensemble, sharing.log_probability), _keep_law
@@ -316,7 +322,7 @@ class SPAHM(Method):
         return atoms, partial(_estimate_law, squares=squares, spread=spread, scalar=self.variances == "scalar")
 
     def atoms_of(self, law: AtomLaw, sums: GroupSums, centre: Array) -> Posterior:
-        """Return the posterior of every fused point given the sums of its copies, with the estimated law attached.
+        """Return the posterior of every fused point given the sums of its copies, with the atom distribution attached.
 
         Both are of points less their `centre` (D,).
         """
@@ -364,7 +370,7 @@ def _keep_law(objective: GroupObjective, labels: Labels) -> GroupObjective:
 def _estimate_law(
     atoms: GaussianAtoms, labels: Labels, *, squares: Array, spread: Array, scalar: bool
 ) -> GaussianAtoms:
-    """Return the objective with its law estimated anew; the same object where the law is stationary."""
+    """Return the objective with its atom distribution estimated anew; the same object where that is stationary."""
     copies, law = AtomStatistics(atoms.sums(labels), squares), atoms.law
     for _ in range(MAX_LAW_STEPS):
         before, law = law, update_law(copies, law, spread, scalar=scalar)
@@ -374,7 +380,7 @@ def _estimate_law(
 
 
 def _is_stationary(copies: AtomStatistics, before: AtomLaw, law: AtomLaw, spread: Array) -> bool:
-    """Return whether a law has moved, or has gained, less than the tolerances."""
+    """Return whether an atom distribution has moved, or has gained, less than the tolerances."""
     gain = float((copies.log_likelihoods(law) - copies.log_likelihoods(before)).sum())
     return gain < MIN_LAW_GAIN or law.distance(before, spread) < LAW_TOLERANCE
 
