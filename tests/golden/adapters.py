@@ -41,7 +41,7 @@ def fused_both_ways(models, folder, data=None, samples=None, **options):
     if data is not None:
         evaluation = cs.evaluate(fusion, models[0], data)
         numbers = [[score.fused, score.own] for score in evaluation.scores]
-        usage = {"fused": evaluation.fused_usage, "own": evaluation.own_usage}
+        usage = {"fused": evaluation.usage.fused, "own": evaluation.usage.own}
         found["evaluation"] = {"scores": np.array(numbers), "usage": usage}
     return found
 

@@ -79,4 +79,4 @@ def _evaluation(_folder):
     evaluation = cs.evaluate(fusion, models[0], ROWS, labels=truth)
     difference = evaluation.difference
     scores = np.array([[score.fused, score.own] for score in evaluation.scores])
-    return {"scores": scores, "usage": evaluation.fused_usage, "mean": difference.mean, "better": evaluation.better}
+    return {"scores": scores, "usage": evaluation.usage.fused, "mean": difference.mean, "better": evaluation.better}

@@ -247,8 +247,8 @@ def test_an_ensemble_of_mixtures_is_evaluated_by_its_density(kind):
     assert_allclose(last.fused, fusion.model.score(ROWS), rtol=ROUNDING)
     assert_allclose(last.own, models[0].score(ROWS), rtol=ROUNDING)
     assert_allclose(first.fused, cs.log_density(fusion, ROWS, kind=str(first.kind)).mean(), rtol=ROUNDING)
-    assert evaluation.fused_usage.sum() == len(ROWS)
-    assert evaluation.fused_usage.shape == (7,)
+    assert evaluation.usage.fused.sum() == len(ROWS)
+    assert evaluation.usage.fused.shape == (7,)
 
 
 def test_an_ensemble_of_processes_is_evaluated_by_its_density():
@@ -262,7 +262,7 @@ def test_an_ensemble_of_topic_models_is_evaluated_by_the_tokens_that_it_predicts
     models, counts = topics()
     twice = cs.evaluate(cs.fuse([models[0], models[0]], "ensemble"), models[0], counts)
     assert_allclose(twice.difference.mean, 0.0, atol=1e-9)
-    assert_allclose(twice.fused_usage.reshape(2, 3).sum(axis=0), twice.own_usage, atol=1)
+    assert_allclose(twice.usage.fused.reshape(2, 3).sum(axis=0), twice.usage.own, atol=1)
     both = cs.evaluate(cs.fuse(models, "ensemble"), models[0], counts).scores[0].fused
     alone = [cs.evaluate(model, model, counts).scores[0].fused for model in models]
     assert min(alone) - np.log(2) <= both <= max(alone) + np.log(2)

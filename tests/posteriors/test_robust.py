@@ -302,7 +302,7 @@ def test_a_median_is_no_product():
 
 @pytest.mark.parametrize("method", ["concatenate", "ensemble"])
 def test_what_matches_nothing_cannot_be_robust(method):
-    with pytest.raises(cs.errors.InputError, match="matches nothing"):
+    with pytest.raises(cs.errors.OptionError, match="has no option robust; it has combine; methods with it: 'kl'"):
         cs.fuse(sites_of("normal-wishart", 4), method=method, robust="trim")
 
 

@@ -98,7 +98,7 @@ def test_a_model_is_not_better_than_itself_in_whatever_form_it_comes(kind, name,
     for form in (model, posterior, tmp_path / "own.safetensors", str(tmp_path / "own.safetensors")):
         evaluation = cs.evaluate(form, model, rows(kind))
         assert_no_difference(evaluation)
-        assert evaluation.fused_usage.tolist() == evaluation.own_usage.tolist()
+        assert evaluation.usage.fused.tolist() == evaluation.usage.own.tolist()
 
 
 @every_model

@@ -300,4 +300,4 @@ def test_a_model_is_not_better_than_itself_in_whatever_form_it_comes(kind, tmp_p
         evaluation = cs.evaluate(form, model, documents(NEW))
         assert evaluation.better is None
         assert_allclose(evaluation.difference.mean, 0.0, atol=SINGLE_PRECISION)
-    assert cs.evaluate(cs.fuse([model, fitted(kind, 1)]), model, documents(NEW)).unseen is not None
+    assert cs.evaluate(cs.fuse([model, fitted(kind, 1)]), model, documents(NEW)).usage.unseen is not None

@@ -202,7 +202,7 @@ def test_a_site_evaluates_the_fused_topics_on_its_own_words(kind):
     evaluation = cs.evaluate(fusion, sites[0], documents)
     same = cs.evaluate(restrict_vocabulary(fusion.posterior, sites[0].features.names), sites[0], documents)
     assert str(evaluation) == str(same)
-    assert evaluation.fused_usage.sum() == documents.sum()
+    assert evaluation.usage.fused.sum() == documents.sum()
 
 
 def test_topics_given_some_words_are_the_fused_ones_renormalised():

@@ -11,16 +11,11 @@ from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from consilience.core.evaluation import Evaluation
-    from consilience.draws.evaluation import DrawsEvaluation
-    from consilience.estimators.evaluation import EstimatorEvaluation
-    from consilience.networks.evaluation import NetworkEvaluation
 
 _ROLES = ("the fused model", "your own model")
 
 
-def evaluate(
-    fused: Any, own: Any, data: Any, labels: Any = None, *, module: Any = None
-) -> Evaluation | EstimatorEvaluation | DrawsEvaluation | NetworkEvaluation:
+def evaluate(fused: Any, own: Any, data: Any, labels: Any = None, *, module: Any = None) -> Evaluation:
     """Compare a fused model with a site's own on the site's data, before adopting it. Nothing leaves the site.
 
     Both models score every observation, and the differences are paired, by the first score. Every score says its kind
@@ -66,7 +61,7 @@ def evaluate(
 
     Returns
     -------
-    Evaluation, EstimatorEvaluation, DrawsEvaluation or NetworkEvaluation
+    Evaluation
 
     Raises
     ------
@@ -84,7 +79,7 @@ def evaluate(
     >>> own = KMeans(2, n_init=1, random_state=0).fit(rows[:200:2])
     >>> other = KMeans(2, n_init=1, random_state=0).fit(rows[100::2])
     >>> evaluation = evaluate(cs.fuse([own, other], n_components=3), own, rows[1::2])
-    >>> evaluation.better, evaluation.fused_usage
+    >>> evaluation.better, evaluation.usage.fused
     ('fused', array([50, 50, 50]))
     """
     for role, one in zip(_ROLES, (fused, own), strict=True):

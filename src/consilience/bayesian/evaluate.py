@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,12 @@ from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.predictive import MIN_PROBABILITY, predictive_scores
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.checks import Array
-from consilience.core.evaluation import Score
+from consilience.core.evaluation import Evaluation, Score
 from consilience.core.inputs import NamedInput
 from consilience.core.scores import ScoreKind
 from consilience.errors import InputError, OptionError
 from consilience.files.our_formats import BAYESIAN
-from consilience.networks.evaluate import LabeledInputs, labeled_inputs, module_of
-from consilience.networks.evaluation import NetworkEvaluation, compare_networks
+from consilience.networks.evaluate import LabeledInputs, compare_networks, labeled_inputs, module_of
 from consilience.networks.torch_modules import make_template
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SAMPLES = 128
 """Samples of the weights in a prediction: the test samples of table 1 of Rossi et al. 2023."""
 
 
-def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
+def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
     """Compare a fused Bayesian network with a site's own on the same labelled data.
 
     Parameters
@@ -58,15 +58,13 @@ def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: A
     kind = ScoreKind.PREDICTIVE  # means over draws of the weights
     result = compare_networks(log_p[0], log_p[1], rows.labels, kind)
     scores = [predictive_scores(p, rows.labels) for p in probabilities]
-    return NetworkEvaluation(
+    return replace(
+        result,
         scores=(
             *result.scores,
             Score("predictive entropy", "nats", None, scores[0].entropy, scores[1].entropy, kind),
             Score("calibration error", "", False, scores[0].calibration_error, scores[1].calibration_error, kind),
         ),
-        difference=result.difference,
-        loss_difference=result.loss_difference,
-        classes=result.classes,
         notes=(*result.notes, f"probabilities are means over {SAMPLES} samples of the weights"),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,11 @@ import numpy as np
 from consilience.bayesian.ensemble import BayesianEnsemble, class_priors
 from consilience.bayesian.files import write_bayesian_network
 from consilience.core.kind import ensemble_is_no_file
+from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.networks.choice.sites import Sites
 from consilience.networks.fusion import NetworkFusion
+from consilience.networks.summary import MAX_GROUPS, summary_lines
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -51,11 +54,24 @@ class BayesianFusion(NetworkFusion):
         sites = Sites(tuple(local.name for local in self.inputs), weights, descriptions)
         return BayesianEnsemble(tuple(members), weights, sites.observed_counts, class_priors(descriptions))
 
-    def summary(self) -> str:
-        """Return as text the verdict, how many sites have each unit, divergences, and what is still open."""
-        from consilience.bayesian.summary import bayesian_summary  # here, since it imports this file
+    def _summary_lines(self) -> Sequence[str]:
+        return summary_lines(self, "Bayesian networks", self._sharing(), self._is_comparable)
 
-        return bayesian_summary(self)
+    def _is_comparable(self, group: str) -> bool:
+        """Return whether all sites have all units: distances to a unit that a site lacks would mean nothing."""
+        return all(bool(moves[group].owned.all()) for moves in self.transports)
+
+    def _sharing(self) -> list[str]:
+        """Return the numbers of sites per fused unit, and the divergences before and after alignment, a line each."""
+        details = self.details
+        lines = []
+        for group, facts in list(details.get("groups", {}).items())[:MAX_GROUPS]:
+            counts = [f"{count} of {format_count(n, 'site')}" for n, count in enumerate(facts["shared"], 1) if count]
+            lines.append(f"group {printable(group)}: {', '.join(counts[:MAX_GROUPS])}")
+        if "distance_after" in details:
+            before, after = details["distance_before"], details["distance_after"]
+            lines.append(f"distance of posteriors ({details['metric']}): {before:.6g} -> {after:.6g}")
+        return lines
 
     @property
     def _n_parameters(self) -> int:

@@ -15,8 +15,8 @@ from consilience.files.our_formats import BAYESIAN, DESCRIPTION
 
 if TYPE_CHECKING:
     from consilience.bayesian.network import BayesianNetwork
+    from consilience.core.evaluation import Evaluation
     from consilience.files.safetensors_file import SafetensorsFile
-    from consilience.networks.evaluation import NetworkEvaluation
     from consilience.networks.method import NetworkMethod
 
 
@@ -71,17 +71,11 @@ class BayesianNetworks(Kind):
 
         return prepare_bayesian(request)
 
-    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Compare two Bayesian networks on labelled data."""
         from consilience.bayesian.evaluate import evaluate_bayesian  # here, so that fusing starts without it
 
         return evaluate_bayesian(fused, local, data, labels, module)
-
-    def summary(self, fusion: Any) -> str:
-        """Return the summary of a fusion that the command line prints."""
-        from consilience.bayesian.summary import bayesian_summary  # here, as above
-
-        return bayesian_summary(fusion)
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a Bayesian network's file that a round compares, its description checked."""

@@ -71,11 +71,11 @@ def fuse(
             "inputs": [one.get("name") for one in fusion.provenance.get("inputs", ())],
             "in_short": fusion.in_short,
             "verdict": fusion.verdict.to_json(),
-            "summary": plan.kind.summary(fusion),
+            "summary": fusion.summary(),
             "wrote": [target, *([] if page is None else [page])],
         })  # fmt: skip
     elif not quiet:
-        echo_prose(said(plan.kind.summary(fusion)))
+        echo_prose(said(fusion.summary()))
         echo_prose(f"wrote {target}" + ("" if page is None else f" and {page}"))
 
 

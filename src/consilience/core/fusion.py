@@ -19,7 +19,7 @@ from consilience.drawing.blocks import Block, Facts, Paragraph
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.frames import Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
-from consilience.drawing.words import format_count
+from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -225,6 +225,19 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     def record(self) -> dict[str, Json]:
         """The provenance with the verdict, as every saved file carries it."""
         return {**self.provenance, "verdict": self.verdict.to_json()}
+
+    def summary(self) -> str:
+        """Return as text the verdict in short and in full, what to do, and what else a reader should know."""
+        return "\n".join([self.in_short, *self._verdict_lines(), *self._summary_lines()])
+
+    def _verdict_lines(self) -> Sequence[str]:
+        """Return the verdict in full and what to do."""
+        verdict = self.verdict
+        return [printable(verdict.text), *([f"to do: {printable(verdict.remedy)}"] if verdict.remedy else [])]
+
+    def _summary_lines(self) -> Sequence[str]:
+        """Return the lines of the summary after the verdict."""
+        return self.notes
 
     def open_problems(self) -> Mapping[str, str]:
         """Return what is still wrong with the fused model, each with its remedy."""

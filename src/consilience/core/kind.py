@@ -24,6 +24,7 @@ from consilience.errors import InputError, OptionError, Problem, UnsupportedErro
 from consilience.files.safetensors_file import SafetensorsFile
 
 if TYPE_CHECKING:
+    from consilience.core.evaluation import Evaluation
     from consilience.core.fusion import Fusion
 
 Facets = Mapping[str, str | None]
@@ -360,12 +361,8 @@ class Kind(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Any:
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Return the comparison of a fused model with a local one on labelled or unlabelled data."""
-
-    @abstractmethod
-    def summary(self, fusion: Any) -> str:
-        """Return what the command says of a fusion."""
 
     @abstractmethod
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:

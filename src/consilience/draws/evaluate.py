@@ -13,13 +13,12 @@ import numpy as np
 from scipy.special import logsumexp
 
 from consilience.checks import Array
-from consilience.core.evaluation import Score
+from consilience.core.evaluation import Evaluation, Score
 from consilience.core.inputs import NamedInput
 from consilience.core.paired import paired_difference
 from consilience.core.scores import ScoreKind
 from consilience.draws.checking import variable_disagreements
 from consilience.draws.draws import Draws, as_draws
-from consilience.draws.evaluation import DrawsEvaluation
 from consilience.draws.files import read_draws
 from consilience.draws.fusion import DrawsFusion
 from consilience.errors import InputError, OptionError, UnsupportedError
@@ -27,7 +26,7 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 _OVER_PARAMETERS = "differences are over parameters, which depend on each other: the interval is a guide"
 
 
-def evaluate_draws(fused: NamedInput, own: NamedInput, data: Any, labels: Any) -> DrawsEvaluation:
+def evaluate_draws(fused: NamedInput, own: NamedInput, data: Any, labels: Any) -> Evaluation:
     """Return how fused draws and a site's own compare.
 
     Parameters
@@ -95,7 +94,7 @@ def _rows(draws: Draws, order: list[str]) -> Array:
     return np.concatenate([draws.variables[name].reshape(draws.n_draws, -1) for name in order], axis=1)
 
 
-def _by_reference(fused: Array, own: Array, reference: Array) -> DrawsEvaluation:
+def _by_reference(fused: Array, own: Array, reference: Array) -> Evaluation:
     """Return the distances of both from a reference, each (n, d)."""
     varies = reference.std(axis=0) > 0
     fused, own, reference = fused[:, varies], own[:, varies], reference[:, varies]
@@ -109,10 +108,10 @@ def _by_reference(fused: Array, own: Array, reference: Array) -> DrawsEvaluation
         Score("log ratio of widths", "", False, widths[0], widths[1], kind),
     )
     difference = paired_difference(distances[0], distances[1], np.ones(len(distances[0])))
-    return DrawsEvaluation(scores, difference, "parameters", (_OVER_PARAMETERS,))
+    return Evaluation(scores, difference, (_OVER_PARAMETERS,), what="draws", observations="parameters")
 
 
-def _by_likelihood(fused: Draws, own: Draws, log_likelihood: Callable[..., Any]) -> DrawsEvaluation:
+def _by_likelihood(fused: Draws, own: Draws, log_likelihood: Callable[..., Any]) -> Evaluation:
     """Return log predictive densities of both, row by row."""
     densities = []
     for called, draws in (("the fused draws", fused), ("your own draws", own)):
@@ -137,7 +136,7 @@ def _by_likelihood(fused: Draws, own: Draws, log_likelihood: Callable[..., Any])
     means = [float(one.mean()) for one in densities]
     scores = (Score("log predictive density", "nats", True, means[0], means[1], ScoreKind.PREDICTIVE),)
     difference = paired_difference(densities[0], densities[1], np.ones(len(densities[0])))
-    return DrawsEvaluation(scores, difference, "rows", ())
+    return Evaluation(scores, difference, what="draws")
 
 
 N_LEVELS = 999

@@ -13,11 +13,15 @@ import numpy as np
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
+from consilience.drawing.words import format_number
 from consilience.draws.containers import to_container
 from consilience.draws.details import DrawsDetails
 from consilience.draws.draws import LEVEL, Draws
 from consilience.draws.files import write_draws
 from consilience.matching.result import Matching
+
+MAX_PARAMETERS = 20
+"""Parameters that are printed; more are counted. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -73,6 +77,16 @@ class DrawsFusion(Fusion):
     def to_columns(self) -> dict[str, list[Any]]:
         """Return a row for each parameter of the fused draws: mean, standard deviation, ends of the 90 % interval."""
         return self.draws.to_columns()
+
+    def _summary_lines(self) -> list[str]:
+        draws = self.draws
+        entries = draws.entries().reshape(draws.n_draws, -1)
+        lines = [
+            f"{name:24} {format_number(float(column.mean()))} ± {format_number(float(column.std()))}"
+            for name, column in zip(draws.names[:MAX_PARAMETERS], entries.T, strict=False)
+        ]
+        more = len(draws.names) - MAX_PARAMETERS
+        return [*lines, f"and {more} more parameters"] if more > 0 else lines
 
     def _charts(self) -> Mapping[str, Chart | str]:
         columns = self.draws.to_columns()

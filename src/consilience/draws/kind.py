@@ -14,8 +14,8 @@ from consilience.files.our_formats import DRAWS
 from consilience.files.safetensors_file import SafetensorsFile
 
 if TYPE_CHECKING:
+    from consilience.core.evaluation import Evaluation
     from consilience.draws.draws import Draws
-    from consilience.draws.evaluation import DrawsEvaluation
 
 
 STATEMENTS = ("prior", "constraints", "only", "exchangeable")
@@ -74,19 +74,13 @@ class PosteriorDraws(Kind):
 
         return prepare_draws(request)
 
-    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> DrawsEvaluation:
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Compare two sets of draws by reference draws, or by a function that gives log-likelihoods."""
         if module is not None:
             raise OptionError("module", "is for networks, and these models are none")
         from consilience.draws.evaluate import evaluate_draws  # here, so that fusing starts without it
 
         return evaluate_draws(fused, local, data, labels)
-
-    def summary(self, fusion: Any) -> str:
-        """Return what the command says of a fusion."""
-        from consilience.draws.summary import summary  # here, as above
-
-        return summary(fusion)
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return what a round needs to know of a draws file."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.evaluation import MIN_OBSERVATIONS, Score
+from consilience.core.evaluation import MIN_OBSERVATIONS, Evaluation, RowScore, Score
 from consilience.core.features import final_model, is_pipeline
 from consilience.core.inputs import NamedInput
 from consilience.core.observations import ExpectedColumns, read_observations
@@ -26,7 +26,6 @@ from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.laplace_torch import LaplaceTorchAdapter
 from consilience.estimators.adapters.table import adapter_for
 from consilience.estimators.describe import is_estimator, n_columns_of
-from consilience.estimators.evaluation import EstimatorEvaluation, RowScore
 from consilience.estimators.files import read_statistics
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.heads.model import FittedHead
@@ -42,9 +41,7 @@ from consilience.files.tables import as_named_table, read_named_table
 _HELD_OUT = "use data that neither model was trained on; scores on a model's own training data favour that model"
 
 
-def evaluate_estimators(
-    fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any = None
-) -> EstimatorEvaluation:
+def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any = None) -> Evaluation:
     """Compare two estimators; see ``consilience.evaluate``. A module is what computes the features of heads.
 
     Raises
@@ -97,7 +94,7 @@ def evaluate_estimators(
 
 def _compared(
     of_fused: Sequence[RowScore], of_own: Sequence[RowScore], more: Sequence[Score] = (), notes: Sequence[str] = ()
-) -> EstimatorEvaluation:
+) -> Evaluation:
     """Return the comparison of the same scores of two models by row, of which the first is paired."""
     scores = [
         Score(a[0], a[1], a[2], float(a[3].mean()), float(b[3].mean()), a[4])
@@ -106,7 +103,7 @@ def _compared(
     n = len(of_fused[0][3])
     limits = [_HELD_OUT, *([f"only {n} rows: the interval is rough"] if n < MIN_OBSERVATIONS else []), *notes]
     difference = paired_difference(of_fused[0][3], of_own[0][3], np.ones(n))
-    return EstimatorEvaluation((*scores, *more), difference, tuple(limits))
+    return Evaluation((*scores, *more), difference, tuple(limits), what="estimator")
 
 
 def _fitted(one: NamedInput) -> Any:

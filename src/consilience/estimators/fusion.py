@@ -12,14 +12,15 @@ import numpy as np
 
 from consilience.core.features import Features
 from consilience.core.fusion import FusedInput, Fusion
+from consilience.core.inspection import MAX_LISTED
 from consilience.core.paired import LEVEL
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
+from consilience.drawing.words import printable
 from consilience.estimators.coefficients import coefficients_of, column_names, inference_of
 from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.files import write_statistics
 from consilience.estimators.statistics import Statistics
-from consilience.estimators.summary import notes_of, summary
 from consilience.matching.result import Matching
 
 ALL_SITES = "all sites"
@@ -71,7 +72,24 @@ class EstimatorFusion(Fusion):
     @property
     def notes(self) -> tuple[str, ...]:
         """What should be known of single sites, a sentence each: classes that few know, what was left out and why."""
-        return tuple(notes_of(self))
+        details, statistics = self.details, self.statistics
+        lines: list[str] = []
+        known = details.get("classes", {})
+        if statistics.classes is not None:
+            for name in statistics.classes.names:
+                holders = [site for site, counts in known.items() if name in counts]
+                if 0 < len(holders) < len(known):
+                    listed = ", ".join(map(printable, holders[:MAX_LISTED])) + ", ..." * (len(holders) > MAX_LISTED)
+                    lines.append(f"class {printable(name)} is known to {len(holders)} of {len(known)} sites: {listed}")
+        withheld = details.get("withheld")
+        if withheld:
+            lines += [
+                f"{printable(one['model'])}: {printable(str(one['component']))} has fewer than"
+                f" {withheld['min_count']:g} rows, and was left out"
+                for one in withheld["components"][:MAX_LISTED]
+            ]
+        lines += [f"sites differ: {printable(line)}" for line in details.get("hyper_parameters", [])]
+        return tuple(lines)
 
     def _charts(self) -> Mapping[str, Chart | str]:
         fused = coefficients_of(self.statistics)
@@ -119,9 +137,12 @@ class EstimatorFusion(Fusion):
             columns |= {"low": low, "high": high, "level": [LEVEL] * len(low)}
         return columns
 
-    def summary(self) -> str:
-        """Return as text the verdict, how many rows of how many sites were summed, and what to know of the sites."""
-        return summary(self)
+    def _summary_lines(self) -> list[str]:
+        statistics = self.statistics
+        classes = "" if statistics.classes is None else f" of {len(statistics.classes)} classes"
+        sites = len(self.provenance["inputs"])
+        rows = f"{statistics.n_observations:,.0f} rows{classes}"
+        return [f"{sites} sites with {rows} -> {statistics.kind}", *self.notes]
 
     def _came_out(self) -> str:
         return f"one {self._outcome()}"

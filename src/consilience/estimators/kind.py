@@ -20,8 +20,8 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.files.our_formats import STATISTICS
 
 if TYPE_CHECKING:
+    from consilience.core.evaluation import Evaluation
     from consilience.core.inputs import NamedInput
-    from consilience.estimators.evaluation import EstimatorEvaluation
     from consilience.estimators.methods import Sums
     from consilience.estimators.statistics import Statistics
     from consilience.files.safetensors_file import SafetensorsFile
@@ -72,19 +72,11 @@ class Estimators(Kind):
 
         return prepare_estimators(request)
 
-    def evaluate(
-        self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any
-    ) -> EstimatorEvaluation:
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Compare two estimators on rows, by the score of their class."""
         from consilience.estimators.evaluate import evaluate_estimators  # here, so that fusing starts without it
 
         return evaluate_estimators(fused, local, data, labels, module)
-
-    def summary(self, fusion: Any) -> str:
-        """Return what the command says of a fusion."""
-        from consilience.estimators.summary import summary  # here, as above
-
-        return summary(fusion)
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return what a round needs to know of a statistics file."""

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.evaluation import RowScore
 from consilience.core.scores import ScoreKind
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.adapters.laplace_torch import LaplaceTorchAdapter
-from consilience.estimators.evaluation import RowScore
 from consilience.estimators.fused_laplace import FusedLaplace
 from consilience.files.class_labels import read_class_labels
 from consilience.files.labelled_arrays import read_labelled_arrays

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import AnyArray, Array, Labels
+from consilience.core.evaluation import MIN_OBSERVATIONS, ClassScore, Evaluation, Score
 from consilience.core.inputs import NamedInput
+from consilience.core.paired import paired_difference
+from consilience.core.scores import ScoreKind
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
@@ -18,7 +21,6 @@ from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.files.npy import not_data
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.entry_names import is_bookkeeping, renamed_like
-from consilience.networks.evaluation import NetworkEvaluation, compare_networks
 from consilience.networks.files import read_network
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.module_inputs import as_tensor, refuse_unfit
@@ -52,7 +54,10 @@ class LabeledInputs:
     labels: Labels
 
 
-def evaluate_networks(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
+_HELD_OUT = "use data that neither network was trained on; scores on a network's own training data favour that network"
+
+
+def evaluate_networks(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
     """Compare a fused network with a site's own on the same labelled data.
 
     Parameters
@@ -284,3 +289,51 @@ def _log_probabilities(module: nn.Module, rows: LabeledInputs, name: str) -> Arr
             "labels", f"found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes", code="E-SHAPE"
         )
     return log_p
+
+
+def compare_networks(fused: Array, own: Array, labels: Labels, kind: ScoreKind = ScoreKind.PLUG_IN) -> Evaluation:
+    """Return how two networks compare by their log probabilities.
+
+    Parameters
+    ----------
+    fused, own : array of shape (N, C)
+        Log probabilities of the classes for each input, of the fused network and of the site's own.
+    labels : ndarray of int, shape (N,)
+        True classes.
+    kind : ScoreKind, optional
+        What the probabilities are. Default: those of one point estimate of the weights.
+
+    Raises
+    ------
+    InputError
+        When the networks have different numbers of classes.
+    """
+    log_probabilities = [fused, own]
+    if fused.shape != own.shape:
+        n_classes = [values.shape[1] for values in log_probabilities]
+        raise InputError(
+            "your own model", f"has {n_classes[1]} classes, expected {n_classes[0]} as the fused model", code="E-SHAPE"
+        )
+    correct = [100.0 * (values.argmax(axis=1) == labels) for values in log_probabilities]  # (N,) each, in percent
+    losses = [-values[np.arange(len(labels)), labels] for values in log_probabilities]  # (N,) each, in nats
+    ones = np.ones(len(labels))
+    notes = [_HELD_OUT]
+    if 1 < len(ones) < MIN_OBSERVATIONS:
+        notes.append(f"only {len(ones)} rows: the interval is rough")
+    classes = []
+    for label in np.unique(labels):
+        in_class = labels == label
+        accuracies = [float(values[in_class].mean()) for values in correct]
+        classes.append(ClassScore(int(label), int(np.sum(in_class)), *accuracies))
+    return Evaluation(
+        (
+            Score("accuracy", "%", True, float(correct[0].mean()), float(correct[1].mean()), kind),
+            Score("cross-entropy", "nats", False, float(losses[0].mean()), float(losses[1].mean()), kind),
+        ),
+        paired_difference(correct[0], correct[1], ones),
+        tuple(notes),
+        what="network",
+        unit="percentage points of accuracy",
+        loss_difference=paired_difference(losses[0], losses[1], ones),
+        classes=tuple(classes),
+    )

@@ -226,11 +226,13 @@ class NetworkFusion(Fusion):
         heads = [column(place, name) for place, name in enumerate(columns)]
         return [*super()._blocks(), Table("Groups of units", rows, heads, "row", kind="narrow")]
 
-    def summary(self) -> str:
-        """Return as text the verdict, widths, the quality of matches by group, and what is still open."""
-        from consilience.networks.summary import network_summary  # here, since it imports this file
+    def _verdict_lines(self) -> Sequence[str]:
+        return [] if self.judgement is None else super()._verdict_lines()
 
-        return network_summary(self)
+    def _summary_lines(self) -> Sequence[str]:
+        from consilience.networks.summary import summary_lines  # here, since it imports this file
+
+        return summary_lines(self)
 
     def _came_out(self) -> str:
         return SIDE_BY_SIDE if self.keeps_models else f"one network of {format_count(self._n_parameters, 'parameter')}"

@@ -27,8 +27,8 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.files.our_formats import DESCRIPTION, FISHER, NETWORK
 
 if TYPE_CHECKING:
+    from consilience.core.evaluation import Evaluation
     from consilience.files.safetensors_file import SafetensorsFile
-    from consilience.networks.evaluation import NetworkEvaluation
     from consilience.networks.method import NetworkMethod
     from consilience.networks.network import Network
     from consilience.networks.symmetry.symmetry import Symmetry
@@ -101,17 +101,11 @@ class Networks(Kind):
 
         return prepare_networks(request)
 
-    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> NetworkEvaluation:
+    def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Compare two networks on labelled data."""
         from consilience.networks.evaluate import evaluate_networks  # here, so that fusing starts without it
 
         return evaluate_networks(fused, local, data, labels, module)
-
-    def summary(self, fusion: Any) -> str:
-        """Return the summary of a fusion that the command line prints."""
-        from consilience.networks.summary import network_summary  # here, as above
-
-        return network_summary(fusion)
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Refuse a description of classes with fewer observations than may leave; see `Kind.withhold`.

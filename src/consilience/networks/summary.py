@@ -29,13 +29,13 @@ _OTHER_UNITS = (
 )
 
 
-def network_summary(
+def summary_lines(
     fusion: NetworkFusion,
     what: str = "networks",
     more: Sequence[str] = (),
     is_comparable: Callable[[str], bool] = lambda _group: True,
-) -> str:
-    """Return the summary of a fusion: widths, match quality by group, open problems.
+) -> list[str]:
+    """Return the lines of a summary after the verdict: widths, match quality by group, open problems.
 
     Parameters
     ----------
@@ -53,8 +53,7 @@ def network_summary(
     outer_groups = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
     local_units = [sum(local.network.units[name] for name in outer_groups) for local in fusion.inputs]
     units = str(local_units[0]) if len(set(local_units)) == 1 else f"{min(local_units)} to {max(local_units)}"
-    verdict = fusion.judgement
-    lines = [fusion.in_short, *([] if verdict is None else _chosen(verdict))]
+    lines = [] if fusion.judgement is None else list(_candidates(fusion.judgement))
     if not groups:
         order = "side by side" if fusion.keeps_models else "units as they are numbered"
         lines.append(f"{len(fusion.inputs)} {what}, {order} (method {method})")
@@ -73,14 +72,11 @@ def network_summary(
         lines.append(_merging(fusion.details))
     lines += [f"note: {printable(note)}" for note in fusion.notes[:MAX_GROUPS]]
     lines += _repairs(fusion)
-    return "\n".join(lines)
+    return lines
 
 
-def _chosen(verdict: Verdict) -> Iterator[str]:
-    """Yield the verdict on a choice, what to do, and the candidates with their scores, the best first."""
-    yield printable(verdict.text)
-    if verdict.remedy:
-        yield f"to do: {printable(verdict.remedy)}"
+def _candidates(verdict: Verdict) -> Iterator[str]:
+    """Yield the candidates of a choice with their scores, the best first."""
     ranked = sorted(verdict.candidates.items(), key=lambda entry: entry[1])
     width = max((len(printable(name)) for name, _ in ranked[:MAX_CANDIDATES]), default=0)
     for name, score in ranked[:MAX_CANDIDATES]:

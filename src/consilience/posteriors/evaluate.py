@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
-from consilience.core.evaluation import MIN_OBSERVATIONS, Evaluation, Score
+from consilience.core.evaluation import MIN_OBSERVATIONS, ComponentUsage, Evaluation, Score
 from consilience.core.features import Features
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput
@@ -109,14 +109,12 @@ def evaluate_posteriors(fused: NamedInput, local: NamedInput, data: Any, labels:
         name = "adjusted mutual information with the classes"
         scores.append(Score(name, "", True, by_fused, by_own, ScoreKind.AGREEMENT))
     return Evaluation(
-        scores=tuple(scores),
-        difference=paired_difference(first_fused.values, first_own.values, first_own.weights),
+        tuple(scores),
+        paired_difference(first_fused.values, first_own.values, first_own.weights),
+        _notes(fused_model, own_model, first_fused, first_own),
         observations=first_own.observations,
-        fused_usage=first_fused.usage,
-        own_usage=first_own.usage,
-        usage_unit=first_own.usage_unit,
         skipped=int(np.count_nonzero(first_own.weights == 0)),
-        notes=_notes(fused_model, own_model, first_fused, first_own),
+        usage=ComponentUsage(first_fused.usage, first_own.usage, first_own.usage_unit),
     )
 
 

@@ -23,7 +23,7 @@ from consilience.posteriors.files import write_posterior
 from consilience.posteriors.intervals import Intervals, intervals_of
 from consilience.posteriors.plots import components_chart, forest_chart, number_chart
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.summary import notes_of, summary
+from consilience.posteriors.summary import notes_of, summary_lines
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -101,9 +101,8 @@ class PosteriorFusion(Fusion):
 
         return [*super()._blocks(), *notebook_blocks(self)]
 
-    def summary(self) -> str:
-        """Return as text the verdict, how many components became how many, and what to know of the models."""
-        return summary(self)
+    def _summary_lines(self) -> list[str]:
+        return summary_lines(self)
 
     def intervals(self, level: float = 0.9) -> Intervals:
         """Return credible intervals of the components' means, a row for each component and feature.

@@ -92,12 +92,6 @@ class Posteriors(Kind):
 
         return evaluate_posteriors(fused, local, data, labels)
 
-    def summary(self, fusion: Any) -> str:
-        """Return what the command says of a fusion."""
-        from consilience.posteriors.summary import summary  # here, as above
-
-        return summary(fusion)
-
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return what a round needs to know of a posterior file."""
         from consilience.posteriors.adapters.table import has_labels

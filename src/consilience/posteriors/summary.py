@@ -15,28 +15,25 @@ MAX_NAMED = 8
 """Models that a line names; more are counted."""
 
 
-def summary(fusion: PosteriorFusion) -> str:
-    """Return the verdict in short and in full, how many components became how many, and what to know of the models."""
-    inputs, verdict = fusion.provenance["inputs"], fusion.verdict
+def summary_lines(fusion: PosteriorFusion) -> list[str]:
+    """Return how many components became how many, which average was taken, and what to know of the models."""
+    inputs, details = fusion.provenance["inputs"], fusion.details
     lines = [
-        fusion.in_short,
-        printable(verdict.text),
-        *([f"to do: {printable(verdict.remedy)}"] if verdict.remedy else []),
-        f"{format_count(fusion.details.get('sites', len(inputs)), 'model')}"
+        f"{format_count(details.get('sites', len(inputs)), 'model')}"
         f" with {format_count(sum(record['components'] for record in inputs), 'component')}"
         f" -> {format_count(fusion.n_components, 'component')} (method {fusion.provenance['method']})",
     ]
     if fusion.history.size:
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
-    lines += _average(fusion.details.get("average", {}))
-    if "regularization" in fusion.details:
-        lines.append(f"regularization {fusion.details['regularization']:.4g}")
-    lines += notes_of(fusion.details)
-    if "kmeans_gain" in fusion.details:
-        lines.append(f"matched by k-means, which loses {fusion.details['kmeans_gain']:.3g} nats per observation less")
-    if fusion.details.get("violations"):
-        lines.append(f"{fusion.details['violations']} components share a cluster with another one of their own model")
-    return "\n".join(lines)
+    lines += _average(details.get("average", {}))
+    if "regularization" in details:
+        lines.append(f"regularization {details['regularization']:.4g}")
+    lines += notes_of(details)
+    if "kmeans_gain" in details:
+        lines.append(f"matched by k-means, which loses {details['kmeans_gain']:.3g} nats per observation less")
+    if details.get("violations"):
+        lines.append(f"{details['violations']} components share a cluster with another one of their own model")
+    return lines
 
 
 def notes_of(details: PosteriorDetails) -> list[str]:

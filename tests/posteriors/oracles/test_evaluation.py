@@ -40,8 +40,8 @@ def test_the_score_of_a_mixture_is_that_of_scikit_learn(kind):
     assert str(score.kind) == ("plug-in" if kind is GaussianMixture else "bound")
     assert (score.unit, score.larger_is_better) == ("nats per row", True)
     assert_allclose([score.fused, score.own], [fused.score(HELD_OUT), own.score(HELD_OUT)], rtol=ROUNDING)
-    assert evaluation.fused_usage.tolist() == np.bincount(fused.predict(HELD_OUT), minlength=3).tolist()
-    assert evaluation.own_usage.tolist() == np.bincount(own.predict(HELD_OUT), minlength=2).tolist()
+    assert evaluation.usage.fused.tolist() == np.bincount(fused.predict(HELD_OUT), minlength=3).tolist()
+    assert evaluation.usage.own.tolist() == np.bincount(own.predict(HELD_OUT), minlength=2).tolist()
 
 
 def test_the_score_of_kmeans_is_the_distance_to_the_nearest_centre():
@@ -161,8 +161,8 @@ def test_the_verdict_is_for_the_own_model_where_the_fused_one_knows_more_than_is
     evaluation = cs.evaluate(fusion, own, np.vstack([groups[0][150:], groups[1][150:]]))
     assert evaluation.better == "own"
     assert evaluation.verdict.startswith("your own model is better here, by ")
-    (unseen,) = evaluation.unseen
-    assert evaluation.fused_usage[unseen] == 0
+    (unseen,) = evaluation.usage.unseen
+    assert evaluation.usage.fused[unseen] == 0
     share = fusion.model.weights_[unseen]
     cost = -np.log(1 - share)
     (note,) = [note for note in evaluation.notes if "never seen here" in note]
@@ -206,7 +206,7 @@ def test_the_values_are_those_of_the_words(adopted):
     document = json.loads(json.dumps(evaluation.to_json(), allow_nan=False))
     assert document["verdict"] == evaluation.verdict == str(evaluation).splitlines()[0]
     assert document["better"] == "fused"
-    assert document["usage"]["fused"] == evaluation.fused_usage.tolist()
+    assert document["usage"]["fused"] == evaluation.usage.fused.tolist()
     assert [score["name"] for score in document["scores"]] == [score.name for score in evaluation.scores]
     low, high = document["difference"]["interval"]
     assert low < document["difference"]["mean"] < high

@@ -34,7 +34,7 @@ class PredictionEnsemble(Method):
     matches: ClassVar[bool] = False
     robust: ClassVar[None] = None  # type: ignore[misc]  # no option here, as the two below
     trim: ClassVar[float] = 0.2  # type: ignore[misc]
-    minority: ClassVar[Literal["keep"]] = "keep"  # type: ignore[misc]
+    minority: ClassVar[Literal["auto"]] = "auto"  # type: ignore[misc]
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Give every component a label of its own."""
