@@ -97,7 +97,7 @@ def test_units_are_counted_by_how_many_sites_have_them(fusion, path):
     (group, facts), *_ = fusion.details["groups"].items()
     assert sum(facts["shared"]) == facts["units"] == fusion.groups[group]
     assert f"1 site 2 sites 3 sites {group} {facts['units']} {' '.join(map(str, facts['shared']))} " in page.words
-    content = bayesian_content_of(fusion)
+    content = bayesian_content_of(fusion._shown())
     assert content.sharing[0].by_sites == tuple(facts["shared"])
     assert content.sharing == sharing_of_result(fusion.provenance["result"], fusion.groups, 3)
     assert sum(count > 0 for count in facts["shared"]) > 1
@@ -120,7 +120,7 @@ def test_distances_of_means_and_deviations_are_those_of_the_fusion(bnns, aligned
     for name, before in distances["before"].items():
         assert f"{name} {before:.4g} {distances['after'][name]:.4g} " in page.words
     assert f"All {sum(distances['before'].values()):.4g} {sum(distances['after'].values()):.4g} " in page.words
-    for layer in bayesian_content_of(aligned).gaussian_layers:
+    for layer in bayesian_content_of(aligned._shown()).gaussian_layers:
         keys = [f"{layer.name}.weight", f"{layer.name}.bias"]
         for what, before, after in (
             ("", layer.means_before, layer.means_after),
@@ -171,7 +171,7 @@ def test_what_is_not_known_is_not_shown(fusion, predictions, path):
 
 def test_images_are_the_most_and_the_least_certain(fusion, predictions, data, path):
     scores, pixels = predictions["fused"], data[0].reshape(-1, SIDE, SIDE)
-    content = bayesian_content_of(fusion, predictions=predictions, images={"fused": torch.tensor(pixels)})
+    content = bayesian_content_of(fusion._shown(), predictions=predictions, images={"fused": torch.tensor(pixels)})
     (gallery,) = content.galleries
     order = np.argsort(scores.entropies, kind="stable")
     assert [one.entropy for one in gallery.most] == scores.entropies[order[:MAX_IMAGES]].tolist()
@@ -189,7 +189,7 @@ def test_images_are_the_most_and_the_least_certain(fusion, predictions, data, pa
 
 def test_images_of_one_shade_are_blank_and_few_are_all_shown(fusion, predictions):
     few = cs.predictive_scores([[0.5, 0.5], [1.0, 0.0]], [0, 0])
-    content = bayesian_content_of(fusion, predictions={"few": few}, images={"few": np.ones((2, 3, 5))})
+    content = bayesian_content_of(fusion._shown(), predictions={"few": few}, images={"few": np.ones((2, 3, 5))})
     (gallery,) = content.galleries
     assert [picture.entropy for picture in gallery.most] == [0.0, pytest.approx(np.log(2))]
     assert not gallery.most[0].shades.any()
@@ -209,7 +209,7 @@ def test_many_sites_share_columns(path):
     fusion = cs.fuse([gaussian(seed, 3) for seed in range(12)], "kl", example=torch.zeros(1, SIDE * SIDE))
     page = report(fusion, path)
     readable(page)
-    (sharing,) = bayesian_content_of(fusion).sharing
+    (sharing,) = bayesian_content_of(fusion._shown()).sharing
     assert len(sharing.by_sites) == 12
     assert sharing.columns == (*sharing.by_sites[:9], sum(sharing.by_sites[9:]))
     assert "9 sites 10 or more" in page.words

@@ -21,11 +21,12 @@ from consilience.networks.files import write_network
 from consilience.networks.landscape.barrier import Barrier
 from consilience.networks.landscape.plane import Marker, Plane
 from consilience.networks.network import Network
+from consilience.networks.report.content import content_of
 from consilience.networks.report.couplings import MAX_MAPS, couplings_of
-from consilience.networks.report.files import network_content_of_files
+from consilience.networks.report.files import shown_networks_of_files
 from consilience.networks.report.page import render_network, write_network_content
 from consilience.networks.report.planes import levels_of, plane_map
-from consilience.networks.report.write import network_content_of
+from consilience.networks.report.write import checked_content_of
 from tests.end_to_end.pages import Page, readable, report, safe
 from tests.end_to_end.test_report_page import CHROMIUM, browse, contrast
 from tests.tolerances import ROUNDING, SINGLE_PRECISION
@@ -113,7 +114,7 @@ def test_numbers_of_the_page_are_those_of_the_fusion(fusion, shown, path):
 
 
 def test_distances_of_layers_add_up_to_those_of_all_arrays(fusion):
-    content = network_content_of(fusion)
+    content = checked_content_of(fusion._shown())
     arrays = [network.arrays for network in fusion.aligned]
     for layer in content.layers:
         keys = [key for key in arrays[0] if key.rpartition(".")[0] == layer.name]
@@ -342,34 +343,34 @@ def files(nets, data, tmp_path):
 
 def test_a_file_alone_tells_how_it_was_made(files, path):
     fused, _ = files
-    write_network_content(path, network_content_of_files(fused))
+    write_network_content(path, content_of(shown_networks_of_files(fused)))
     page = Page(path.read_text())
     safe(page)
     readable(page)
     assert page.sections == ["in", "out", "groups", "found", "made"]
     assert "The file does not hold who became whom." in page.text
     assert "rebasin: " in page.text
-    assert [site.name for site in network_content_of_files(fused).sites] == ["site-0", "site-1"]
+    assert [site.name for site in content_of(shown_networks_of_files(fused)).sites] == ["site-0", "site-1"]
 
 
 def test_with_the_files_of_all_sites_it_tells_how_far_apart_they_are(files, nets, data):
     fused, sites = files
-    content = network_content_of_files(fused, sites[::-1])
+    content = content_of(shown_networks_of_files(fused, sites[::-1]))
     expected = cs.fuse(nets[:2], method="rebasin", example=data[0][:2]).quality
     for group in content.groups:
         assert group.after is None
         np.testing.assert_allclose(group.before, expected[group.name].before, rtol=SINGLE_PRECISION)
     assert [site.parameters for site in content.sites] == [1374, 1374]
     assert "As the models are, no unit moved." in render_network(content)
-    assert not network_content_of_files(fused, sites[:1]).layers
+    assert not content_of(shown_networks_of_files(fused, sites[:1])).layers
 
 
 def test_files_of_others_are_named(files, tmp_path):
     fused, sites = files
     with pytest.raises(FileFormatError, match="does not say how it was made"):
-        network_content_of_files(sites[0])
+        content_of(shown_networks_of_files(sites[0]))
     with pytest.raises(InputError, match="is not one of the files") as wrong:
-        network_content_of_files(fused, [fused, sites[0], sites[0], tmp_path / "none.safetensors"])
+        content_of(shown_networks_of_files(fused, [fused, sites[0], sites[0], tmp_path / "none.safetensors"]))
     assert "is the same file as" in str(wrong.value)
     assert "none.safetensors: cannot be read" in str(wrong.value)
 
@@ -379,7 +380,7 @@ def test_provenances_that_nobody_wrote_are_refused_or_shown_as_far_as_they_make_
     arrays = {key: value.numpy() for key, value in nets[0].state_dict().items()}
     write_network(fused, arrays, None, {"method": 3})
     with pytest.raises(FileFormatError, match="provenance is not valid at"):
-        network_content_of_files(fused)
+        content_of(shown_networks_of_files(fused))
     record = {"name": HOSTILE[0] * 50, "weight": 0.0, "units": {"0": 3}, "sha256": HOSTILE[1]}
     provenance = {
         "method": HOSTILE[1],
@@ -401,7 +402,7 @@ def test_provenances_that_nobody_wrote_are_refused_or_shown_as_far_as_they_make_
         "versions": {HOSTILE[0]: HOSTILE[1]},
     }
     write_network(fused, arrays, None, provenance)
-    write_network_content(path, network_content_of_files(fused))
+    write_network_content(path, content_of(shown_networks_of_files(fused)))
     page = Page(path.read_text())
     safe(page)
     assert "and 440 networks more" in page.text

@@ -17,7 +17,8 @@ from torch.nn.utils import parametrizations, parametrize, prune
 import consilience as cs
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
-from consilience.networks.report.files import network_content_of_files
+from consilience.networks.report.content import content_of
+from consilience.networks.report.files import shown_networks_of_files
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import module_with
 from consilience.networks.weight_parts import find_parts, plain_arrays
@@ -290,7 +291,7 @@ def test_described_files_of_parametrised_networks_are_fused_and_load_into_the_mo
     net = network(BY_FORMULA[kind], 3)
     net.load_state_dict(load_file(tmp_path / "fused.safetensors"), strict=True)
     assert distance(fusion.model, net) < ROUNDING
-    content = network_content_of_files(tmp_path / "fused.safetensors", paths)
+    content = content_of(shown_networks_of_files(tmp_path / "fused.safetensors", paths))
     assert [site.parameters for site in content.sites] == [6 * 7 + 7 + 7 * 7 + 7 + 7 * 3 + 3] * 2
     assert content.network_findings.is_proved
 

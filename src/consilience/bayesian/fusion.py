@@ -105,7 +105,7 @@ class BayesianFusion(NetworkFusion):
             When the path cannot be written, or what is to be shown is something else.
         """
         from consilience.bayesian.report.write import (
-            write_bayesian_page,
-        )  # here, so that fusing starts without the pages
+            write_bayesian_page,  # here, so that fusing needs no pages  # here, so that fusing starts without the pages
+        )
 
-        write_bayesian_page(Path(path), self, **shown)
+        write_bayesian_page(Path(path), self._shown(), **shown)

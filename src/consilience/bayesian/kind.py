@@ -157,8 +157,11 @@ class BayesianNetworks(Kind):
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused Bayesian network's file; `shown` has files of barriers and planes by name."""
-        from consilience.bayesian.report.files import bayesian_content_of_files  # here, so that fusing needs no pages
+        from consilience.bayesian.report.content import bayesian_content  # here, so that fusing needs no pages
+        from consilience.bayesian.report.files import shown_bayesian_of_files
         from consilience.bayesian.report.page import write_bayesian_content
         from consilience.networks.kind import load_curves
+        from consilience.networks.report.content import content_of
 
-        write_bayesian_content(page, replace(bayesian_content_of_files(fused, sites), **load_curves(**shown)))
+        of_files = shown_bayesian_of_files(fused, sites)
+        write_bayesian_content(page, bayesian_content(content_of(of_files, **load_curves(**shown)), of_files))

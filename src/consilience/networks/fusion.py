@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from consilience.networks.network import Network, to_numpy, total_size, working_
 from consilience.networks.parametrised_layers import Parametrised, StoredArrays
 from consilience.networks.symmetry.transport import Transport
 from consilience.networks.untrained_norms import never_saw_data, untrained_norms
+
+if TYPE_CHECKING:
+    from consilience.networks.report.content import ShownNetworks
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,11 +389,30 @@ class NetworkFusion(Fusion):
         InputError
             When the path cannot be written.
         """
-        from consilience.networks.report.write import (
-            write_network_page,  # here, so that fusing alone starts without the pages
-        )
+        from consilience.networks.report.write import write_network_page  # here, so that fusing needs no pages
 
-        write_network_page(Path(path), self, **shown)
+        write_network_page(Path(path), self._shown(), **shown)
+
+    def _shown(self) -> ShownNetworks:
+        """Return the fusion as its page takes it."""
+        from consilience.networks.report.content import MatchedNetworks, ShownNetworks  # here, as above
+
+        in_order = sorted(self.inputs, key=lambda one: (str(one.sha256 or ""), one.name))  # as the provenance has them
+        networks, weights = [one.network for one in self.inputs], np.array([float(one.weight) for one in self.inputs])
+        matched = None
+        if self.matching and not self.keeps_models:
+            names = [one.name for one in self.inputs]
+            matched = MatchedNetworks(names, networks, weights, self.transports, self.matching, self.quality)
+        return ShownNetworks(
+            "the fused network",
+            self.network.arrays,
+            self.network.symmetry,
+            self.record,
+            [one.network for one in in_order],
+            self.needs_repair,
+            self.keeps_models,
+            matched,
+        )
 
 
 MAX_NORM_DISTANCE = 0.5

@@ -243,11 +243,12 @@ class Networks(Kind):
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused network's file; `shown` has files of barriers and planes by name."""
-        from consilience.networks.report.files import network_content_of_files  # here, so that fusing needs no pages
+        from consilience.networks.report.content import content_of  # here, so that fusing needs no pages
+        from consilience.networks.report.files import shown_networks_of_files
         from consilience.networks.report.page import write_network_content
 
         curves = load_curves(**shown)
-        write_network_content(page, replace(network_content_of_files(fused, sites), **curves))
+        write_network_content(page, content_of(shown_networks_of_files(fused, sites), **curves))
 
 
 def load_curves(

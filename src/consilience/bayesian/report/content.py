@@ -23,7 +23,7 @@ from consilience.checks import Array, Labels
 from consilience.core.findings import numbers_by_name
 from consilience.networks.method import NetworkMethod
 from consilience.networks.network import Network
-from consilience.networks.report.content import NetworkContent
+from consilience.networks.report.content import NetworkContent, ShownNetworks
 from consilience.networks.report.layers import layers_of
 from consilience.networks.symmetry.transport import Transport
 
@@ -204,23 +204,33 @@ def _common_count(counts: set[int]) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def bayesian_content(content: NetworkContent, result: Mapping[str, Any], **added_parts: Any) -> BayesianContent:
+def bayesian_content(content: NetworkContent, shown: ShownNetworks, **added_parts: Any) -> BayesianContent:
     """Return the content of a page about Bayesian networks, from that about their Gaussian networks.
 
     Parameters
     ----------
     content : NetworkContent
-        What is shown of the Gaussian networks, in which every weight is two parameters.
-    result : mapping
-        Of the provenance; it may come from a file of somebody else.
+        The content of the Gaussian networks, in which every weight is two parameters.
+    shown : ShownNetworks
+        What it was made of.
     **added_parts
         Further fields of `BayesianContent`.
     """
+    result: Mapping[str, Any] = shown.record["result"]
+    matched = shown.matched
+    layers: tuple[GaussianLayer, ...] = ()
+    if matched is None:
+        units = {group.name: group.fused for group in content.groups}
+        sharing = () if shown.keeps_models else sharing_of_result(result, units, len(content.sites))
+    else:
+        sharing = sharing_of(matched.transports)
+        if all(group.by_all for group in sharing):
+            layers = gaussian_layers_of(matched.networks, matched.weights, matched.transports)
     parts = {group.name: getattr(content, group.name) for group in fields(content)}
-    sharing = {group.group: group for group in added_parts.get("sharing", ())}
+    by_name = {group.group: group for group in sharing}
     parts["groups"] = tuple(
         # A unit that a site lacks is no unit of mean and deviation zero, so distances would say nothing.
-        replace(group, before=None, after=None) if group.name in sharing and not sharing[group.name].by_all else group
+        replace(group, before=None, after=None) if group.name in by_name and not by_name[group.name].by_all else group
         for group in content.groups
     )
     parts["parameters"] = content.parameters // 2  # a mean and a deviation for every weight, and nothing else
@@ -228,7 +238,8 @@ def bayesian_content(content: NetworkContent, result: Mapping[str, Any], **added
         replace(group, parameters=None if group.parameters is None else group.parameters // 2)
         for group in content.sites
     )
-    return BayesianContent(**{**parts, "layers": (), "distances": distances_of(result), **added_parts})
+    added_parts |= {"sharing": sharing, "gaussian_layers": layers, "distances": distances_of(result)}
+    return BayesianContent(**{**parts, "layers": (), **added_parts})
 
 
 def distances_of(result: Mapping[str, Any]) -> ReferenceDistances | None:

@@ -1,4 +1,4 @@
-"""The report of a fusion of Bayesian networks, from the fusion itself."""
+"""The page of fused Bayesian networks, and checks of what is shown with it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from consilience.bayesian.report.content import BayesianContent, bayesian_content, gaussian_layers_of, sharing_of
+from consilience.bayesian.report.content import BayesianContent, bayesian_content
 from consilience.bayesian.report.images import galleries_of
 from consilience.bayesian.report.page import write_bayesian_content
 from consilience.bayesian.report.predictions import Predictive
 from consilience.errors import InputError, Problem
-from consilience.networks.report.write import FusedNetworks, network_content_of
+from consilience.networks.report.content import ShownNetworks
+from consilience.networks.report.write import checked_content_of
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 def write_bayesian_page(
     path: Path,
-    fusion: FusedNetworks,
+    shown: ShownNetworks,
     *,
     barriers: Mapping[str, Barrier] | None = None,
     planes: Mapping[str, Plane] | None = None,
@@ -36,8 +35,8 @@ def write_bayesian_page(
     ----------
     path : Path
         The file to write.
-    fusion : FusedNetworks
-        What ``fuse`` gave for Bayesian networks.
+    shown : ShownNetworks
+        The fused networks, of a mean and a deviation for every weight.
     barriers, planes, scores
         As for `write_network_page`.
     predictions : mapping of str to Predictive, optional
@@ -51,35 +50,23 @@ def write_bayesian_page(
         When the path cannot be written, or what is to be shown is something else.
     """
     content = bayesian_content_of(
-        fusion, barriers=barriers, planes=planes, scores=scores, predictions=predictions, images=images
+        shown, barriers=barriers, planes=planes, scores=scores, predictions=predictions, images=images
     )
     write_bayesian_content(path, content)
 
 
 def bayesian_content_of(
-    fusion: FusedNetworks,
+    shown: ShownNetworks,
     *,
     predictions: Mapping[str, Predictive] | None = None,
     images: Mapping[str, Any] | None = None,
     **comparisons: Any,
 ) -> BayesianContent:
-    """Return what the report shows of a fusion; parameters as for `write_bayesian_page`."""
+    """Return the content of the page, what is shown with it checked; parameters as for `write_bayesian_page`."""
     checked_predictions = _check_predictions(predictions)
-    content = network_content_of(fusion, **comparisons)
-    networks, weights = (
-        [fused_input.network for fused_input in fusion.inputs],
-        np.array([float(fused_input.weight) for fused_input in fusion.inputs]),
-    )
-    has_matching = bool(fusion.matching) and not fusion.keeps_models
-    sharing = sharing_of(fusion.transports) if has_matching else ()
-    comparable = has_matching and all(fused_input.by_all for fused_input in sharing)
+    content = checked_content_of(shown, **comparisons)
     return bayesian_content(
-        content,
-        fusion.provenance["result"],
-        sharing=sharing,
-        gaussian_layers=gaussian_layers_of(networks, weights, fusion.transports) if comparable else (),
-        predictions=checked_predictions,
-        galleries=galleries_of(images, checked_predictions),
+        content, shown, predictions=checked_predictions, galleries=galleries_of(images, checked_predictions)
     )
 
 

@@ -5,16 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from consilience.checks import Json
-from consilience.core.findings import Findings, VerdictSummary, findings_of
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from consilience.checks import AnyArray, Array, Json
+from consilience.core.findings import Findings, VerdictSummary, findings_of, verdict_of
+from consilience.drawing.words import natural_key, short_names
+from consilience.files.document import validate_document
+from consilience.matching.result import Matching
+from consilience.networks.files import NetworkFile
+from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
-from consilience.networks.report.couplings import Coupling
-from consilience.networks.report.layers import LayerSummary
+from consilience.networks.network import Network, identity_transports, total_size
+from consilience.networks.report.couplings import Coupling, couplings_of
+from consilience.networks.report.layers import LayerSummary, layers_of
 from consilience.networks.report.quality import GroupSummary
 from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.transport import Transport
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
@@ -231,6 +241,260 @@ class NetworkContent:
     def shown_history(self) -> tuple[float, ...]:
         """The first steps of the history, as many as are drawn."""
         return self.findings.history[:_MAX_HISTORY_STEPS]
+
+
+_Count = Annotated[int, Field(ge=0, lt=10**15)]
+"""A whole number far beyond any network, and far below what a page could not print. Chosen by hand."""
+
+
+class _FisherRecord(BaseModel):
+    """The Fisher information that a network came with."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    kind: Literal["diagonal", "factors"]
+    rank: _Count
+    observations: Annotated[float, Field(ge=0, le=1e300)] | None = None
+    prior_precision: Annotated[float, Field(ge=0, le=1e300)] | None = None
+
+
+class _InputRecord(BaseModel):
+    """One of the models that a fused network was made from."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    name: str
+    weight: Annotated[float, Field(ge=0, le=1e300)]
+    units: dict[str, _Count] = Field(default_factory=dict)
+    sha256: str | None = None
+    fisher: _FisherRecord | None = None
+
+
+class _Provenance(BaseModel):
+    """As much of a provenance as the report reads; what is inside ``result`` is free-form."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+    method: str
+    options: dict[str, Any]
+    seed: int | None
+    inputs: Annotated[list[_InputRecord], Field(min_length=1)]
+    result: dict[str, Any]
+    versions: dict[str, str]
+    verdict: dict[str, Any] | None = None
+
+
+def provenance_of(label: str, record: Mapping[str, Any]) -> _Provenance:
+    """Return a provenance, validated: it may come from somebody else.
+
+    Raises
+    ------
+    FileFormatError
+        For a record that no fusion wrote.
+    """
+    return validate_document(label, _Provenance, record, "provenance", "give a file that a fusion was saved to")
+
+
+@dataclass(frozen=True, eq=False)
+class MatchedNetworks:
+    """The matching of a fusion, which no file holds.
+
+    Parameters
+    ----------
+    names : sequence of str of length J
+        Names of the networks in the order of the fusion.
+    networks : sequence of Network of length J
+        The networks.
+    weights : array of shape (J,)
+        Weight of each, of sum 1.
+    transports : sequence of mapping of str to Transport of length J
+        By group, the transport of the units of each network.
+    matching : mapping of str to Matching
+        By group, the fused unit of every unit.
+    quality : mapping of str to GroupQuality
+        By group, the distance of the networks from their average.
+    """
+
+    names: Sequence[str]
+    networks: Sequence[Network]
+    weights: Array
+    transports: Sequence[Mapping[str, Transport]]
+    matching: Mapping[str, Matching]
+    quality: Mapping[str, GroupQuality]
+
+
+@dataclass(frozen=True, eq=False)
+class ShownNetworks:
+    """Fused networks as their page takes them, from a fusion or from files alike.
+
+    Parameters
+    ----------
+    label : str
+        Name of the fused network in messages.
+    arrays : mapping of str to array
+        Its arrays.
+    symmetry : Symmetry or None
+        Which of their axes move together; None for a plain checkpoint.
+    record : mapping
+        Its provenance with the verdict, any JSON object.
+    sites : sequence of Network, NetworkFile or None
+        The network of every input of the record, in its order; None where it is not known.
+    needs_repair : bool
+        Whether it has statistics that averaging left wrong.
+    keeps_models : bool, optional
+        Whether the fused model is all networks together. Default: False.
+    matched : MatchedNetworks, optional
+        The matching. Default: None, as in files, or where nothing was matched.
+    is_from_file : bool, optional
+        Whether it was read from files. Default: False.
+    """
+
+    label: str
+    arrays: Mapping[str, AnyArray]
+    symmetry: Symmetry | None
+    record: Mapping[str, Any]
+    sites: Sequence[Network | NetworkFile | None]
+    needs_repair: bool
+    keeps_models: bool = False
+    matched: MatchedNetworks | None = None
+    is_from_file: bool = False
+
+
+def content_of(
+    shown: ShownNetworks,
+    barriers: Mapping[str, Barrier] | None = None,
+    planes: Mapping[str, Plane] | None = None,
+    scores: Mapping[str, Mapping[str, float]] | None = None,
+) -> NetworkContent:
+    """Return the content of the page of fused networks.
+
+    Parameters
+    ----------
+    shown : ShownNetworks
+        The fused network and those of its sites.
+    barriers, planes, scores : mapping, optional
+        By name, what was given with the fusion.
+
+    Raises
+    ------
+    FileFormatError
+        For a record that no fusion wrote.
+    """
+    provenance = provenance_of(shown.label, shown.record)
+    places = sorted(
+        range(len(provenance.inputs)),
+        key=lambda place: (natural_key(provenance.inputs[place].name), str(provenance.inputs[place].sha256)),
+    )
+    inputs, sites = [provenance.inputs[place] for place in places], [shown.sites[place] for place in places]
+    names, weights = short_names([record.name for record in inputs]), [record.weight for record in inputs]
+    symmetry, matched = shown.symmetry, shown.matched
+    findings, network_findings = findings_of_networks(
+        provenance.result, symmetry, shown.needs_repair, shown.keeps_models
+    )
+    groups: tuple[GroupSummary, ...] = ()
+    if matched is not None:
+        layers = layers_of(matched.networks, matched.weights, matched.transports)
+        groups = _matched_groups(matched.quality, symmetry, inputs)
+    elif shown.keeps_models:
+        layers = ()
+    else:
+        distances, layers = _distances_unmoved(sites, weights)
+        groups = _groups(shown, inputs, distances)
+    return NetworkContent(
+        method=provenance.method,
+        options=tuple(sorted(provenance.options.items())),
+        seed=provenance.seed,
+        versions=tuple(sorted(provenance.versions.items())),
+        sites=tuple(
+            InputNetworkSummary(
+                name,
+                record.name,
+                _n_movable_units(record.units, symmetry),
+                None if network is None else total_size(network.arrays),
+                record.weight,
+                record.sha256,
+                None if record.fisher is None else InformationSummary(**record.fisher.model_dump()),
+            )
+            for record, name, network in zip(inputs, names, sites, strict=True)
+        ),
+        groups=groups,
+        parameters=total_size(_own_arrays(shown)),
+        findings=findings,
+        network_findings=network_findings,
+        verdict=verdict_of(provenance.verdict),
+        unrelated_distance=unrelated_distance_of(weights),
+        side_by_side=shown.keeps_models,
+        is_from_file=shown.is_from_file,
+        layers=layers,
+        couplings=() if matched is None else couplings_of(matched.matching, short_names(list(matched.names))),
+        barriers=barriers or {},
+        planes=planes or {},
+        scores=scores or {},
+    )
+
+
+def _matched_groups(
+    quality: Mapping[str, GroupQuality], symmetry: Symmetry | None, inputs: Sequence[_InputRecord]
+) -> tuple[GroupSummary, ...]:
+    """Return the groups of units with their distances before and after matching."""
+    by_name = {} if symmetry is None else symmetry.by_name
+    return tuple(
+        GroupSummary(
+            name, tuple(record.units[name] for record in inputs if name in record.units), found.units, found.shared,
+            found.distance, found.before, by_name[name].parent,
+        )
+        for name, found in quality.items()
+    )  # fmt: skip
+
+
+def _groups(
+    shown: ShownNetworks, inputs: Sequence[_InputRecord], distances: Mapping[str, float]
+) -> tuple[GroupSummary, ...]:
+    """Return the groups of units with their distances as they are numbered."""
+    if shown.symmetry is None:
+        return ()
+    network = Network(_own_arrays(shown), shown.symmetry, shown.label)
+    return tuple(
+        GroupSummary(
+            name,
+            tuple(record.units[name] for record in inputs if name in record.units),
+            network.units[name],
+            before=distances.get(name),
+            parent=group.parent,
+        )
+        for name, group in shown.symmetry.by_name.items()
+    )
+
+
+def _distances_unmoved(
+    site_networks: Sequence[NetworkFile | Network | None], weights: Sequence[float]
+) -> tuple[dict[str, float], tuple[LayerSummary, ...]]:
+    """Return how far apart the sites are with no unit moved, by group and layer; nothing if not all are known.
+
+    Networks of different widths have no such distance either.
+    """
+    networks = [network for network in site_networks if isinstance(network, Network)]
+    total_weight = sum(weights)
+    if len(networks) < len(site_networks) or not 0 < total_weight < math.inf:
+        return {}, ()
+    if any(dict(network.units) != dict(networks[0].units) for network in networks):
+        return {}, ()
+    shares, identities = np.array(weights) / total_weight, [identity_transports(network.units) for network in networks]
+    quality = match_quality(networks, shares, identities)
+    layers = layers_of(networks, shares, identities)
+    return (
+        {name: network.distance for name, network in quality.items()},
+        tuple(LayerSummary(network.name, network.entries, None, network.before) for network in layers),
+    )
+
+
+def _n_movable_units(units: Mapping[str, int], symmetry: Symmetry | None) -> int:
+    """Return how many units can move; those inside the units of another group are not counted again."""
+    groups = {} if symmetry is None else symmetry.by_name
+    return sum(count for name, count in units.items() if name not in groups or groups[name].parent is None)
+
+
+def _own_arrays(shown: ShownNetworks) -> dict[str, AnyArray]:
+    """Return the arrays without other names of tied weights."""
+    arrays, aliases = shown.arrays, {} if shown.symmetry is None else shown.symmetry.aliases
+    return {key: values for key, values in arrays.items() if key not in aliases or aliases[key] not in arrays}
 
 
 def findings_of_networks(
