@@ -19,7 +19,6 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.inspect import inspect_posterior
 from consilience.posteriors.intervals import MAX_PAIR_ERROR, pair_error_bounds
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.summary import summary
 from tests import tolerances
 from tests.posteriors.random_effects_sites import normal_wisharts
 
@@ -293,7 +292,7 @@ def test_auto_is_the_barycenter_with_a_reason(posteriors, method, options, reaso
     assert "hierarchical" not in fusion.details
     same = cs.fuse(posteriors, method, combine="barycenter", **options)
     assert_array_equal(fusion.posterior.natural, same.posterior.natural)
-    assert f"average barycenter: {said['reason']}" in summary(fusion)
+    assert f"average barycenter: {said['reason']}" in fusion.summary()
 
 
 def test_one_model_stays_as_it_is():
@@ -338,7 +337,7 @@ def test_priors_that_differ_are_said_with_both_values():
         assert "state different priors (kappa" in said
         assert "0.001" in said
         assert "0.002" in said
-        assert f"priors: {said}" in summary(fusion)
+        assert f"priors: {said}" in fusion.summary()
     assert "priors" not in cs.fuse(sites_of(15)).details["average"]
 
 

@@ -153,6 +153,8 @@ class FusedGromov:
 
     def gradients(self, state: PlanProducts) -> tuple[Array, Array]:
         """Return the derivatives of F in P and in S; without signs, F moves with their sum."""
+        # F takes <P, H S H'^T> over even gates and <S, H S H'^T> over odd ones twice: that 2 is of -2 h h' in the loss
+        # (h - h')^2. Each is bilinear, so its derivative in S has a term for either factor, and no further 2.
         by_mass = self.costs - 2.0 * self.alpha * state.received_even  # (K, k)
         by_signed = -2.0 * self.alpha * (state.sent_even + state.received_odd + state.sent_odd)
         if self.odd is not None:

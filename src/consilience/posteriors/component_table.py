@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import Array
-from consilience.families import Dirichlet
 
 if TYPE_CHECKING:
     from consilience.posteriors.posterior import Posterior
@@ -73,9 +72,10 @@ def component_columns(posterior: Posterior) -> dict[str, list[Any]]:
             columns[f"{name} mean"] = moments.mean[:, place].tolist()
             columns[f"{name} deviation"] = moments.deviation[:, place].tolist()
         return columns
-    if isinstance(posterior.family, Dirichlet):
-        words = np.array(posterior.features.names or [str(i) for i in range(posterior.family.dim)])
-        order = np.argsort(-posterior.family.from_natural(posterior.natural)["concentration"], axis=1, kind="stable")
+    concentrations = posterior.parameters().get("concentration")
+    if concentrations is not None and concentrations.ndim == 2:
+        words = np.array(posterior.features.names or [str(i) for i in range(concentrations.shape[1])])
+        order = np.argsort(-concentrations, axis=1, kind="stable")
         columns["words"] = [", ".join(words[row[:N_WORDS]].tolist()) for row in order]
         return columns
     for name, values in posterior.parameters().items():

@@ -87,6 +87,8 @@ class BayesianRidgeAdapter(RegressionAdapter):
             coef, residual = coefficients()
             if model.compute_score:
                 scores.append(score(coef, residual))
+            # MacKay's fixed point: gamma = sum_i alpha s_i / (lambda + alpha s_i), the number of coefficients that data
+            # determine; then lambda = gamma / |w|^2 and 1 / alpha = |y - X w|^2 / (n - gamma), each with its prior.
             effective = float((alpha * values / (precision + alpha * values)).sum())
             precision = (effective + 2 * model.lambda_1) / (float(coef @ coef) + 2 * model.lambda_2)
             alpha = (weight - effective + 2 * model.alpha_1) / (residual + 2 * model.alpha_2)
@@ -132,6 +134,8 @@ class ARDRegressionAdapter(RegressionAdapter):
             sigma = covariance()
             coef[kept] = alpha * sigma @ cross[kept]
             residual = float(total - 2.0 * coef @ cross + coef @ gram @ coef)
+            # The same for each coefficient: gamma_i = 1 - lambda_i Sigma_ii is 1 where data determine it, 0 where the
+            # prior does, whose precision then grows without bound and prunes it.
             effective = 1.0 - precisions[kept] * np.diag(sigma)
             precisions[kept] = (effective + 2.0 * model.lambda_1) / (coef[kept] ** 2 + 2.0 * model.lambda_2)
             alpha = (n - effective.sum() + 2.0 * model.alpha_1) / (residual + 2.0 * model.alpha_2)

@@ -185,7 +185,8 @@ def _merge_gains(stack: Stack, natural: Array, pieces: Array, base: Array, first
     total = counts[first] + counts[second]
     share = counts[first] / total
     entropy = -(share * np.log(share) + (1.0 - share) * np.log(1.0 - share))
-    # The information is no more than the entropy: most pairs need no draws.
+    # I(x; component) <= H(component): a pair that does not gain with its entropy in place of the information gains
+    # less with the information itself, so that most pairs need no draws.
     for pair in np.flatnonzero(gains + total * entropy > 0).tolist():
         rows = np.array([first[pair], second[pair]])
         gains[pair] += total[pair] * mutual_information(*_densities(family, natural[rows]), counts[rows])

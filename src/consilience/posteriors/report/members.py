@@ -10,7 +10,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.errors import InputError, UnsupportedError
-from consilience.families import Beta, Categorical, Dirichlet, Family, Gamma
+from consilience.families import Family
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.illustration import has_states
 
@@ -174,7 +174,7 @@ def _finite_values(values: Array) -> list[float]:
 
 def _top_words(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
     """Return the most probable categories of every component of a family of probabilities."""
-    parameters = fused.parameters() if isinstance(fused.family, Dirichlet | Categorical) else {}
+    parameters = fused.parameters()
     table = parameters.get("concentration", parameters.get("probabilities"))
     if table is None:
         return [()] * fused.n_components
@@ -190,5 +190,7 @@ def _top_words(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
 
 def _parameters(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
     """Return the standard parameters of every component of a family in which each is one number."""
-    parameters = fused.parameters() if isinstance(fused.family, Beta | Gamma) else {}
+    parameters = fused.parameters()
+    if any(np.shape(values) != (fused.n_components,) for values in parameters.values()):
+        return [()] * fused.n_components
     return [tuple((name, float(values[g])) for name, values in parameters.items()) for g in range(fused.n_components)]

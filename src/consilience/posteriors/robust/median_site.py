@@ -424,6 +424,8 @@ class DataMoments:
         A copy that says less than its prior has none: it stands as it is. None too where most copies are such.
         """
         is_valid: NDArray[np.bool_]
+        # A conjugate posterior is its prior plus what the data add, so each site's own prior is taken off: what is left
+        # does not depend on it, and sites of different priors can be compared.
         with np.errstate(all="ignore"):
             form, prior_form = (None if rows is None else family.scatter_form(rows) for rows in (natural, priors))
             if form is None or prior_form is None:

@@ -20,7 +20,6 @@ from consilience.checks import Array, Labels
 from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
-from consilience.families import Point
 from consilience.matching.beta_bernoulli import BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.site_by_site import match_confidence
 from consilience.posteriors.details import PosteriorDetails
@@ -324,8 +323,7 @@ def fit_spahm(method: SPAHM, sites: ShardedInput, rng: np.random.Generator, prog
         "between_variance": float(ascent.law.between.mean()),
         "pilot_sites": sites.pilot.n_sites,
     }
-    has_points = isinstance(sites.shards.family, Point)
-    averages = atoms.parameters()["mean"] if has_points and method.shrink else None
+    averages = atoms.parameters()["mean"] if method.shrink and not sites.shards.family.has_width else None
     confidence = None
     if sum(sites.shards.map(n_active_rows)) <= MAX_DIAGNOSED_ROWS:
         gathered = gather(sites.shards)

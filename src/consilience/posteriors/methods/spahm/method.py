@@ -21,7 +21,7 @@ from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
-from consilience.families import DiagonalGaussian, Point
+from consilience.families import DiagonalGaussian
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
 from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_confidence, scatter
@@ -250,8 +250,7 @@ class SPAHM(Method):
                 "between_variance": float(law.between.mean()),
                 "atom_variance": float(atoms.parameters()["variance"].mean()),
             }
-        are_points = isinstance(ensemble.family, Point)
-        averaged = atoms.parameters()["mean"] if are_points and self.shrink else None
+        averaged = atoms.parameters()["mean"] if self.shrink and not ensemble.family.has_width else None
         return replace(assignment, details=details, averaged=averaged, atoms=atoms)
 
     def _first(self, objective: GroupObjective, start: int) -> GroupObjective:
