@@ -11,9 +11,8 @@ from consilience import families
 from consilience.api import evaluate, scores
 from consilience.bayesian import predictive, predictive_scores
 from consilience.core import evaluation, paired
-from consilience.networks import evaluation as network_evaluation
 
-EVALUATION = (evaluate, scores, evaluation, paired, network_evaluation, predictive, predictive_scores)
+EVALUATION = (evaluate, scores, evaluation, paired, predictive, predictive_scores)
 
 project = "consilience"
 author = "The consilience authors"

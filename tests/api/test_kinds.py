@@ -50,7 +50,7 @@ def test_two_of_a_kind_are_fused_and_checked_as_that_kind(name):
     assert next(kind.name for kind in KINDS if kind.recognises([fusion])[0]) == name
     assert all(kind.has_method(one.name) for one in kind.methods)
     assert not kind.has_method("astrology")
-    assert kind.summary(fusion)
+    assert fusion.summary()
 
 
 @every_kind
@@ -64,7 +64,7 @@ def test_command_cell_report_and_the_report_of_a_file_begin_with_one_sentence(na
     assert done.code == 0, done.err
     sentence = fusion.in_short
     assert sentence.startswith("2 models went in and ")
-    assert kind.summary(fusion).splitlines()[0] == sentence
+    assert fusion.summary().splitlines()[0] == sentence
     for page in (fusion._repr_html_(), *((tmp_path / one).read_text() for one in ("report.html", "of-file.html"))):
         assert unescape(re.findall(r'<p class="short">(.*?)</p>', page)[0]) == sentence
 

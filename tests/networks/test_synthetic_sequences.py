@@ -74,7 +74,7 @@ def test_networks_that_take_only_so_many_inputs_are_refused():
         def forward(self, x):
             return self.recurrent(x, torch.zeros(1, 8, 6))[0]
 
-    with pytest.raises(UnsupportedError, match="of another number"):
+    with pytest.raises(UnsupportedError, match="on batches of another size"):
         synthetic_inputs([Fixed()], None, torch.randn(8, 3, 5), 10)
 
 

@@ -92,23 +92,16 @@ def describe(
     if settings:
         raise click.UsageError("--set is for estimators.")
     if module is None:
-        meant = "" if network.exists() else did_you_mean(network, [one.class_name for one in ESTIMATORS])
-        if meant:
-            raise click.UsageError(f"{network} is no file and no estimator, did you mean {meant}?")
-        raise click.UsageError(
-            "Missing option '--module', which networks need; for an estimator give its name, such as GaussianNB."
-        )
+        raise _missing_module(network)
     target = description_path(network if output is None else output)
     for path in (target, *([] if output is None else [output])):
         refuse_unwritable(path)
         if any(path.resolve() == other.resolve() for other in (network, data)):
             raise InputError(path, "is read here", "give another output", "E-OUTPUT")
     template = import_module(module, "--module")
-    stated: dict[str, Any] = (
-        {} if classes is None else {"classes": int(classes) if classes.isdecimal() else classes.split(",")}
-    )
-    if example:
-        stated["example"] = make_example(example, template)
+    stated: dict[str, Any] = {"example": make_example(example, template)} if example else {}
+    if classes is not None:
+        stated["classes"] = int(classes) if classes.isdecimal() else classes.split(",")
     is_rewritten = output is not None
     keywords = {name: value for name, value in {**stated, **options}.items() if value is not None}
     described = kind_of_file(network).describe_file(network, template, data, is_rewritten=is_rewritten, **keywords)
@@ -117,7 +110,7 @@ def describe(
     else:
         cs.save(described, output)
     notes = () if described.symmetry is None else described.symmetry.notes
-    wrote = [path for path in (output, target) if path is not None]
+    wrote = [target] if output is None else [output, target]
     if as_json:
         echo_json({"description": inspect_file(target).document, "notes": notes, "wrote": wrote})
     elif not quiet:
@@ -169,3 +162,13 @@ def _describe_estimator(
     elif not quiet:
         click.echo(table(inspect_file(output).rows))
         click.echo(f"wrote {output}")
+
+
+def _missing_module(network: Path) -> click.UsageError:
+    """Return the error of a network without a module, which may be the misspelt name of an estimator."""
+    meant = "" if network.exists() else did_you_mean(network, [one.class_name for one in ESTIMATORS])
+    if meant:
+        return click.UsageError(f"{network} is no file and no estimator, did you mean {meant}?")
+    return click.UsageError(
+        "Missing option '--module', which networks need; for an estimator give its name, such as GaussianNB."
+    )

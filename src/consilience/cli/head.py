@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,7 @@ def head(
     if epsilon is None and noise_options:
         raise OptionError("--delta, --norm-bound", "are for --epsilon, which is missing")
     noise = None if epsilon is None else learners.GaussianMechanism(epsilon, **noise_options)
-    kinds = {"module": module, "convolutions": convolutions, "fourier": fourier}
-    asked = [name for name, value in kinds.items() if value is not None]
-    if len(asked) > 1:
-        raise OptionError(", ".join(f"--{name}" for name in asked), "are several kinds of features; give one")
-    allowed = {"convolutions": {"scale", "seed"}, "fourier": {"length", "seed"}}.get(asked[0] if asked else "", set())
-    if unused := sorted(set(options) - allowed):
-        raise OptionError(", ".join(f"--{name}" for name in unused), "means nothing for these features; leave it out")
+    _refuse_features({"module": module, "convolutions": convolutions, "fourier": fourier}, options)
     computed: Any = None
     if module is not None:
         from consilience.cli.modules import import_module
@@ -104,3 +99,13 @@ def head(
         echo_json({"description": inspect_file(output).document, "wrote": [output]})
     elif not quiet:
         click.echo(f"wrote {output}: {fitted}, {output.stat().st_size:,} bytes")
+
+
+def _refuse_features(kinds: Mapping[str, object], options: Mapping[str, object]) -> None:
+    """Raise OptionError for several kinds of features, and for options of other kinds than the one given."""
+    asked = [name for name, value in kinds.items() if value is not None]
+    if len(asked) > 1:
+        raise OptionError(", ".join(f"--{name}" for name in asked), "are several kinds of features; give one")
+    allowed = {"convolutions": {"scale", "seed"}, "fourier": {"length", "seed"}}.get(asked[0] if asked else "", set())
+    if unused := sorted(set(options) - allowed):
+        raise OptionError(", ".join(f"--{name}" for name in unused), "means nothing for these features; leave it out")

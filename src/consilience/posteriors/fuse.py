@@ -201,13 +201,7 @@ def fuse_described(
         thin = np.setdiff1d(np.arange(len(ensemble.natural)), rows_of(whole.posteriors, remaining))
     outcome = _matched(ensemble, method, adapter, thin, rng, progress)
     labels = outcome.matching.labels  # of the components that were not left out
-    unusable = {site.name: numbers for site in described if (numbers := unusable_in(site))}
-    details: PosteriorDetails = {**outcome.details}
-    if alignment is not None:
-        details["vocabulary"] = alignment.details()
-    details = {**details, **(stated or {}), **left_out}
-    if unusable:
-        details["unusable"] = unusable
+    details = _with_statements(outcome.details, described, alignment, {**(stated or {}), **left_out})
     outcome = replace(outcome, matching=matching_of_all(outcome.matching, whole.posteriors, remaining), details=details)
     if adapter is not None:
         outcome = replace(outcome, posterior=adapter.recombine(outcome.posterior, ensemble))
@@ -242,6 +236,22 @@ def fuse_described(
         keeps_models=method.keeps_models,
         atoms=outcome.atoms,
     )
+
+
+def _with_statements(
+    details: PosteriorDetails,
+    described: Sequence[Described[Posterior]],
+    alignment: VocabularyAlignment | None,
+    stated: PosteriorDetails,
+) -> PosteriorDetails:
+    """Return the details of a matching with what the models and the call state."""
+    whole: PosteriorDetails = {**details}
+    if alignment is not None:
+        whole["vocabulary"] = alignment.details()
+    whole = {**whole, **stated}
+    if unusable := {site.name: numbers for site in described if (numbers := unusable_in(site))}:
+        whole["unusable"] = unusable
+    return whole
 
 
 def _matched(

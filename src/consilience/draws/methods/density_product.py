@@ -26,7 +26,6 @@ import numpy as np
 from consilience.checks import Array, is_count
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.draws.details import CombinationDetails
 from consilience.draws.methods.base import CombinedDraws, DrawsMethod
 from consilience.draws.subposteriors import Subposteriors
 
@@ -101,13 +100,8 @@ class DensityProduct(DrawsMethod):
                 # sum_j |theta_j - tbar|^2 = sum_j |theta_j|^2 - J |tbar|^2
                 squares = np.sum(candidate**2, axis=1) - np.sum(current[j] ** 2, axis=1)
                 squares -= n_sites * (np.sum(moved**2, axis=1) - np.sum(centre**2, axis=1))
-                gain = (
-                    -0.5 * squares / bandwidth**2
-                    + at_moved
-                    - at_centre
-                    + corrections[j][chosen]
-                    - current_correction[j]
-                )
+                gain = -0.5 * squares / bandwidth**2 + at_moved - at_centre
+                gain += corrections[j][chosen] - current_correction[j]
                 is_accepted = np.log(rng.random(n_chains)) < gain
                 current[j][is_accepted] = candidate[is_accepted]
                 centre = np.where(is_accepted[:, None], moved, centre)
@@ -123,14 +117,7 @@ class DensityProduct(DrawsMethod):
         while len(recorded_draws) < per_chain:  # fewer sweeps than draws of a chain are wanted
             recorded_draws.append(recorded_draws[len(recorded_draws) % len(recorded)])
         kept = np.concatenate(recorded_draws)[rng.permutation(per_chain * n_chains)[:count]]
-        rate = accepted / max(proposed, 1)
-        notes = {}
-        if rate < LOW_ACCEPTANCE:
-            notes[f"{100 * rate:.1f} % of the proposals were accepted, so that widths are not to be trusted"] = (
-                "draw more at the sites, or take method='consensus_mc' where there is one mode"
-            )
-        details: CombinationDetails = {"acceptance_rate": round(rate, 4), "bandwidth": float(f"{last_bandwidth:.6g}")}
-        return CombinedDraws(mean + kept @ back, details, notes)
+        return _described(mean + kept @ back, accepted / max(proposed, 1), last_bandwidth)
 
     def _correction(self, stack: Subposteriors, j: int) -> Array:
         """Return -log N(theta_j | mu_j, S_j) of every draw of a site, up to a constant; 0 without a parametric part."""
@@ -148,3 +135,13 @@ class DensityProduct(DrawsMethod):
         if not stack.factor.is_constant:
             result -= (stack.n_sites - 1) * stack.factor.value(mean + centre @ back)
         return result
+
+
+def _described(draws: Array, rate: float, bandwidth: float) -> CombinedDraws:
+    """Return draws with the rate at which proposals were accepted, and a note where it is low."""
+    notes = {}
+    if rate < LOW_ACCEPTANCE:
+        notes[f"{100 * rate:.1f} % of the proposals were accepted, so that widths are not to be trusted"] = (
+            "draw more at the sites, or take method='consensus_mc' where there is one mode"
+        )
+    return CombinedDraws(draws, {"acceptance_rate": round(rate, 4), "bandwidth": float(f"{bandwidth:.6g}")}, notes)

@@ -271,17 +271,8 @@ def fuse_with_chosen_damping(
     by_default = merged(DEFAULT_DAMPING)
     workshop_rng, input_rng, candidate_rng = rng.spawn(3)
 
-    def unseen(reason: str) -> NetworkFusion:
-        verdict = Verdict(
-            code="no_inputs",
-            text=f"{reason}, so dampings were not compared; taken: {DEFAULT_DAMPING:g}, the best fixed one over 26 "
-            "federated settings. Whether it is no worse than the best site is not known.",
-            remedy=DESCRIBE,
-        )
-        return _judged(by_default, verdict, DEFAULT_DAMPING)
-
     if models.template is None:
-        return unseen("The networks came without a module")
+        return _not_compared(by_default, "The networks came without a module")
     from consilience.networks.choice.compare import CandidateComparison  # here, since it needs torch
     from consilience.networks.choice.inputs import choice_inputs
 
@@ -293,15 +284,26 @@ def fuse_with_chosen_damping(
             input_rng, silent,
         )  # fmt: skip
         if inputs is None:
-            return unseen("Not every site described its inputs")
+            return _not_compared(by_default, "Not every site described its inputs")
         candidates = []
         for damping in DAMPINGS:
             fusion = by_default if damping == DEFAULT_DAMPING else merged(damping)
             candidates.append(Candidate(f"kfac({damping:g})", Effort.KRONECKER, fusion.model, fusion))
         choice = CandidateComparison(workshop, inputs, candidate_rng, time.monotonic()).compare(candidates)
     except (InputError, UnsupportedError) as error:
-        return unseen(f"Dampings cannot be compared ({reason_of(error)})")
+        return _not_compared(by_default, f"Dampings cannot be compared ({reason_of(error)})")
     return _judged(choice.taken.base, verdict_of(choice, workshop.ordered), DAMPINGS[choice.chosen])
+
+
+def _not_compared(fusion: NetworkFusion, reason: str) -> NetworkFusion:
+    """Return the merge at the default damping, with a verdict on why no others were compared with it."""
+    verdict = Verdict(
+        code="no_inputs",
+        text=f"{reason}, so dampings were not compared; taken: {DEFAULT_DAMPING:g}, the best fixed one over 26 "
+        "federated settings. Whether it is no worse than the best site is not known.",
+        remedy=DESCRIBE,
+    )
+    return _judged(fusion, verdict, DEFAULT_DAMPING)
 
 
 def _judged(fusion: NetworkFusion, verdict: Verdict, damping: float) -> NetworkFusion:

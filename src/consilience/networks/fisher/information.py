@@ -140,21 +140,7 @@ class FisherInformation(Displayed):
                 if _minimum(values) < 0
             ]
             problems += self._factor_problems() + self._layer_problems()
-        for field_name in ("observations", "noise"):
-            value = getattr(self, field_name)
-            if value is not None and not (isfinite(value) and value > 0):
-                problems.append(
-                    Problem(self.name, f"{field_name} must be a positive number, found {value!r}", code="E-NUMBER")
-                )
-        prior = self.prior_precision
-        if prior is not None and not (isfinite(prior) and prior >= 0):
-            problems.append(
-                Problem(self.name, f"prior_precision must be a number, not negative, found {prior!r}", code="E-NUMBER")
-            )
-        if self.likelihood is not None and self.likelihood not in LIKELIHOODS:
-            problems.append(
-                Problem(self.name, f"likelihood must be one of {', '.join(LIKELIHOODS)}, found {self.likelihood!r}")
-            )
+        problems += self._statement_problems()
         # Information of zero everywhere would give the network no weight in any parameter.
         if not problems and not self._is_informative():
             problems.append(
@@ -167,6 +153,22 @@ class FisherInformation(Displayed):
             )
         if problems:
             raise InputError(problems)
+
+    def _statement_problems(self) -> list[Problem]:
+        """Return the problems with the numbers and the likelihood that it states, a line each."""
+        problems = [
+            Problem(self.name, f"{name} must be a positive number, found {value!r}", code="E-NUMBER")
+            for name, value in (("observations", self.observations), ("noise", self.noise))
+            if value is not None and not (isfinite(value) and value > 0)
+        ]
+        prior = self.prior_precision
+        if prior is not None and not (isfinite(prior) and prior >= 0):
+            text = f"prior_precision must be a number, not negative, found {prior!r}"
+            problems.append(Problem(self.name, text, code="E-NUMBER"))
+        if self.likelihood is not None and self.likelihood not in LIKELIHOODS:
+            text = f"likelihood must be one of {', '.join(LIKELIHOODS)}, found {self.likelihood!r}"
+            problems.append(Problem(self.name, text))
+        return problems
 
     def _factor_problems(self) -> list[Problem]:
         """Return the problems with names and shapes of factors, a line each."""

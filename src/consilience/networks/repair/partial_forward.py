@@ -171,12 +171,8 @@ def layer_order(module: nn.Module, batch: Any) -> LayerOrder:
     # A layer that is called twice, or shares its weights, has no single output to repair.
     skipped |= {name: "is not called as a module" for name in candidates if name not in calls}
     skipped |= {name: f"is called {calls.count(name)} times" for name in calls if calls.count(name) > 1}
-    names_of_parameter: dict[int, set[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names_of_parameter.setdefault(id(parameter), set()).add(name)
-    for name, part in candidates.items():
-        if any(len(names_of_parameter[id(parameter)]) > 1 for parameter in part.parameters(recurse=False)):
-            skipped.setdefault(name, "shares its weights")
+    for name in _sharing_weights(module, candidates):
+        skipped.setdefault(name, "shares its weights")
     names = tuple(name for name in calls if name not in skipped)
     layers = [name for name in calls if not is_norm(candidates[name])]
     values = network_output.values() if isinstance(network_output, Mapping) else _as_list(network_output)
@@ -188,6 +184,18 @@ def layer_order(module: nn.Module, batch: Any) -> LayerOrder:
     pairs = {layer: norm for layer, norm in normalised.items() if layer in names and norm in names}
     recurrent = frozenset(name for name in names if is_recurrent(candidates[name]))
     return LayerOrder(names, recurrent, pairs, outputs, skipped)
+
+
+def _sharing_weights(module: nn.Module, candidates: Mapping[str, nn.Module]) -> list[str]:
+    """Return the names of parts that share a parameter with another part of the module."""
+    names_of_parameter: dict[int, set[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names_of_parameter.setdefault(id(parameter), set()).add(name)
+    return [
+        name
+        for name, part in candidates.items()
+        if any(len(names_of_parameter[id(parameter)]) > 1 for parameter in part.parameters(recurse=False))
+    ]
 
 
 def _is_candidate(part: nn.Module) -> bool:

@@ -388,15 +388,7 @@ def content_of(
     findings, network_findings = findings_of_networks(
         provenance.result, symmetry, shown.needs_repair, shown.keeps_models
     )
-    groups: tuple[GroupSummary, ...] = ()
-    if matched is not None:
-        layers = layers_of(matched.networks, matched.weights, matched.transports)
-        groups = _matched_groups(matched.quality, symmetry, inputs)
-    elif shown.keeps_models:
-        layers = ()
-    else:
-        distances, layers = _distances_unmoved(sites, weights)
-        groups = _groups(shown, inputs, distances)
+    groups, layers = _groups_and_layers(shown, inputs, sites, weights)
     return NetworkContent(
         method=provenance.method,
         options=tuple(sorted(provenance.options.items())),
@@ -428,6 +420,22 @@ def content_of(
         planes=planes or {},
         scores=scores or {},
     )
+
+
+def _groups_and_layers(
+    shown: ShownNetworks,
+    inputs: Sequence[_InputRecord],
+    sites: Sequence[Network | NetworkFile | None],
+    weights: Sequence[float],
+) -> tuple[tuple[GroupSummary, ...], tuple[LayerSummary, ...]]:
+    """Return the groups of units and the layers with their distances, as far as these are known."""
+    if (matched := shown.matched) is not None:
+        layers = layers_of(matched.networks, matched.weights, matched.transports)
+        return _matched_groups(matched.quality, shown.symmetry, inputs), layers
+    if shown.keeps_models:
+        return (), ()
+    distances, layers = _distances_unmoved(sites, weights)
+    return _groups(shown, inputs, distances), layers
 
 
 def _matched_groups(

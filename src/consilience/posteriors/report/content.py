@@ -120,21 +120,13 @@ def content_of(
         Listing where the provenance contradicts itself or the posteriors.
     """
     records = provenance["inputs"]
-    problems = [
-        f"its provenance says of {record['name']!r} {text}"
-        for record, posterior in zip(records, posteriors, strict=True)
-        for text in _contradictions(record, posterior, fused)
-    ]
-    if problems:
-        raise InputError(problems)
+    _refuse_contradictions(records, posteriors, fused)
     findings = findings_of(provenance["result"])
     names = short_names([record["name"] for record in records])
     site_order = sorted(
         range(len(records)), key=lambda i: (natural_key(records[i]["name"]), str(records[i].get("sha256", "")))
     )
-    outlier_reasons: dict[str, str] = {}
-    for name, reason in findings.outliers:
-        outlier_reasons[name] = f"{outlier_reasons[name]}; {reason}" if name in outlier_reasons else reason
+    outlier_reasons = _reasons_by_name(findings)
     sites = [site_of(records[i], names[i], posteriors[i], outlier_reasons.get(records[i]["name"])) for i in site_order]
     described = [
         (sites[position], posterior)
@@ -169,12 +161,33 @@ def content_of(
     )
 
 
+def _reasons_by_name(findings: Findings) -> dict[str, str]:
+    """Return why sites are outliers, all reasons of one site in one text."""
+    reasons: dict[str, str] = {}
+    for name, reason in findings.outliers:
+        reasons[name] = f"{reasons[name]}; {reason}" if name in reasons else reason
+    return reasons
+
+
 def _notes(result: Mapping[str, Json]) -> tuple[str, ...]:
     """Return notes on single models; none where the result, which may be somebody else's, is of another form."""
     try:
         return tuple(notes_of(cast(PosteriorDetails, result)))
     except (TypeError, KeyError, AttributeError, ValueError):
         return ()
+
+
+def _refuse_contradictions(
+    records: Sequence[Mapping[str, Any]], posteriors: Sequence[Posterior | None], fused: Posterior
+) -> None:
+    """Raise InputError where the provenance contradicts itself or the posteriors."""
+    problems = [
+        f"its provenance says of {record['name']!r} {text}"
+        for record, posterior in zip(records, posteriors, strict=True)
+        for text in _contradictions(record, posterior, fused)
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def _contradictions(record: Mapping[str, Any], posterior: Posterior | None, fused: Posterior) -> list[str]:

@@ -109,6 +109,14 @@ def _capped(values: Array, labels: Labels, n_groups: int, robust: RobustEstimato
     return np.minimum(values, limits[labels])
 
 
+def _cells_of(labels: Labels, n_groups: int, n_axes: int) -> Labels:
+    """Return the row-major index (n^a,) of the cell of every tuple of a components with these labels (n,)."""
+    cells = np.zeros(1, dtype=np.int64)
+    for _ in range(n_axes):
+        cells = (cells[:, None] * n_groups + labels).ravel()
+    return cells
+
+
 def _average_attached(
     arrays: Sequence[Attached], ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator
 ) -> Attached:
@@ -122,23 +130,17 @@ def _average_attached(
     fixed_axes = [axis for axis, tag in enumerate(first.axes) if tag != "component"]
     fixed_shape = tuple(first.values.shape[axis] for axis in fixed_axes)
     block_size = math.prod(fixed_shape)
+    order = component_axes + fixed_axes
     blocks, precisions, cells, site_rows = [], [], [], []
     for site, attached in enumerate(arrays):
         site_labels = labels[ensemble.offsets[site] : ensemble.offsets[site + 1]]
         assigned = np.flatnonzero(site_labels >= 0)
         entries_of_site = attached.take(assigned)
-        site_cells = np.zeros(1, dtype=np.int64)
-        for _ in component_axes:  # row-major index of the cell: (n_j^a,)
-            site_cells = (site_cells[:, None] * n_groups + site_labels[assigned]).ravel()
-        blocks.append(
-            np.transpose(entries_of_site.values, component_axes + fixed_axes).reshape(len(site_cells), block_size)
-        )
+        site_cells = _cells_of(site_labels[assigned], n_groups, len(component_axes))
+        shape = (len(site_cells), block_size)
+        blocks.append(np.transpose(entries_of_site.values, order).reshape(shape))
         if entries_of_site.precision is not None:
-            precisions.append(
-                np.transpose(entries_of_site.precision, component_axes + fixed_axes).reshape(
-                    len(site_cells), block_size
-                )
-            )
+            precisions.append(np.transpose(entries_of_site.precision, order).reshape(shape))
         cells.append(site_cells)
         site_rows.append(np.full(len(site_cells), site))
     entries, cell_of_row, site_of_row = np.concatenate(blocks), np.concatenate(cells), np.concatenate(site_rows)
@@ -162,7 +164,7 @@ def _average_attached(
     total = np.bincount(cell_of_row, weights, n_cells)
     if first.rule == "sum":
         result = result * total[:, None]
-    inverse_axes = sorted(range(len(first.axes)), key=(component_axes + fixed_axes).__getitem__)
+    inverse_axes = sorted(range(len(first.axes)), key=order.__getitem__)
 
     def shaped(values: Array) -> Array:
         return np.transpose(values.reshape((n_groups,) * len(component_axes) + fixed_shape), inverse_axes)
