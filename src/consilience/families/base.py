@@ -337,11 +337,14 @@ class Family(ABC):
         return 0.0
 
     def points(self, eta: Array) -> Array:
-        """Return the point (n, D) that stands for each component where only points are matched: by default its mean.
+        """Return the point (n, D) that stands for each component where only points are matched.
 
-        Families over a simplex return square roots of mean probabilities, so that distances are Hellinger's.
+        By default its mean, or the mean of its sufficient statistics where it has no parameter of that name. Families
+        over a simplex return square roots of mean probabilities, so that distances are Hellinger's.
         """
-        return np.asarray(self.from_natural(eta)["mean"], dtype=np.float64)
+        mean = self.from_natural(eta).get("mean")
+        points: Array = self.mean_parameters(eta) if mean is None else np.asarray(mean, dtype=np.float64)
+        return points.reshape(len(eta), -1)  # of one dimension, a mean may be a number
 
     def entropy(self, eta: Array) -> Array:
         """Return the differential entropy A(eta) - <eta, E[T]> - E[log h] (n,), in nats."""

@@ -57,6 +57,7 @@ def check_family(family: Family, natural: Array, rng: np.random.Generator | int 
     _check_configuration(family)
     _check_parameters(family, eta)
     _check_divergence(family, eta)
+    _check_places(family, eta)
     _check_draws(family, eta, np.random.default_rng(rng))
 
 
@@ -104,6 +105,20 @@ def _check_divergence(family: Family, eta: Array) -> None:
     require_equal("the matrix of divergences has those of its pairs", divergences, _all_pairs(family, eta), "kl", 1e-6)
     middle = 0.5 * (eta + other)
     require("the domain is convex", family.check(middle) == [], f"{family} finds fault with the mean of two members")
+
+
+def _check_places(family: Family, eta: Array) -> None:
+    """Hold a family to the places of its members: points for matching, and ellipses to draw where there are any."""
+    points = np.asarray(family.points(eta))
+    law = "every member has a point"
+    require(law, points.ndim == 2 and len(points) == len(eta), f"expected ({len(eta)}, D), found {points.shape}")
+    require(law, np.isfinite(points).all(), f"{family} has points that are not finite")
+    if (drawn := family.locations_and_spreads(eta)) is None:
+        return
+    law, (locations, spreads) = "locations and spreads go together", (np.asarray(part) for part in drawn)
+    require(law, locations.ndim == 2 and len(locations) == len(eta), f"locations have shape {locations.shape}")
+    expected = {locations.shape, (*locations.shape, locations.shape[1])}
+    require(law, spreads.shape in expected, f"spreads have shape {spreads.shape}, expected one of {sorted(expected)}")
 
 
 def _all_pairs(family: Family, eta: Array) -> Array:

@@ -89,10 +89,7 @@ def _points(family: Family, natural: Array) -> Array:
     if probabilities is not None:
         roots: Array = np.sqrt(np.maximum(probabilities, 0.0))
         return roots
-    try:
-        return np.asarray(family.points(natural), dtype=np.float64)
-    except (KeyError, TypeError, ValueError):
-        return natural
+    return family.points(natural)
 
 
 def _costs(components: _Components, rows: Labels, columns: Labels, scale: Array) -> Array:
