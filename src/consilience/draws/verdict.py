@@ -12,10 +12,7 @@ from consilience.draws.checking import chain_problems
 from consilience.draws.constraints import Real
 from consilience.draws.details import DrawsDetails
 from consilience.draws.importance import WeightedPoints
-from consilience.draws.methods.auto import DrawsAuto
 from consilience.draws.methods.base import DrawsMethod
-from consilience.draws.methods.hierarchical import HierarchicalDraws
-from consilience.draws.methods.wasp import WASP
 from consilience.draws.subposteriors import Subposteriors
 from consilience.draws.tied_entries import TiedEntries
 
@@ -49,7 +46,7 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, note
     against = dict(notes)
     code, harmless = "fine", None
     overlap = details["overlap"]
-    differs = overlap["p_value"] < SIGNIFICANCE and not isinstance(method, HierarchicalDraws | WASP)
+    differs = method.assumes_agreement and overlap["p_value"] < SIGNIFICANCE
     if differs:
         figures = f"Q = {overlap['q']:.4g} on {overlap['degrees_of_freedom']}, I2 = {100 * overlap['i2']:.0f} %"
         remedy = "method='hierarchical' gives what sites have in common, with honest intervals"
@@ -68,9 +65,8 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, note
     against |= _prior_notes(stack, method)
     against |= _size_notes(stack)
     against |= _shape_notes(stack)
-    if not method.takes_modes and not isinstance(method, WASP):
-        by_densities = isinstance(method, DrawsAuto) and "acceptance_rate" in details
-        against |= _density_notes(stack) if by_densities else _skewness_notes(stack, method)
+    if method.assumes_normality:  # an acceptance rate is there where the default went on by densities
+        against |= _density_notes(stack) if "acceptance_rate" in details else _skewness_notes(stack, method)
     if method.allow_divergent:
         against |= _chain_notes(stack)
     if code == "fine" and against:
@@ -80,7 +76,7 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, note
         parameters += f" (and {format_count(n_constant, 'constant')})"
     text = f"{stack.n_sites} subposteriors of {parameters} combined by {chosen}"
     candidates: dict[str, float] = {}
-    if isinstance(method, DrawsAuto):
+    if "largest_skewness" in details:
         text += f" (largest |skewness| {details['largest_skewness']:.2f})"
     sentences = "; ".join([text, *against])
     harm = "" if harmless is False else "; how near it is to the posterior of all data is not known"
@@ -177,7 +173,7 @@ def _skewness_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]
         site, place = stack.most_skewed
         skewness = f"{names[place]} at {stack.names[site]} by {stack.skewness[site, place]:.2f}"
         sentences.append(f"subposteriors are skewed ({skewness})")
-    is_product = method.needs_covariance and not isinstance(method, HierarchicalDraws)
+    is_product = method.needs_covariance and method.assumes_agreement
     if is_product and (shift := _shift_in_words(stack)):
         sentences.append(f"by the third moments of all sites {shift}")
     elif sentences:

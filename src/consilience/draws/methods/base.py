@@ -78,6 +78,10 @@ class DrawsMethod(Options, ABC):
     """Whether copies of a site count as often as there are: an average of copies is the copy."""
     takes_modes: ClassVar[bool] = False
     """Whether it keeps modes that are apart."""
+    assumes_agreement: ClassVar[bool] = True
+    """Whether one parameter is assumed for all sites, so that a verdict names sites that differ."""
+    assumes_normality: ClassVar[bool] = True
+    """Whether subposteriors are taken for nearly normal, so that a verdict names skewed ones."""
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""

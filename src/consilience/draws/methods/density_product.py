@@ -62,6 +62,7 @@ class DensityProduct(DrawsMethod):
     gives: ClassVar[str] = "draws that keep skewness and modes"
     paper: ClassVar[str] = "neiswanger2014"
     takes_modes: ClassVar[bool] = True
+    assumes_normality: ClassVar[bool] = False
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""

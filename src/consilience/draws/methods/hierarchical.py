@@ -38,6 +38,7 @@ class HierarchicalDraws(DrawsMethod):
     needs: ClassVar[str] = "draws of the same parameters, and what of the prior they hold; best five sites or more"
     gives: ClassVar[str] = "Gaussian draws of what sites have in common; the product where they agree"
     paper: ClassVar[str] = "paule1982"
+    assumes_agreement: ClassVar[bool] = False
 
     def check(self, stack: Subposteriors) -> None:
         """Raise InputError where a site says less than its prior."""

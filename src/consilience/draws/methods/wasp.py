@@ -40,6 +40,8 @@ class WASP(DrawsMethod):
     paper: ClassVar[str] = "srivastava2015"
     needs_prior: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
+    assumes_agreement: ClassVar[bool] = False
+    assumes_normality: ClassVar[bool] = False
 
     def _power_problems(self, stack: Subposteriors) -> list[Problem]:
         """Return the sites whose likelihood was not raised to J: their widths would stay."""
