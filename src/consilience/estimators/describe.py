@@ -17,7 +17,7 @@ from consilience.core.caller import warn_caller
 from consilience.core.features import Features, final_model, is_pipeline, sklearn_features
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
-from consilience.estimators.adapters.base import EstimatorAdapter, Sums
+from consilience.estimators.adapters.base import EstimatorAdapter, SiteSums
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_for, adapter_of_kind, refusal_of
 from consilience.estimators.class_labels import ClassLabels
@@ -164,7 +164,7 @@ def _known(model: Any) -> tuple[EstimatorAdapter, dict[str, Any]]:
 
 
 def _statistics(
-    adapter: EstimatorAdapter, sums: Sums, model: Any, parameters: dict[str, Json], features: Features
+    adapter: EstimatorAdapter, sums: SiteSums, model: Any, parameters: dict[str, Json], features: Features
 ) -> Statistics:
     """Return sums with what an estimator says of itself, checked."""
     statistics = Statistics(

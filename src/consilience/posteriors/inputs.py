@@ -11,6 +11,7 @@ from consilience.core.features import Features
 from consilience.core.gather import MAX_SHARED, Described, FormatReading, gather, twice
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem
+from consilience.families import Dirichlet
 from consilience.files.format import Record
 from consilience.posteriors.adapters.table import adapter_of, has_labels
 from consilience.posteriors.describe import describe_all, unusable_components
@@ -126,9 +127,11 @@ def describe_inputs(
     if not all(is_of_pipeline(site.value) for site in described):
         # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
         described = [site.with_value(without_pipeline(site.value)) for site in described]
-    labels, given = [site.label for site in described], [site.value for site in described]
-    values, alignment, unaligned = align_vocabularies(labels, given)  # of topic models
-    described = [site.with_value(value) for site, value in zip(described, values, strict=True)]
+    alignment, unaligned = None, list[Problem]()
+    if all(isinstance(site.value.family, Dirichlet) for site in described):  # as topic models are
+        labels, values = [site.label for site in described], [site.value for site in described]
+        values, alignment, unaligned = align_vocabularies(labels, values)
+        described = [site.with_value(value) for site, value in zip(described, values, strict=True)]
     problems += twice(inputs, described)
     problems += [problem for site in described for problem in _count_problems(site)]
     stated = [site.value.counts for site in described]

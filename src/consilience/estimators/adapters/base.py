@@ -32,7 +32,7 @@ there, to the tolerance of the solver; or neither, which the verdict then says."
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
+class SiteSums:
     """What an adapter takes of a site: moments, counts and maxima by name, and why they are not exact."""
 
     moments: Mapping[str, CentredMoments] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class EstimatorAdapter(ABC):
     @abstractmethod
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the sums of rows.
 
         Parameters
@@ -207,12 +207,12 @@ class EstimatorAdapter(ABC):
         parameters: Mapping[str, Json],
         *,
         products: bool,
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the sums of rows for a model that was fitted to them; those of the rows alone, unless it is named."""
         del model
         return self.sums_of_rows(rows, numbers, n_classes, parameters, products=products)
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the sums that a fitted object keeps.
 
         Raises
@@ -291,10 +291,10 @@ def new_estimator(module: str, name: str, parameters: Mapping[str, Json]) -> Any
     return model
 
 
-def joint_moments(rows: SiteRows) -> Sums:
+def joint_moments(rows: SiteRows) -> SiteSums:
     """Return the moments of columns and targets together."""
     y = rows.y if rows.y.ndim == 2 else rows.y[:, None]
-    return Sums({ROWS: CentredMoments.of_rows(np.hstack([_dense(rows.X), y]), rows.weights)})
+    return SiteSums({ROWS: CentredMoments.of_rows(np.hstack([_dense(rows.X), y]), rows.weights)})
 
 
 def moments_of_classes(

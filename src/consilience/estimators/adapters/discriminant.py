@@ -13,7 +13,7 @@ from consilience.checks import Array, Json
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import (
     RefittedAdapter,
-    Sums,
+    SiteSums,
     class_priors,
     moments_of_classes,
     require_two_classes,
@@ -30,11 +30,11 @@ class ClassMomentsAdapter(RefittedAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the moments of each class."""
         del parameters
         is_diagonal = self.is_diagonal and not products
-        return Sums({ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=is_diagonal)})
+        return SiteSums({ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=is_diagonal)})
 
 
 class DiscriminantAdapter(ClassMomentsAdapter):

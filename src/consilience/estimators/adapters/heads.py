@@ -17,7 +17,7 @@ from scipy.special import gammaln
 
 from consilience.checks import Array, Json, is_number, symmetric_part
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, joint_moments, moments_of_classes
+from consilience.estimators.adapters.base import EstimatorAdapter, Mark, SiteSums, joint_moments, moments_of_classes
 from consilience.estimators.adapters.discriminant import QuadraticDiscriminantAnalysisAdapter
 from consilience.estimators.adapters.linear_regression import least_norm, solve_penalised, warn_singular
 from consilience.estimators.adapters.naive_bayes import GaussianNBAdapter
@@ -139,11 +139,11 @@ class PooledHeadAdapter(HeadAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return counts and sums by class, and the moments of all rows."""
         del parameters, products
         counts, sums, total = sums_of_features(rows.X, numbers, n_classes)
-        return Sums({TOTAL: total}, {ROWS: counts, SUMS: sums})
+        return SiteSums({TOTAL: total}, {ROWS: counts, SUMS: sums})
 
 
 class RidgeHeadAdapter(PooledHeadAdapter):
@@ -219,7 +219,7 @@ class RegressionHeadAdapter(HeadAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return joint moments."""
         del numbers, n_classes, parameters, products
         return joint_moments(rows)
@@ -265,10 +265,12 @@ class ClassHeadAdapter(HeadAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the moments of each class."""
         del parameters
-        return Sums({ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=self.is_diagonal and not products)})
+        return SiteSums(
+            {ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=self.is_diagonal and not products)}
+        )
 
     def _delegated(self, statistics: Statistics, adapter: EstimatorAdapter, parameters: dict[str, Json]) -> Any:
         """Return the head whose classifier is that of these sums."""

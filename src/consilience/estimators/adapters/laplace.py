@@ -25,7 +25,7 @@ import numpy as np
 
 from consilience.checks import Array, Json, symmetric_part
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import EstimatorAdapter, Mark, RefittedAdapter, Sums, new_estimator
+from consilience.estimators.adapters.base import EstimatorAdapter, Mark, RefittedAdapter, SiteSums, new_estimator
 from consilience.estimators.adapters.likelihood import Likelihood, Multinomial, Tweedie
 from consilience.estimators.hyper_parameters import decode
 from consilience.estimators.site_rows import Needs, SiteRows
@@ -137,7 +137,7 @@ class LaplaceAdapter(LaplaceProductAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the expansion at the fit of these rows."""
         model = new_estimator(self.module, self.class_name, parameters)
         model.fit(rows.X, rows.y, sample_weight=rows.weights)
@@ -278,7 +278,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         parameters: Mapping[str, Json],
         *,
         products: bool,
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the expansion at a fitted model."""
         del products
         name = f"this {self.class_name}"
@@ -313,7 +313,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
             SHIFT: np.vstack([-shift, shift]) if n_classes == 2 else shift,
             PRIOR: prior,
         }
-        return Sums(counts=counts, approximations=text)
+        return SiteSums(counts=counts, approximations=text)
 
     def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:
         """Return sum I_j (q, q), the shift (q,), sum P_j (q,) and P (q,) of the free coefficients, q = p or C p."""
@@ -432,7 +432,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
         parameters: Mapping[str, Json],
         *,
         products: bool,
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the expansion at a fitted model."""
         del numbers, n_classes, products
         name = f"this {self.class_name}"
@@ -456,7 +456,7 @@ class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
             WEIGHT: np.array(float(weights.sum())),
             PEARSON: np.array(law.pearson()),
         }
-        return Sums(counts=counts, approximations=text)
+        return SiteSums(counts=counts, approximations=text)
 
     def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:
         """Return sum I_j (p, p), the shift (p,), sum P_j (p,) and P (p,).

@@ -27,7 +27,7 @@ import numpy as np
 from consilience.checks import Array, Json, symmetric_part
 from consilience.core.features import Features
 from consilience.errors import InputError, OptionError, Problem
-from consilience.estimators.adapters.base import Sums
+from consilience.estimators.adapters.base import SiteSums
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
 from consilience.estimators.fused_laplace import FusedLaplace
 from consilience.estimators.hyper_parameters import decode, encode
@@ -117,7 +117,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Raise: a fitted approximation says all."""
         self.refuse_data()
         raise AssertionError
@@ -132,7 +132,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
         """
         raise OptionError("data", f"are not needed: a fitted {self.class_name} says all; leave them out")
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the natural parameters of the posterior without its prior."""
         del n_observations
         name = f"this {self.class_name}"
@@ -165,7 +165,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
             SHIFT: information @ mean + precision * (mean - centre),
             PRIOR: precision.copy(),
         }
-        return Sums(counts=counts)
+        return SiteSums(counts=counts)
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the natural parameters."""

@@ -12,7 +12,7 @@ from scipy import linalg
 from consilience.checks import Array, Json
 from consilience.core.caller import warn_caller
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import RefittedAdapter, Sums, joint_moments
+from consilience.estimators.adapters.base import RefittedAdapter, SiteSums, joint_moments
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import Statistics
 
@@ -103,7 +103,7 @@ class RegressionAdapter(RefittedAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return joint moments."""
         del numbers, n_classes, parameters, products
         return joint_moments(rows)

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from consilience.checks import Array, Json
 from consilience.errors import InputError
-from consilience.estimators.adapters.base import RefittedAdapter, Sums, class_priors, moments_of_classes
+from consilience.estimators.adapters.base import RefittedAdapter, SiteSums, class_priors, moments_of_classes
 from consilience.estimators.hyper_parameters import decode, encode
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import CATEGORIES, FEATURE_COUNTS, ROWS, UNWEIGHTED, Statistics
@@ -36,15 +36,15 @@ class GaussianNBAdapter(RefittedAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the moments of each class."""
         del parameters
         moments = {ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=not products)}
         if rows.weights is not None:
             moments[UNWEIGHTED] = moments_of_classes(rows, numbers, n_classes, diagonal=not products, weighted=False)
-        return Sums(moments)
+        return SiteSums(moments)
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return N_c = class_count_ and S_c = N_c (var_ - epsilon_)."""
         del n_observations
         count = np.asarray(model.class_count_, dtype=np.float64)
@@ -54,7 +54,7 @@ class GaussianNBAdapter(RefittedAdapter):
         total = record.total()
         expected = model.var_smoothing * float((total.variances / total.weight).max())
         is_of_these = abs(expected - float(model.epsilon_)) <= _SAME_EPSILON * max(expected, float(model.epsilon_))
-        return Sums(
+        return SiteSums(
             {ROWS: record},
             approximations=()
             if is_of_these
@@ -108,19 +108,21 @@ class CountAdapter(RefittedAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return weighted counts of every class and column."""
         del products
         members = _members(rows, numbers, n_classes)  # (C, n)
         counted = members @ self.features(rows.X, parameters)
         features = np.asarray(counted.toarray() if sparse.issparse(counted) else counted, dtype=np.float64)
-        return Sums(counts={**_row_counts(rows, numbers, n_classes), FEATURE_COUNTS: features})
+        return SiteSums(counts={**_row_counts(rows, numbers, n_classes), FEATURE_COUNTS: features})
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the counts that the object keeps."""
         del n_observations
         weight = np.array(model.class_count_, dtype=np.float64)
-        return Sums(counts={ROWS: weight, "weight": weight, FEATURE_COUNTS: np.array(model.feature_count_, np.float64)})
+        return SiteSums(
+            counts={ROWS: weight, "weight": weight, FEATURE_COUNTS: np.array(model.feature_count_, np.float64)}
+        )
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set counts, and probabilities by scikit-learn's own smoothing."""
@@ -185,7 +187,7 @@ class CategoricalNBAdapter(CountAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return weighted counts of every class and category (C, sum K_j)."""
         del products
         codes = rows.X.astype(np.int64)
@@ -199,7 +201,7 @@ class CategoricalNBAdapter(CountAdapter):
             counted.append(values)
         return _of_categories(_row_counts(rows, numbers, n_classes), counted, parameters["min_categories"])
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the counts that the object keeps."""
         del n_observations
         weight = np.array(model.class_count_, dtype=np.float64)
@@ -238,11 +240,11 @@ def _with_categories(counted: list[Array], least: Any) -> list[Array]:
     return trimmed
 
 
-def _of_categories(counts: dict[str, Array], counted: list[Array], least: Any) -> Sums:
+def _of_categories(counts: dict[str, Array], counted: list[Array], least: Any) -> SiteSums:
     """Return counts of columns (C, K_j) as flat ones, with the number of categories of each."""
     counted = _with_categories(counted, least)
     categories = np.array([float(values.shape[1]) for values in counted])
-    return Sums(counts={**counts, FEATURE_COUNTS: np.hstack(counted)}, maxima={CATEGORIES: categories})
+    return SiteSums(counts={**counts, FEATURE_COUNTS: np.hstack(counted)}, maxima={CATEGORIES: categories})
 
 
 def _members(rows: SiteRows, numbers: Any, n_classes: int) -> Any:

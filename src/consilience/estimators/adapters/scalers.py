@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.checks import Array, Json
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import RefittedAdapter, Sums, whole_moments
+from consilience.estimators.adapters.base import RefittedAdapter, SiteSums, whole_moments
 from consilience.estimators.site_rows import SiteRows
 from consilience.estimators.statistics import ROWS, Statistics
 from consilience.families.centred_moments import CentredMoments
@@ -33,14 +33,14 @@ class StandardScalerAdapter(RefittedAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the moments of each column."""
         del numbers, n_classes, parameters
         X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
         record = CentredMoments.of_rows(X, rows.weights, diagonal=not products)
-        return Sums({ROWS: record if products else record.by_column()})
+        return SiteSums({ROWS: record if products else record.by_column()})
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return n_samples_seen_, mean_ and n var_ of each column."""
         del n_observations
         d = int(model.n_features_in_)
@@ -55,7 +55,7 @@ class StandardScalerAdapter(RefittedAdapter):
         mean = np.asarray(model.mean_, dtype=np.float64)
         variances = np.zeros(d) if model.var_ is None else np.asarray(model.var_, dtype=np.float64)
         mean, variances = (np.where(n > 0, values, 0.0) for values in (mean, variances))  # NaN of empty columns
-        return Sums({ROWS: CentredMoments(n, n, np.zeros(d), mean[:, None], (n * variances)[:, None])})
+        return SiteSums({ROWS: CentredMoments(n, n, np.zeros(d), mean[:, None], (n * variances)[:, None])})
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set means, variances and scales of columns."""
@@ -102,11 +102,11 @@ class ExtremesAdapter(RefittedAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the extremes of each column."""
         del numbers, n_classes, parameters, products
         X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
-        return Sums(counts={ROWS: np.array(float(rows.n))}, maxima=self.extremes(X.min(axis=0), X.max(axis=0)))
+        return SiteSums(counts={ROWS: np.array(float(rows.n))}, maxima=self.extremes(X.min(axis=0), X.max(axis=0)))
 
     def extremes(self, least: Array, greatest: Array) -> dict[str, Array]:
         """Return what of the extremes the class needs, as maxima."""
@@ -119,10 +119,10 @@ class MinMaxScalerAdapter(ExtremesAdapter):
     kind: ClassVar[str] = "sklearn.MinMaxScaler"
     compared: ClassVar[tuple[str, ...]] = ("data_min_", "data_max_")
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the extremes that the object keeps."""
         del n_observations
-        return Sums(
+        return SiteSums(
             counts={ROWS: np.array(float(np.max(model.n_samples_seen_)))},
             maxima=self.extremes(np.asarray(model.data_min_), np.asarray(model.data_max_)),
         )
@@ -148,11 +148,11 @@ class MaxAbsScalerAdapter(ExtremesAdapter):
         """Return the greatest absolute values."""
         return {"max_abs": np.maximum(np.abs(least), np.abs(greatest))}
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the extremes that the object keeps."""
         del n_observations
         rows = {ROWS: np.array(float(np.max(model.n_samples_seen_)))}
-        return Sums(counts=rows, maxima={"max_abs": np.array(model.max_abs_, np.float64)})
+        return SiteSums(counts=rows, maxima={"max_abs": np.array(model.max_abs_, np.float64)})
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set extremes and scales."""

@@ -12,7 +12,7 @@ from scipy import linalg
 from consilience.checks import Array, Json
 from consilience.core.caller import warn_caller
 from consilience.errors import InputError
-from consilience.estimators.adapters.base import Mark, RefittedAdapter, Sums, whole_moments
+from consilience.estimators.adapters.base import Mark, RefittedAdapter, SiteSums, whole_moments
 from consilience.estimators.adapters.covariance_of_moments import (
     ledoit_wolf_shrinkage,
     oracle_approximating_shrinkage,
@@ -33,11 +33,11 @@ class SecondMomentsAdapter(RefittedAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return the moments of all rows."""
         del numbers, n_classes, parameters, products
         X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
-        return Sums({ROWS: CentredMoments.of_rows(X)})
+        return SiteSums({ROWS: CentredMoments.of_rows(X)})
 
 
 def _moments_of(n: float, mean: Array, covariance: Array) -> CentredMoments:
@@ -64,7 +64,7 @@ class PCAAdapter(SecondMomentsAdapter):
     compared: ClassVar[tuple[str, ...]] = ("mean_", "explained_variance_")
     loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = {"svd_solver": ("randomized",)}
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return (n - 1) times the covariance that the object models."""
         del n_observations
         n, d = float(self.rows_seen(model)), model.components_.shape[1]
@@ -72,8 +72,8 @@ class PCAAdapter(SecondMomentsAdapter):
         n_components = int(model.n_components_)
         record = _moments_of(n, np.asarray(model.mean_, dtype=np.float64), covariance * (n - 1) / n)
         if n_components == min(int(n), d):
-            return Sums({ROWS: record})
-        return Sums(
+            return SiteSums({ROWS: record})
+        return SiteSums(
             {ROWS: record},
             approximations=(
                 f"it keeps {n_components} of {d} components, and of the others their mean variance;"
@@ -252,12 +252,12 @@ class EmpiricalCovarianceAdapter(CovarianceAdapter):
     kind: ClassVar[str] = "sklearn.EmpiricalCovariance"
     lacks: ClassVar[str | None] = "the number of rows (n_observations=)"
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return n times the covariance, where n is given."""
         if n_observations is None:
             return super().sums_of_fitted(model, n_observations)
         location, covariance = (np.array(values, np.float64) for values in (model.location_, model.covariance_))
-        return Sums({ROWS: _moments_of(float(n_observations), location, covariance)})
+        return SiteSums({ROWS: _moments_of(float(n_observations), location, covariance)})
 
 
 class ShrunkCovarianceAdapter(CovarianceAdapter):

@@ -21,7 +21,7 @@ import numpy as np
 from consilience.checks import Array, Json, Labels, symmetric_part
 from consilience.core.features import Features
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
-from consilience.estimators.adapters.base import EstimatorAdapter, Mark, Sums, joint_moments
+from consilience.estimators.adapters.base import EstimatorAdapter, Mark, SiteSums, joint_moments
 from consilience.estimators.adapters.formula import read_design
 from consilience.estimators.adapters.laplace import MAX_LOG_ODDS, MIN_INFORMATION, LaplaceAdapter
 from consilience.estimators.adapters.likelihood import Likelihood, Multinomial
@@ -168,14 +168,14 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Return joint moments of columns and target."""
         del numbers, n_classes, parameters, products
         if rows.y.ndim != 1:
             raise InputError("y", f"has shape {rows.y.shape}, expected one target", code="E-SHAPE")
         return joint_moments(rows)
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return joint moments of the rows that a result holds."""
         del n_observations
         self.require_plain(model)
@@ -328,7 +328,7 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
 
     def sums_of_rows(
         self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> Sums:
+    ) -> SiteSums:
         """Raise: a result says all."""
         self.refuse_data()
         raise AssertionError
@@ -342,11 +342,11 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         parameters: Mapping[str, Json],
         *,
         products: bool,
-    ) -> Sums:
+    ) -> SiteSums:
         """Raise: a result says all."""
         return self.sums_of_rows(rows, numbers, n_classes, parameters, products=products)
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> Sums:
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the expansion at the fit, at dispersion one."""
         del n_observations
         self.require_plain(model)
@@ -385,7 +385,7 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
             PEARSON: np.array(float(model.pearson_chi2) if self.estimates_scale else 0.0),
             DEGREES: np.array(float(model.df_resid) if self.estimates_scale else n - q),
         }
-        return Sums(counts=counts, approximations=self.weak_directions(model, hessian))
+        return SiteSums(counts=counts, approximations=self.weak_directions(model, hessian))
 
     def weak_directions(self, model: Any, hessian: Array) -> tuple[str, ...]:
         """Return what makes the expansion of a site poor, a sentence each."""
