@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 import consilience as cs
 from consilience.core.methods import MethodTable, Options
+from consilience.networks.methods.baselines import NetworkAverage
 
 METHODS = (
     cs.methods.KLFusion,
@@ -44,15 +46,6 @@ class Named(Options):
 
 
 @dataclass(frozen=True)
-class Alike(Options):
-    """Of another kind, with the name of `Named`."""
-
-    name: ClassVar[str] = "named"
-    rate: float = 1.0
-    extra: int = 1
-
-
-@dataclass(frozen=True)
 class Other(Options):
     name: ClassVar[str] = "other"
 
@@ -63,13 +56,15 @@ class Unknown(Options):
 
 
 def test_a_method_of_another_kind_is_that_of_its_name():
-    table = MethodTable((Other, Named), (Other, Named), "things")
-    assert table.make(Alike(rate=0.5), {}) == Named(rate=0.5)
-    assert table.make(Alike(), {}) == Named()
-    with pytest.raises(cs.errors.OptionError, match="method 'named' has no option extra; it has rate"):
-        table.make(Alike(extra=2), {})
-    with pytest.raises(cs.errors.OptionError, match="Unknown does not fuse things; give one of 'other', 'named'"):
-        table.make(Unknown(), {})
+    table = MethodTable((Other, NetworkAverage), (Other, NetworkAverage), "things")
+    assert table.make(cs.methods.Average(), {}) == NetworkAverage()
+    assert table.make(cs.methods.Average(robust=True), {}) == NetworkAverage(robust=True)
+    with pytest.raises(cs.errors.OptionError, match=r"method 'average' for things|no option combine"):
+        table.make(cs.methods.Average(combine="product"), {})
+    for stranger in (cs.methods.KMeans(), Unknown()):
+        name = type(stranger).__name__
+        with pytest.raises(cs.errors.OptionError, match=f"{name} does not fuse things; give one of 'other', 'average'"):
+            table.make(stranger, {})
 
 
 def test_auto_is_the_recommended_method_of_every_kind():
@@ -96,3 +91,22 @@ def test_what_does_not_average_copies_has_no_robust_option(method):
     with pytest.raises(TypeError, match="robust"):
         method(robust=True)
     assert not method().is_robust
+
+
+def test_a_class_of_a_users_own_is_never_taken_for_one_of_ours():
+    @dataclass(frozen=True)
+    class Mine(cs.methods.Average):
+        pass
+
+    networks = [torch.nn.Linear(2, 2) for _ in range(2)]
+    with pytest.raises(cs.errors.OptionError, match="Mine does not fuse networks; give one of 'auto'"):
+        cs.fuse(networks, method=Mine(), example=torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("method", [cs.methods.BayesianAuto(), cs.methods.DrawsAuto()])
+def test_the_default_of_another_kind_is_that_of_this_one(method):
+    networks = [torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)) for _ in range(2)]
+    fusion = cs.fuse(networks, method=method, example=torch.zeros(1, 2))
+    assert fusion.provenance["method"] == "auto"
+    posteriors = [cs.Posterior(cs.families.Gamma(), cs.families.Gamma().to_natural(shape=[2.0], rate=[1.0]))] * 2
+    assert cs.fuse({"a": posteriors[0], "b": replace(posteriors[1])}, method=method).provenance["method"] == "kl"

@@ -349,7 +349,7 @@ class TestRefusals:
             ({"pilot_sites": 1}, "pilot_sites"),
             ({"shard_bytes": 0}, "shard_bytes"),
             ({"n_observations": [1.0]}, "n_observations"),
-            ({"method": cs.methods.WassersteinFusion()}, "fuses networks"),
+            ({"method": cs.methods.WassersteinFusion()}, "does not fuse posteriors"),
             ({"engine": "dusk"}, "engine"),
         ],
     )

@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from torch import nn
 
     from consilience.core.fusion import Fusion
+    from consilience.core.methods import Options
     from consilience.core.progress import Progress
     from consilience.engines import Engine
-    from consilience.networks.method import NetworkMethod
     from consilience.networks.symmetry.symmetry import Symmetry
-    from consilience.posteriors.method import Method
     from consilience.posteriors.sharded.shards import Shards
 
 
 def fuse(
     models: Mapping[str, Any] | Sequence[Any] | Shards | str | Path,
-    method: str | Method | NetworkMethod | None = None,
+    method: str | Options | None = None,
     *,
     weights: Mapping[str, float] | ArrayLike | None = None,
     n_observations: Mapping[str, float] | Sequence[float] | str | None = None,
@@ -165,7 +164,7 @@ def fuse(
 
 def check(
     models: Mapping[str, Any] | Sequence[Any] | Shards | str | Path,
-    method: str | Method | NetworkMethod | None = None,
+    method: str | Options | None = None,
     *,
     weights: Mapping[str, float] | ArrayLike | None = None,
     n_observations: Mapping[str, float] | Sequence[float] | str | None = None,

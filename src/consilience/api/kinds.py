@@ -128,12 +128,11 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
         return SHARDS
     if BAYESIAN in kinds:
         return BAYESIAN
-    if NETWORKS in kinds or not NETWORKS.packages.isdisjoint(defined_in(method)):
-        return NETWORKS
-    if DRAWS in kinds:
-        return DRAWS
-    if ESTIMATORS in kinds:
-        return ESTIMATORS
+    for kind in (NETWORKS, DRAWS, ESTIMATORS):
+        if kind in kinds:
+            return kind
+    if POSTERIORS not in kinds and not NETWORKS.packages.isdisjoint(defined_in(method)):
+        return NETWORKS  # nothing was recognised, and the method is for networks
     if any(one.is_plain_checkpoint for one in inputs):
         is_of_networks = any(name in NETWORKS.statements for name in options or ())
         return NETWORKS if is_of_networks or POSTERIORS not in kinds else POSTERIORS

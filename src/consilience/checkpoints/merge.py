@@ -12,7 +12,6 @@ import numpy as np
 from consilience.catalogue import suggestion
 from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
 from consilience.checkpoints.card import in_short
-from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.table import make_tensor_method
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES
 from consilience.checkpoints.output import refuse_full_disk, refuse_output
@@ -21,6 +20,7 @@ from consilience.checkpoints.recipe import TensorRule, as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
 from consilience.checks import is_count
+from consilience.core.methods import Options
 from consilience.core.progress import Progress, seeded, shown
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
@@ -88,7 +88,7 @@ class Merge(Displayed):
 def merge(
     models: Sequence[str | Path],
     output: str | Path,
-    method: str | TensorMethod = "average",
+    method: str | Options = "average",
     *,
     base: str | Path | None = None,
     weights: Sequence[float] | None = None,

@@ -79,7 +79,7 @@ def method_options() -> frozenset[str]:
 def methods(name: str | None, as_json: bool) -> None:
     """Say what every method does, or explain the methods called NAME, with what their options mean.
 
-    Without a NAME, estimators that need no method are listed too; the name of one shows it alone.
+    Without a NAME, classes of estimators are listed too; the name of one shows it alone.
     """
     names = method_names()
     adapters = [adapter for adapter in ESTIMATORS if name in (None, adapter.class_name)]

@@ -153,7 +153,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
             code=self.status.name.lower(),
             text=f"{'; '.join(problems) or 'converged'}; {harm}.",
             harmless=None,
-            remedy="; ".join(remedies) or None,
+            remedy="; ".join(dict.fromkeys(remedies)) or None,
         )
 
     @property

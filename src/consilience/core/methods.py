@@ -134,10 +134,10 @@ def make_named_method(
         For a name or an option that does not exist, saying which do, and for a value that is not valid.
     """
     by_name = {kind.name: kind for kind in kinds}
-    if not any(name == known for known in by_name):
+    if not isinstance(name, str) or name not in by_name:
         text = f"method {name!r} does not exist{where}{suggestion(name, by_name)}; there are {', '.join(by_name)}"
         raise OptionError("", text, "", "E-METHOD")
-    method: Any = by_name[str(name)]
+    method: Any = by_name[name]
     known = [option.name for option in fields(method)]
     if unknown := sorted(set(options) - set(known)):
         hints = with_suggestions(unknown, [*known, *keywords])
@@ -180,8 +180,8 @@ class MethodTable(Generic[AnyMethod]):
     def make(self, method: object, options: Mapping[str, Any]) -> AnyMethod:
         """Return the method of a name with these options, a method with its own as it is, the recommended one for None.
 
-        One name means one thing whatever the kind: ``"auto"`` is the recommended method of any, and a method of another
-        kind is taken for that of its name here, with the options that it states.
+        One name means one thing whatever the kind: ``"auto"`` is the recommended method of any, and a method of ours
+        for another kind is taken for that of its name here, with those of its options that are not at their defaults.
 
         Raises
         ------
@@ -192,12 +192,14 @@ class MethodTable(Generic[AnyMethod]):
         names = [one.name for one in self.classes]
         if isinstance(method, Options):
             refuse_options(method, options)
-            if isinstance(method, self.base):
+            is_ours = type(method).__module__.startswith("consilience.")
+            if isinstance(method, self.base) and (type(method) in self.classes or not is_ours):
                 return method
-            if method.name not in names:
-                listed = ", ".join(map(repr, names))
+            # Of another kind. A class of a user's own may do more than its name says, so that it is none of ours.
+            if not is_ours or method.name not in (*names, "auto"):
                 raise OptionError(
-                    f"{type(method).__name__} does not fuse {self.fuses or 'such models'}; give one of {listed}"
+                    f"{type(method).__name__} does not fuse {self.fuses or 'such models'}; give one of "
+                    f"{', '.join(map(repr, names))}"
                 )
             options, method = method.stated_options(), method.name
         name = names[0] if method is None or (method == "auto" and "auto" not in names) else method

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.catalogue import suggestion
 from consilience.checks import Json
 from consilience.core.kind import (
     FileFormat,
@@ -41,7 +42,7 @@ class Estimators(Kind):
             "consilience.estimators.inspect:inspect_statistics",
         ),
     )
-    no_file = ("sums of estimators take no method", "leave it out")
+    no_file = ("every method for estimators writes a file", "")
     packages = frozenset(("sklearn", "statsmodels", "laplace", "consilience.estimators"))
 
     @property
@@ -64,6 +65,10 @@ class Estimators(Kind):
         from consilience.estimators.methods import make_estimator_method
 
         own = {name: value for name, value in options.items() if name == "robust" or not self.has_option(name)}
+        if unknown := sorted(own.keys() - {"robust"}):
+            known = ("robust", "min_count", *self._hyper_parameters())
+            text = f"is no hyper-parameter of an estimator{suggestion(unknown[0], known)}"
+            raise OptionError(unknown[0], text, "consilience methods sums lists what sums take", "E-OPTION")
         return make_estimator_method(method, own)
 
     def prepare(self, request: Request) -> Prepared:
@@ -138,10 +143,14 @@ class Estimators(Kind):
 
     def has_option(self, name: str) -> bool:
         """Return whether an option is a hyper-parameter of some estimator."""
+        return name in self._hyper_parameters()
+
+    def _hyper_parameters(self) -> frozenset[str]:
+        """Return the names of all hyper-parameters of all estimators."""
         from consilience.estimators.adapters.table import ESTIMATORS
         from consilience.estimators.hyper_parameters import names_of_table  # here, since it imports scikit-learn
 
-        return name in names_of_table((adapter.module, adapter.class_name) for adapter in ESTIMATORS)
+        return frozenset(names_of_table((adapter.module, adapter.class_name) for adapter in ESTIMATORS))
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Statistics:
         """Return the statistics of an estimator; see `Kind.describe`."""

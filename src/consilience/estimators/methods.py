@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from consilience.core.methods import MethodTable, Options, Requirement
 
@@ -17,7 +17,7 @@ class Sums(Options):
 
     Parameters
     ----------
-    robust : {True}, optional
+    robust : bool, optional
         True is for sites that are not trusted: sites whose sums are copies of another's or far from most are left out,
         and no site counts for more than the median number of rows. Default: every site is trusted.
     """
@@ -29,11 +29,15 @@ class Sums(Options):
     paper: ClassVar[str] = "none: sums of sufficient statistics"
     keeps_models: ClassVar[bool] = False
 
-    robust: Literal[True] | None = None
+    robust: bool | None = None
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
-        yield ("robust", self.robust is None or isinstance(self.robust, bool), "True or None: sums have none to trim")
+        yield (
+            "robust",
+            self.robust is None or isinstance(self.robust, bool),
+            "True, False or None (sums cannot be trimmed)",
+        )
 
 
 ESTIMATOR_METHODS: tuple[type[Sums], ...] = (Sums,)

@@ -79,8 +79,8 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
             None,
             remedy="to reach that fit, let sites answer one request: `consilience serve --then moments4`",
         )
-    nothing_told: FourthMomentDetails = {"rows": 0.0, "is_complete": False, "unknown": []}
-    moments4 = details.get("moments4", nothing_told)
+    without_answers: FourthMomentDetails = {"rows": 0.0, "is_complete": False, "unknown": []}
+    moments4 = details.get("moments4", without_answers)
     if moments4["is_complete"]:
         withheld = statistics.n_withheld
         text = f"exact: this is {fit}, its shrinkage from the fourth moments of all of these."

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checks import is_count
+from consilience.core.methods import Options
 from consilience.errors import OptionError
 from consilience.files.limits import Limits
-from consilience.networks.method import NetworkMethod
-from consilience.posteriors.method import Method
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}[A-Za-z0-9]|[A-Za-z0-9]")
 NAME_RULE = "letters, digits, and '.', '_', '-' between them, at most 64 in all"
@@ -68,7 +67,7 @@ class RoundPlan:
     """
 
     sites: tuple[str, ...]
-    method: str | Method | NetworkMethod | None = None
+    method: str | Options | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     weights: Mapping[str, float] | None = None

@@ -26,7 +26,7 @@ METHODS: tuple[type[Method], ...] = (
 """Every method, recommended ones first; a new one is one file and one line here."""
 
 
-make_method = MethodTable(METHODS, Method).make
+make_method = MethodTable(METHODS, Method, "posteriors").make
 """Returns the method of a name with options, or a method as it is; see `MethodTable.make`."""
 
 __all__ = [

@@ -83,8 +83,6 @@ class _LoadComponents:
 
 def prepare_shards(request: Request) -> Prepared:
     """Open shards and check them where they lie; see ``Kind.prepare``. Every shard is loaded, one at a time."""
-    if request.method is not None and not isinstance(request.method, str | Method):
-        raise OptionError(f"{type(request.method).__name__} fuses networks, and shards hold posteriors")
     if request.n_observations is not None and request.n_observations != EQUAL:
         raise OptionError("n_observations", "for fitted models only; files say how many observations they had")
     if request.only_check:
