@@ -69,8 +69,9 @@ def fuse(
         draws and networks a folder or pattern of files, too. Or the posteriors of very many sites, which are not loaded
         as a whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
     method : str or method object, optional
-        A name (see ``consilience methods``) or a method object. Default: the recommended one, and Fisher merging for
-        networks that come with Fisher information.
+        A name (see ``consilience methods``) or a method object; ``"auto"`` is the recommended one of every kind, and
+        ``"average"``, ``"ensemble"`` or ``"kl"`` mean the same for all that have it. Default: the recommended one, and
+        Fisher merging for networks that come with Fisher information.
     weights : array_like of shape (n_models,), or mapping of str to float, optional
         How much each model counts. Default: all the same.
     n_observations : sequence of shape (n_models,), mapping of str to float, or "equal", optional
