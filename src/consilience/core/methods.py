@@ -193,7 +193,8 @@ class MethodTable(Generic[AnyMethod]):
         if isinstance(method, Options):
             refuse_options(method, options)
             is_ours = type(method).__module__.startswith("consilience.")
-            if isinstance(method, self.base) and (type(method) in self.classes or not is_ours):
+            is_of_another_kind = is_ours and method.name in names and type(method) not in self.classes
+            if isinstance(method, self.base) and not is_of_another_kind:
                 return method
             # Of another kind. A class of a user's own may do more than its name says, so that it is none of ours.
             if not is_ours or method.name not in (*names, "auto"):
