@@ -10,7 +10,7 @@ TWO = ("a.safetensors", "b.safetensors")
 OUTPUT = ("-o", "fused.safetensors")
 
 OPTIONS = {
-    "--method mean": r"method 'mean' does not exist, did you mean average\?; there are kl, spahm",
+    "--method mean": r"method 'mean' does not exist for posteriors, did you mean average\?; there are kl, spahm",
     "--set speed=9": "method 'kl' has no option speed; it has assignment, combine",
     "--set regularization": "--set regularization: expected OPTION=VALUE",
     "--set =1": "--set =1: expected OPTION=VALUE",
