@@ -173,7 +173,7 @@ def write_safetensors(path: Path, packed: PackedSites) -> None:
     tensors["names"] = np.frombuffer(json.dumps(packed.names).encode(), dtype=np.uint8)
     tensors["digests"] = packed.digests
     arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items() if values is not None}
-    write_arrays(path, arrays, header_text(components.kind))
+    write_arrays(path, arrays, header_text(path, components.kind, arrays))
 
 
 def read_safetensors_summary(file: SafetensorsFile) -> ShardSummary:

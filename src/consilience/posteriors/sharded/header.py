@@ -6,16 +6,18 @@ is validated field by field; a file whose columns do not fit it is refused.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from consilience.checks import AnyArray
 from consilience.core.features import Features
-from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError
 from consilience.files.document import check_version, validate_document
+from consilience.files.format import document_text
+from consilience.files.our_formats import SHARD
 from consilience.files.schemas import FeaturesHeader
 from consilience.posteriors.columns import ShardSchema
 from consilience.posteriors.files import family_of
@@ -90,12 +92,9 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "neither counts nor weights nor a prior"
 
 
-def header_text(kind: ShardSchema) -> str:
-    """Return the JSON document of shards of a kind, with sorted keys."""
-    header = {
-        "format": "consilience-shard",
-        "format_version": FORMAT_VERSION,
-        "library_version": library_versions()["consilience"],
+def header_text(path: Path, kind: ShardSchema, arrays: Mapping[str, AnyArray]) -> str:
+    """Return the JSON document of a shard of a kind that holds these arrays; see `document_text`."""
+    fields = {
         "family": {"name": kind.family.name, **kind.family.config()},
         "source": dict(kind.source),
         "features": kind.features.to_json(),
@@ -105,7 +104,7 @@ def header_text(kind: ShardSchema) -> str:
         },
         "stated": list(kind.stated),
     }
-    return json.dumps(header, sort_keys=True, allow_nan=False)
+    return document_text(path, SHARD, FORMAT_VERSION, fields, arrays)
 
 
 def parse_kind(path: Path | str, document: Any) -> ShardSchema:

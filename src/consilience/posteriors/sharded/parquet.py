@@ -69,7 +69,8 @@ def write_parquet(path: Path, packed: PackedSites) -> None:
         columns[f"attached.{name}"] = _binary(pyarrow, ragged.values, starts)
         if ragged.precision is not None:
             columns[f"attached.{name}.precision"] = _binary(pyarrow, ragged.precision, starts)
-    metadata = {METADATA_KEY: header_text(components.kind), "dtype": np.dtype(components.natural.dtype).name}
+    text = header_text(path, components.kind, {"natural": components.natural})
+    metadata = {METADATA_KEY: text, "dtype": np.dtype(components.natural.dtype).name}
     table = pyarrow.table(columns).replace_schema_metadata(metadata)
     with write_atomically(path) as partial:
         parquet.write_table(table, partial, row_group_size=ROW_GROUP_SITES, compression="none", use_dictionary=False,
