@@ -74,7 +74,7 @@ def _listed(paths: Sequence[str]) -> list[str]:
         if form not in forms:
             return []
         is_listed = True
-        if form is not None and form.tag != DESCRIPTION:
+        if form.tag != DESCRIPTION:
             taken.append(path)
     return taken if is_listed else []
 
