@@ -10,7 +10,7 @@ import consilience as cs
 from consilience import families as f
 from consilience.core.robust_estimator import RobustEstimator
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import symmetric_divergence
+from consilience.posteriors.robust.average import symmetric_divergence
 from consilience.posteriors.robust.minority import match_supported_first, minority_components
 from tests import tolerances
 from tests.families.zoo import NAMES, ZOO

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
-from consilience.core.robust_judgement import (
+from consilience.core.robust import (
     GATE_RADIUS,
     alike_sites,
     colluding_sites,
@@ -177,7 +177,7 @@ def test_what_passes_the_gate_is_near_and_fewer_than_half_are_left_out(n_sites, 
     verdict = judge([(np.arange(n_sites), pairwise_squares(points))], n_sites, 30)
     assert np.count_nonzero(~verdict.kept) <= tolerated(n_sites)
     if np.count_nonzero(~verdict.kept) < tolerated(n_sites):
-        assert (verdict.radii[verdict.kept] <= GATE_RADIUS).all()
+        assert (verdict.scores[verdict.kept] <= GATE_RADIUS).all()
 
 
 def test_copies_of_each_other_are_left_out_and_honest_sites_are_not():

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.robust import MIN_VOTES, cap_factors, evenly_spaced, tolerated
 
 RobustRule = Literal["trim", "median"]
 """Robust averages by name, which trust the method's own matching more than ``robust=True`` does."""
@@ -24,8 +25,6 @@ Robust = RobustRule | bool | None
 Divergence = Callable[[Array, Array], Array]
 """Gives the divergences (n_a, n_b) between two sets of rows."""
 
-MIN_VOTES = 3
-"""Below three copies nothing tells which of them is right."""
 MAX_MEDOID_CANDIDATES = 64
 """Copies among which the medoid is sought: one honest one is enough for the bound. Chosen by hand for its cost."""
 OUTLIER_RADIUS_RATIO = 4.0
@@ -61,7 +60,7 @@ class RobustEstimator:
         >>> RobustEstimator("median", 0.2).tolerated(10)
         4
         """
-        fewer_than_half = max(0, math.ceil(votes - VOTE_ROUNDING) - 1) // 2
+        fewer_than_half = tolerated(math.ceil(votes - VOTE_ROUNDING))
         if self.how == "median":
             return fewer_than_half
         return min(math.ceil(self.trim * votes - VOTE_ROUNDING), fewer_than_half)
@@ -76,10 +75,7 @@ class RobustEstimator:
         >>> RobustEstimator("trim", 0.25).cap_factors(np.array([1.0, 2.0, 8.0, 0.0]))
         array([1.  , 1.  , 0.25, 1.  ])
         """
-        limit = np.sort(sizes)[len(sizes) - 1 - self.tolerated(len(sizes))]
-        is_larger = sizes > limit
-        factors: Array = np.where(is_larger, limit / np.where(is_larger, sizes, 1.0), 1.0)
-        return factors
+        return cap_factors(sizes, float(np.sort(sizes)[len(sizes) - 1 - self.tolerated(len(sizes))]))
 
     def inliers(
         self, divergence: Divergence, rows: Array, labels: Labels, votes: Array, n_groups: int
@@ -117,7 +113,7 @@ class RobustEstimator:
     def _group_inliers(self, divergence: Divergence, rows: Array, votes: Array) -> tuple[Array, int]:
         """Return which rows of one group are inliers (n,), 1 or 0, and which is the medoid."""
         total = float(votes.sum())
-        candidates = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MAX_MEDOID_CANDIDATES)).astype(np.int64))
+        candidates = evenly_spaced(len(rows), MAX_MEDOID_CANDIDATES)
         divergences = finite_divergences(divergence, rows[candidates], rows)  # (candidates, n)
         order = np.argsort(divergences, axis=1, kind="stable")
         cumulative_votes = np.cumsum(votes[order], axis=1)  # (candidates, n): votes of the nearest rows

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array
 from consilience.core.details import LeftOut
-from consilience.core.robust_judgement import alike_sites, tolerated
+from consilience.core.robust import alike_sites, tolerated
 from consilience.errors import Problem
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.details import GateDetails, LeftOutOfClass

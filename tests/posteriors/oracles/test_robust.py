@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 import consilience as cs
 from consilience import families as f
 from consilience.core.robust_estimator import RobustEstimator, squared_distance
-from consilience.networks.robust import _row_blocks, _weiszfeld, inlier_mask
+from consilience.networks.robust import _row_blocks, geometric_medians, inlier_mask
 from consilience.networks.symmetry.axes import Axis, Layout, Segment
 from consilience.posteriors.ensemble import Ensemble
 from tests import tolerances
@@ -61,7 +61,7 @@ def test_two_far_points_of_ten_are_left_out():
 
 def test_a_geometric_median_of_rows_is_that_of_distances():
     rows = np.random.default_rng(1).normal(size=(7, 1, 4))
-    found = _weiszfeld(rows, np.ones((7, 1)))[0]
+    found = geometric_medians(rows, np.ones((7, 1)))[0]
     direct = minimize(lambda c: np.linalg.norm(rows[:, 0] - c, axis=1).sum(), rows.mean(axis=0)[0], method="BFGS")
     assert np.linalg.norm(rows[:, 0] - found, axis=1).sum() <= direct.fun * (1 + tolerances.FLAT_MINIMUM)
 
@@ -72,7 +72,7 @@ def test_rows_of_models_that_lack_a_unit_do_not_count():
     owned = [np.ones(2), np.ones(2), np.array([1.0, 0.0])]
     ((rows, owns, shares),) = _row_blocks(moved, owned, [1.0, 1.0, 1.0], layout)
     assert owns.tolist() == [[True, True], [True, True], [True, False]]
-    assert_allclose(_weiszfeld(rows, shares)[:, 0], [2.0, 5.5], rtol=1e-6)
+    assert_allclose(geometric_medians(rows, shares)[:, 0], [2.0, 5.5], rtol=1e-6)
 
 
 def test_models_are_left_out_by_their_worst_array():

@@ -7,7 +7,7 @@ a,
    smallest median of D_ij; as long as fewer than half are hostile, it is honest or as near to most as an honest one is.
 2. Every site is assigned to it; a pair dearer than 25 times the median accepted cost is no match. Components that the
    median site lacks are matched once more among themselves. A group that fewer than half hold is dropped.
-3. Whole sites are judged (``judgement``) by coordinates of their copies that no shift and no common scale changes.
+3. Whole sites are judged (``core.robust``) by coordinates of their copies that no shift and no common scale changes.
 4. Groups are averaged by geometric-median weights w: m = sum w m_l, C = sum w (C_l + (m_l - m)(m_l - m)^T), the moments
    of a convex mixture, positive definite. Counts are N = median count of a holder, times the number of holders, so
    nobody's claim counts for more than the usual one, and mixture weights are medians of shares.
@@ -25,15 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
-from consilience.core.robust_estimator import RobustEstimator
-from consilience.core.robust_judgement import (
+from consilience.core.robust import (
     MAX_COORDINATE,
+    MIN_VOTES,
+    Groups,
     Judgement,
+    cap_factors,
     copy_weights,
+    evenly_spaced,
     judge_twice,
     pairwise_squares,
     standardized_squares,
 )
+from consilience.core.robust_estimator import RobustEstimator
 from consilience.families.base import Family
 from consilience.families.dirichlet import Dirichlet
 from consilience.matching.assignment import assign_block
@@ -123,7 +127,7 @@ def _assignment(costs: Array) -> tuple[Labels, Labels]:
 def median_site(ensemble: Ensemble, components: _Components, rows_of_site: list[Labels]) -> int:
     """Return the site whose median distance to all others is smallest."""
     n_sites = len(rows_of_site)
-    candidates = np.unique(np.linspace(0, n_sites - 1, min(n_sites, MAX_CANDIDATES)).astype(np.int64))
+    candidates = evenly_spaced(n_sites, MAX_CANDIDATES)
     scale = _scale(components)
     distances = np.zeros((len(candidates), len(candidates)))
     for i, first in enumerate(candidates.tolist()):
@@ -280,39 +284,35 @@ def other_priors(ensemble: Ensemble) -> NDArray[np.bool_]:
     return differs
 
 
-def unmatched_sites(ensemble: Ensemble, labels: Labels) -> NDArray[np.bool_]:
-    """Return which sites (J,) have no component in any group."""
-    is_unmatched: NDArray[np.bool_] = np.bincount(ensemble.owner[labels >= 0], minlength=ensemble.n_sites) == 0
-    return is_unmatched
-
-
-def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> tuple[Judgement, list[tuple[Labels, Array]]]:
-    """Return which sites are averaged, and of each group its rows and their squared distances.
+def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> Judgement:
+    """Return which sites are averaged.
 
     Parameters
     ----------
     ensemble, labels, n_groups
         The matching: stacked sites, group of each row (L,), number G of groups. No site has two rows in one group.
     """
-    members, points = [], []
-    for group in range(n_groups):
-        rows = np.flatnonzero(labels == group)
-        points.append(coordinates(ensemble.family, ensemble.natural[rows], _group_priors(ensemble, rows)))
-        members.append((rows, pairwise_squares(points[-1])))
-    owners = [ensemble.owner[rows] for rows, _ in members]
-    n_coordinates = sum(group_points.shape[1] for group_points in points)
+    rows_of_group = [np.flatnonzero(labels == group) for group in range(n_groups)]
+    owners = [ensemble.owner[rows] for rows in rows_of_group]
+    points = [
+        coordinates(ensemble.family, ensemble.natural[rows], _group_priors(ensemble, rows)) for rows in rows_of_group
+    ]
 
-    def standardized(kept: NDArray[np.bool_]) -> list[tuple[Labels, Array]]:
+    def standardized(kept: NDArray[np.bool_]) -> Groups:
         """Return the groups of the sites that passed, in standardized coordinates."""
         return [
             (owner[kept[owner]], standardized_squares(group_points[kept[owner]]))
             for owner, group_points in zip(owners, points, strict=True)
-            if np.count_nonzero(kept[owner]) >= 3  # of two copies both are as far from their median
+            if np.count_nonzero(kept[owner]) >= MIN_VOTES  # of two copies both are as far from their median
         ]
 
-    is_out = other_priors(ensemble) | unmatched_sites(ensemble, labels)
-    groups = [(owner, squares) for owner, (_, squares) in zip(owners, members, strict=True)]
-    return judge_twice(groups, standardized, ensemble.n_sites, n_coordinates, is_out), members
+    is_matched = np.bincount(ensemble.owner[labels >= 0], minlength=ensemble.n_sites) > 0
+    out = {
+        **dict.fromkeys(np.flatnonzero(~is_matched).tolist(), "no component matches most"),
+        **dict.fromkeys(np.flatnonzero(other_priors(ensemble)).tolist(), "another prior than most"),
+    }
+    groups = [(owner, pairwise_squares(group_points)) for owner, group_points in zip(owners, points, strict=True)]
+    return judge_twice(groups, standardized, ensemble.n_sites, sum(p.shape[1] for p in points), out)
 
 
 @dataclass(frozen=True)
@@ -343,9 +343,7 @@ class JudgedInclusion(RobustInclusion):
     def credible_counts(self, counts: Array, ensemble: Ensemble) -> Array:
         """Return the counts with each site's total cut to the median total."""
         totals = np.add.reduceat(counts, ensemble.offsets[:-1])  # (J,)
-        usual = float(np.median(totals))
-        factors = np.where(totals > usual, usual / np.where(totals > 0, totals, 1.0), 1.0)
-        credible: Array = counts * factors[ensemble.owner]
+        credible: Array = counts * cap_factors(totals, float(np.median(totals)))[ensemble.owner]
         return credible
 
     def totals(self, values: Array, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.robust import evenly_spaced
 from consilience.core.robust_estimator import RobustEstimator, finite_divergences
 from consilience.errors import InputError
 from consilience.matching.assignment import assign_block
 from consilience.posteriors.details import MinorityDetails, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import symmetric_divergence
+from consilience.posteriors.robust.average import symmetric_divergence
 
 if TYPE_CHECKING:
     from consilience.posteriors.method import Assignment
@@ -275,9 +276,7 @@ def _support_radii(ensemble: Ensemble, tolerated: int) -> Array:
 
     All of them are hostile only if the component itself is honest, or if more sites are hostile than may be.
     """
-    witnesses = np.unique(
-        np.linspace(0, ensemble.n_sites - 1, min(ensemble.n_sites, MAX_WITNESS_SITES)).astype(np.int64)
-    )
+    witnesses = evenly_spaced(ensemble.n_sites, MAX_WITNESS_SITES)
     n_needed = max(1, round(tolerated * len(witnesses) / ensemble.n_sites))
     witness_rows = np.flatnonzero(np.isin(ensemble.owner, witnesses))
     witness_starts = np.searchsorted(ensemble.owner[witness_rows], witnesses)
