@@ -102,7 +102,7 @@ MAX_RATIO = 1e10
 """Distance, in the usual one, beyond which a site is no farther for the judgement: at 1e16 the rounding of its squares
 would be as large as what honest sites differ by."""
 
-MAX_SCORE = 1e9
+LARGEST_SCORE = 1e9
 """Score that a record states of what is farther still, or infinitely far."""
 
 MAX_COORDINATE = 20.0
@@ -314,7 +314,7 @@ class Judgement:
         for site, step in self.steps.items():
             record: LeftOut = {"model": names[site], "step": step}
             if not np.isnan(self.scores[site]):
-                record["score"] = round(min(float(self.scores[site]), MAX_SCORE), 3)
+                record["score"] = round(min(float(self.scores[site]), LARGEST_SCORE), 3)
             records.append(record)
         return sorted(records, key=lambda record: record["model"])
 
