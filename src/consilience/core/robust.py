@@ -92,6 +92,9 @@ MIN_COPIES = 5
 MIN_DISTANCE = 1e-3
 """Distance from the centre, in the median distance, below which a copy's weight grows no further."""
 
+SMALLEST = 1e-150
+"""Least distance that is divided by, where most points are equal."""
+
 MAX_STEPS, TOLERANCE = 200, 1e-9
 """Weiszfeld's steps end where the centre moves by less, relative to the median distance; the number is only a bound."""
 
@@ -196,7 +199,7 @@ def geometric_median(
 def _step(distances: Array, votes: Array) -> tuple[Array, Array, Array]:
     """Return the weights of the next step, the median distance, and the least that is divided by."""
     usual = weighted_median(distances, votes)
-    least = np.maximum(MIN_DISTANCE * usual, np.finfo(np.float64).tiny)
+    least = np.maximum(MIN_DISTANCE * usual, SMALLEST)
     # Where most points are equal, theirs is the median.
     pulls = np.where(usual > 0, votes / np.maximum(distances, least), np.where(distances <= 0, votes, 0.0))
     return _shares(pulls), usual, least
@@ -211,8 +214,8 @@ def _shares(values: Array) -> Array:
 
 def _sum(distances: Array, votes: Array, least: Array) -> Array:
     """Return sum_j v_j |V_j - c|, with (|V_j - c|^2 / d + d) / 2 for a distance below the least, d."""
-    rounded = np.where(distances >= least, distances, 0.5 * (distances**2 / least + least))
-    total: Array = (votes * rounded).sum(axis=0)
+    rounded = 0.5 * (np.minimum(distances, least) ** 2 / least + least)
+    total: Array = (votes * np.where(distances >= least, distances, rounded)).sum(axis=0)
     return total
 
 
@@ -272,7 +275,7 @@ def copy_weights(squares: Array, votes: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """Which sites are averaged: all but those of `steps`, always fewer than half.
+    """Which sites are averaged: all but those of `steps`.
 
     Parameters
     ----------

@@ -173,7 +173,7 @@ def _judge_rare_classes(
     rare = {label: of_sites for label, of_sites in places.items() if 2 * len(of_sites) <= len(statistics)}
     if not rare or adapter_of_kind(statistics[0].kind).pools_classes:
         return {}, {"unjudged_classes": sorted(map(str, rare))} if rare else {}
-    usual_spread = _usual_spread(statistics, [places[label] for label in places if label not in rare])
+    usual_spread = _usual_spread(statistics, places.values())
     outside: dict[Any, list[int]] = {}
     withheld: list[str] = []
     records: list[LeftOutOfClass] = []
@@ -205,9 +205,9 @@ def _without_classes(site: Statistics, labels: Collection[Any]) -> Statistics | 
     return adapter_of_kind(site.kind).trimmed(site.some_classes(np.array(others, np.int64))) if others else None
 
 
-def _usual_spread(statistics: Sequence[Statistics], common: Sequence[Mapping[int, int]]) -> Array:
+def _usual_spread(statistics: Sequence[Statistics], places: Collection[Mapping[int, int]]) -> Array:
     """Return how much honest sites differ in each coordinate (P,), from the classes where most are there to say it."""
-    spreads = [spread_of(_values(statistics, places)) for places in common]
+    spreads = [spread_of(_values(statistics, one)) for one in places if 2 * len(one) > len(statistics)]
     return np.median(spreads, axis=0) if spreads else np.zeros(1)
 
 
