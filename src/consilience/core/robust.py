@@ -99,7 +99,7 @@ MAX_STEPS, TOLERANCE = 200, 1e-9
 """Weiszfeld's steps end where the centre moves by less, relative to the median distance; the number is only a bound."""
 
 ROUNDING = 1e-12
-"""Relative rise of a sum of distances that is rounding."""
+"""Relative difference that is rounding: a rise of a sum of distances, or what equal sites differ by."""
 
 MAX_RATIO = 1e10
 """Distance, in the usual one, beyond which a site is no farther for the judgement: at 1e16 the rounding of its squares

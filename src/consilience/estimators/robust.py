@@ -35,6 +35,7 @@ from consilience.checks import Array
 from consilience.core.robust import (
     MIN_VOTES,
     NORMAL_MAD,
+    ROUNDING,
     Judgement,
     alike_sites,
     cap_factors,
@@ -148,8 +149,10 @@ def _judge_whole(statistics: Sequence[Statistics]) -> Judgement:
     values, is_known = _coordinates(statistics)  # (J, P), (J, P)
     values = np.where(np.isfinite(values), values, np.finfo(np.float64).max ** 0.25)
     centre = np.nanmedian(np.where(is_known, values, np.nan), axis=0)  # most sites know each
-    spread = NORMAL_MAD * np.nanmedian(np.where(is_known, np.abs(values - centre), np.nan), axis=0)
-    deviations, moves = np.where(is_known, values - centre, 0.0), spread > 0
+    # The same rows in another order have sums that differ by rounding, which is no deviation.
+    deviations = np.where(np.abs(values - centre) > ROUNDING * np.abs(centre), values - centre, 0.0)
+    spread = NORMAL_MAD * np.nanmedian(np.where(is_known, np.abs(deviations), np.nan), axis=0)
+    deviations, moves = np.where(is_known, deviations, 0.0), spread > 0
     scaled, is_known = deviations[:, moves] / spread[moves], is_known[:, moves]
     n_known = np.count_nonzero(is_known, axis=1)  # (J,)
     scores = np.sqrt(np.sum(scaled**2, axis=1) / np.maximum(n_known, 1))  # (J,)

@@ -9,21 +9,18 @@ from scipy.optimize import minimize
 
 import consilience as cs
 from consilience import families as f
-from consilience.core import robust as core_robust
 from consilience.core.robust import (
     MIN_DISTANCE,
     copy_weights,
-    geometric_median,
     geometric_median_weights,
     pairwise_squares,
 )
 from consilience.core.robust_estimator import RobustEstimator, squared_distance
-from consilience.networks import robust as networks_robust
 from consilience.networks.robust import _row_blocks, geometric_medians, inlier_mask
 from consilience.networks.symmetry.axes import Axis, Layout, Segment
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust import average
 from tests import tolerances
+from tests.posteriors.test_robust import assert_never_rises, record_sums_of_distances
 
 
 def of_points(points, how, trim=0.2):
@@ -143,24 +140,12 @@ def test_a_geometric_median_of_copies_is_their_point_and_of_most_copies_theirs(m
 def test_the_sum_of_distances_never_rises(median, seed, monkeypatch):
     points = np.random.default_rng(seed).normal(size=(9, 3))
     points[8] *= 1e3
-    sums, least = [], []
-
-    def recorded(squares, votes, start=None):
-        def seen(weights):
-            distances = np.sqrt(np.maximum(squares(weights), 0.0))
-            sums.append((votes * distances).sum(axis=0))
-            least.append((votes * MIN_DISTANCE * np.median(distances, axis=0)).sum(axis=0))
-            return distances**2
-
-        return geometric_median(seen, votes, start)
-
-    for module in (core_robust, networks_robust, average):
-        monkeypatch.setattr(module, "geometric_median", recorded)
+    histories = record_sums_of_distances(monkeypatch)
     median(points)
-    assert len(sums) > 3
-    for before, after, smoothing in zip(sums[:-1], sums[1:], least, strict=False):
-        if np.shape(before) == np.shape(after):
-            assert np.all(after <= before * (1 + tolerances.ROUNDING) + smoothing)
+    assert histories
+    for sums, roundings in histories:
+        assert len(sums) > 3
+        assert_never_rises(sums, roundings)
 
 
 def test_of_two_points_none_is_right_however_they_are_weighed():
