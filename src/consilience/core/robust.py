@@ -28,14 +28,9 @@ while no more than t are out. A copy that passes is at most 1.5 median radii awa
 usually differ by in each (`standardized_coordinates`). Colluders who push where honest sites hardly differ, or who have
 in common what they leave alone, are a cluster there.
 
-**Average.** What is left is averaged by the weights of the geometric median of each group,
-
-    argmin_c sum_j v_j |V_j - c|,    w_j proportional to v_j / max(|V_j - c|, 1e-3 med),
-
-which are convex, so that they can be applied to moments (`geometric_median`). Of five copies or more, those beyond
-three median radii are left out of their group first, the worst first and fewer than half: an attack on one pair of
-groups passes the gate of whole sites. (Weiszfeld 1937; breakdown: Lopuhaa and Rousseeuw, Annals of Statistics 19,
-1991.)
+**Average.** What is left is averaged by the weights of the geometric median of each group, which are convex, so that
+they can be applied to moments. Of five copies or more, those beyond three median radii are left out of their group
+first, the worst first and fewer than half: an attack on one pair of groups passes the gate of whole sites.
 """
 
 from __future__ import annotations
@@ -159,15 +154,18 @@ def geometric_median(
 ) -> tuple[Array, Array]:
     """Return the weights of the geometric median, summing to one, and the distances of the points from it.
 
-    Weiszfeld's iteration c <- sum_j w_j V_j, w_j proportional to v_j / max(|V_j - c|, 1e-3 med), where med is the
-    median of the distances by votes. With d_j = max(|V_j - c|, 1e-3 med) held fixed it descends sum_j v_j (|V_j - c|^2
-    / d_j + d_j) / 2, so the sum of distances never rises; a step that would raise it, since an average is not the one
-    that belongs to the distances, is not taken. It ends where the centre moves by less than 1e-9 med:
+    The minimum of sum_j v_j |V_j - c| by Weiszfeld's iteration (1937) c <- sum_j w_j V_j, w_j proportional to
+    v_j / d_j, d_j = max(|V_j - c|, 1e-3 med), where med is the median of the distances by votes. It descends
+    sum_j v_j (|V_j - c|^2 / d_j + d_j) / 2, so the sum of distances never rises; a step that would raise it, since an
+    average is not the one that belongs to the distances, is not taken. It ends where the centre moves by less than
+    1e-9 med:
 
         |c' - c|^2 = 1/2 sum_j (w'_j - w_j) (|V_j - c|^2 - |V_j - c'|^2),
 
     which holds for every Bregman divergence D(c, V_j) too, with half of D(c, c') + D(c', c) on the left. Of fewer than
     three points the mean is taken: none tells which is right. Several medians are found side by side, each as alone.
+    With k of n votes hostile, and the others within r of x, |c - x| <= 2 r (n - k) / (n - 2 k) (Lopuhaa and Rousseeuw,
+    Annals of Statistics 19, 1991).
 
     Parameters
     ----------
@@ -229,16 +227,10 @@ def weighted_median(values: Array, votes: Array) -> Array:
 
 
 def geometric_median_weights(squares: Array, votes: Array) -> tuple[Array, Array]:
-    """Return the weights (n,) of the geometric median of n points, summing to one, and distances (n,) from it.
+    """Return the weights (n,) of the geometric median, and distances (n,) from it, by squared distances S (n, n).
 
-    The median distance of a point to all others stands for that from where it starts, so that no minority moves it.
-
-    Parameters
-    ----------
-    squares : Array of shape (n, n)
-        Squared distances of the points: |V_i - sum_j w_j V_j|^2 = (S w)_i - w' S w / 2.
-    votes : Array of shape (n,)
-        Votes v, not negative.
+    |V_i - sum_j w_j V_j|^2 = (S w)_i - w' S w / 2. The median distance of a point to all others stands for that from
+    where it starts, so that no minority moves it.
     """
 
     def from_mean(weights: Array) -> Array:
@@ -250,13 +242,7 @@ def geometric_median_weights(squares: Array, votes: Array) -> tuple[Array, Array
 
 
 def copy_weights(squares: Array, votes: Array) -> Array:
-    """Return the weights (n,) of the copies of one group, summing to one; 0 for copies beyond three median radii.
-
-    Parameters
-    ----------
-    squares, votes
-        As for ``geometric_median_weights``.
-    """
+    """Return the weights (n,) of the copies of one group, summing to one; 0 for copies beyond three median radii."""
     inliers = np.arange(len(squares))
     least = len(squares) - tolerated(len(squares)) if len(squares) >= MIN_COPIES else len(squares)
     while True:
@@ -358,14 +344,9 @@ def standardized_squares(rows: Array) -> Array:
 
 
 def alike_sites(distances: Array, n_coordinates: int) -> NDArray[np.bool_]:
-    """Return which sites (J,) are copies of each other; nobody where these are more than may be hostile.
+    """Return which sites (J,) are copies of each other, from distances (J, J) of so many numbers.
 
-    Parameters
-    ----------
-    distances : Array of shape (J, J)
-        Distances of whole sites.
-    n_coordinates : int
-        Numbers that they are distances of.
+    Nobody where these are more than may be hostile.
     """
     n_sites = len(distances)
     nobody = np.zeros(n_sites, dtype=np.bool_)
@@ -410,12 +391,7 @@ def _largest_by_chance(n_sites: int, limit: int) -> float:
 def colluding_sites(squares: Array, limit: int) -> NDArray[np.bool_]:
     """Return which sites (n,) are a cluster apart of two sites or more; nobody where chance gives such a gap.
 
-    Parameters
-    ----------
-    squares : Array of shape (n, n)
-        Squared distances of whole sites.
-    limit : int
-        Sites that may still be left out.
+    It takes squared distances (n, n) of whole sites, and how many may still be left out.
 
     Examples
     --------
@@ -447,18 +423,9 @@ Groups = list[tuple[Labels, Array]]
 
 
 def judge(groups: Groups, n_sites: int, n_coordinates: int, out: Mapping[int, str] | None = None) -> Judgement:
-    """Return which sites are averaged, from squared distances in every group.
+    """Return which of J sites are averaged, from squared distances in every group, of so many numbers in all.
 
-    Parameters
-    ----------
-    groups : list of (sites, squares)
-        Of every group the sites that have a copy of it (n,), ascending, and the squared distances (n, n) of the copies.
-    n_sites : int
-        Number J of sites.
-    n_coordinates : int
-        Numbers that the distances of a whole site are of.
-    out : mapping of int to str, optional
-        Sites that were left out before, which count as hostile, and the steps that they failed. Default: none.
+    Sites that were left `out` before, with the steps that they failed, count as hostile.
     """
     groups = [(sites, _cut(squares)) for sites, squares in groups]
     judgement = Judgement(np.full(n_sites, np.nan), dict(out or {}))

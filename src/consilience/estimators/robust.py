@@ -73,10 +73,7 @@ class GatedSites:
     statistics : tuple of Statistics
         Their sums, cut to the median number of rows.
     details : GateDetails
-        ``left_out``, a record for each site that was left out, ``cut``, names of the sites whose sums were cut,
-        ``tolerated``, how many sites may be hostile. Of classes that half of the sites or fewer have:
-        ``withheld_classes`` and ``unjudged_classes``, their names, and ``left_out_of_classes``, a record for each site
-        and class.
+        Who was left out, and of what.
     """
 
     kept: NDArray[np.bool_]
@@ -112,13 +109,7 @@ def robust_problems(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
 
 
 def gate(sites: Sequence[tuple[str, Statistics]]) -> GatedSites:
-    """Return the sums of the sites that are kept, and the others by name.
-
-    Parameters
-    ----------
-    sites : sequence of (str, Statistics)
-        At least three sites without `robust_problems`.
-    """
+    """Return the sums of the sites that are kept, and the others by name, of sites without `robust_problems`."""
     names, statistics = [name for name, _ in sites], [site for _, site in sites]
     with np.errstate(all="ignore"):
         judgement = _judge_whole(statistics)

@@ -47,15 +47,7 @@ MAX_DIFFERENCE = 1e100
 
 
 def clip_array_scales(ensemble: NetworkEnsemble, robust: RobustEstimator) -> NetworkEnsemble:
-    """Return the networks with every array scaled down to the largest root mean square that is credible.
-
-    Parameters
-    ----------
-    ensemble : NetworkEnsemble
-        The networks.
-    robust : RobustEstimator
-        How many models may be hostile.
-    """
+    """Return the networks with every array scaled down to the largest root mean square that is credible."""
     clipped: list[dict[str, AnyArray]] = [{} for _ in ensemble.networks]
     for key in ensemble.networks[0].working:
         arrays = [network.working[key] for network in ensemble.networks]
@@ -69,37 +61,22 @@ def clip_array_scales(ensemble: NetworkEnsemble, robust: RobustEstimator) -> Net
 
 
 def inlier_mask(distances: Array, robust: RobustEstimator) -> Array:
-    """Return the mask of models that are kept by trimming.
+    """Return the mask (n_models,) of models that are kept by trimming: 1, or 0 for the others.
 
-    A model is judged by its worst array: the largest distance from the median model, relative to the median distance
-    of that array over models.
-
-    Parameters
-    ----------
-    distances : ndarray of shape (n_arrays, n_models)
-        Distance of every array of every model from the coordinate-wise median; see ``distances_to_median``.
-    robust : RobustEstimator
-        How many models may be hostile.
-
-    Returns
-    -------
-    ndarray of shape (n_models,)
-        1 for models that are kept, 0 for the others.
+    A model is judged by its worst array: the largest distance from the median model (``distances_to_median``; n_arrays,
+    n_models), relative to the median distance of that array over models.
 
     Examples
     --------
     >>> inlier_mask(np.array([[1.0, 1.1, 9.0, 0.9], [1.0, 0.2, 1.0, 1.1]]), RobustEstimator("trim", 0.25))
     array([1., 1., 0., 1.])
     """
-    n_models = distances.shape[1]
     typical = np.median(distances, axis=1, keepdims=True)  # (A, 1)
     # Where most models agree exactly (a frozen array) the median is 0: any other distance is then infinitely far.
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = np.where(distances > 0, distances / typical, 0.0)  # (A, J)
-    order = np.argsort(np.max(relative, axis=0, initial=0.0), kind="stable")  # nearest models first
-    mask = np.zeros(n_models)
-    mask[order[: n_models - robust.tolerated(n_models)]] = 1.0
-    return mask
+    worst = np.max(relative, axis=0, initial=0.0)
+    return robust.nearest(worst, np.ones(len(worst))).astype(np.float64)
 
 
 def distances_to_median(
@@ -111,7 +88,8 @@ def distances_to_median(
     Parameters are those of ``array_median``.
     """
     square_totals, n_entries = np.zeros(len(arrays)), np.zeros(len(arrays))
-    for rows, owns, _ in _row_blocks(arrays, ownership, weights, layout):
+    for rows, votes in _row_blocks(arrays, ownership, weights, layout):
+        owns = votes > 0
         with np.errstate(over="ignore"):  # rows of absurd size are infinitely far, and trimmed
             squares = ((rows - _coordinate_median(rows, owns)) ** 2).sum(axis=2)  # (J, R)
         square_totals += np.where(owns, squares, 0.0).sum(axis=1)
@@ -169,9 +147,7 @@ def array_median(
     """
     like = arrays[0]
     shape, axis = tuple(like.shape), _row_axis(layout)
-    medians = [
-        geometric_medians(rows, row_weights) for rows, _, row_weights in _row_blocks(arrays, ownership, weights, layout)
-    ]
+    medians = [geometric_medians(rows, votes) for rows, votes in _row_blocks(arrays, ownership, weights, layout)]
     result = np.concatenate(medians) if medians else np.zeros(shape)  # (rows, entries of a row)
     if shape:
         result = np.moveaxis(result.reshape(shape[axis], *(n for i, n in enumerate(shape) if i != axis)), 0, axis)
@@ -187,8 +163,8 @@ def _row_axis(layout: Layout) -> int:
 
 def _row_blocks(
     arrays: Sequence[AnyArray], ownership: Sequence[Any], weights: Sequence[float], layout: Layout
-) -> Iterator[tuple[Array, NDArray[np.bool_], Array]]:
-    """Yield rows (J, R, C), which models own them (J, R) and their weights (J, R), in blocks of bounded memory."""
+) -> Iterator[tuple[Array, Array]]:
+    """Yield rows (J, R, C), and the weights (J, R) of the models that own them, in blocks of bounded memory."""
     shape, axis = tuple(arrays[0].shape), _row_axis(layout)
     n_rows = shape[axis] if shape else 1
     n_columns = prod(shape) // max(1, n_rows)
@@ -199,12 +175,11 @@ def _row_blocks(
 
     matrices = [as_rows(values) for values in arrays]
     owns = np.stack([as_rows(mask).max(axis=1, initial=0.0) for mask in ownership]) > 0  # (J, rows)
-    owns &= np.asarray(weights)[:, None] > 0
-    row_weights = np.where(owns, np.asarray(weights)[:, None], 0.0)  # (J, rows)
+    votes = np.where(owns, np.asarray(weights)[:, None], 0.0)  # (J, rows)
     step = max(1, BLOCK_BYTES // (8 * len(arrays) * max(1, n_columns)))
     for start in range(0, n_rows, step):
         block = slice(start, start + step)
-        yield np.stack([matrix[block] for matrix in matrices]), owns[:, block], row_weights[:, block]
+        yield np.stack([matrix[block] for matrix in matrices]), votes[:, block]
 
 
 def geometric_medians(rows: Array, votes: Array) -> Array:

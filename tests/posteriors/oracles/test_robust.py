@@ -175,9 +175,9 @@ def test_rows_of_models_that_lack_a_unit_do_not_count():
     layout = Layout((Axis((Segment("hidden"),)),))
     moved = [np.array([1.0, 5.0]), np.array([2.0, 6.0]), np.array([3.0, 0.0])]
     owned = [np.ones(2), np.ones(2), np.array([1.0, 0.0])]
-    ((rows, owns, shares),) = _row_blocks(moved, owned, [1.0, 1.0, 1.0], layout)
-    assert owns.tolist() == [[True, True], [True, True], [True, False]]
-    assert_allclose(geometric_medians(rows, shares)[:, 0], [2.0, 5.5], rtol=1e-6)
+    ((rows, votes),) = _row_blocks(moved, owned, [1.0, 1.0, 1.0], layout)
+    assert votes.tolist() == [[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]
+    assert_allclose(geometric_medians(rows, votes)[:, 0], [2.0, 5.5], rtol=1e-6)
 
 
 def test_models_are_left_out_by_their_worst_array():

@@ -34,10 +34,8 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.robust import geometric_median
 from consilience.core.robust_estimator import (
-    VOTE_ROUNDING,
     Divergence,
     RobustEstimator,
-    finite_divergences,
     squared_distance,
 )
 from consilience.families import Direction, Family
@@ -57,50 +55,24 @@ def robust_average(
     average: AverageFunction,
     direction: Direction,
 ) -> tuple[Array, Array]:
-    """Return the robust averages (G, P) and which rows are in them (L,), 1 or 0.
+    """Return the robust averages (G, P) of a matching and which rows are in them (L,), 1 or 0.
 
-    Parameters
-    ----------
-    robust : RobustEstimator
-        Which copies are left out.
-    ensemble, labels, n_groups
-        The matching: stacked models, group of each row (L,), number G of groups.
-    average : callable
-        The method's own average of a matching, (G, P).
-    direction : {"forward", "reverse"}
-        Which divergence the geometric median takes: KL(centre || local) or the other way round.
+    `average` is the method's own average, and `direction` says which divergence the geometric median takes: KL(centre
+    || local) or the other way round.
     """
-    votes = group_votes(ensemble, labels)
-    inliers, _ = robust.inliers(symmetric_divergence(ensemble.family), ensemble.natural, labels, votes, n_groups)
+    votes, divergence = group_votes(ensemble, labels), symmetric_divergence(ensemble.family)
+    inliers, _ = robust.inliers(divergence, ensemble.natural, labels, votes, n_groups)
     voting = with_row_weights(ensemble, votes * ensemble.row_weights)
     if robust.how == "median":
         return _geometric_medians(voting, np.where(inliers > 0, labels, -1), n_groups, average, direction), inliers
     centres = average(voting, np.where(inliers > 0, labels, -1), n_groups)
     for _ in range(MAX_TRIMMING_ROUNDS):
-        trimmed = _trim_farthest(robust, ensemble, labels, votes, centres)
+        trimmed, _ = robust.inliers(divergence, ensemble.natural, labels, votes, n_groups, centres)
         if np.array_equal(trimmed, inliers):
             break
         inliers = trimmed
         centres = average(voting, np.where(inliers > 0, labels, -1), n_groups)
     return centres, inliers
-
-
-def _trim_farthest(robust: RobustEstimator, ensemble: Ensemble, labels: Labels, votes: Array, centres: Array) -> Array:
-    """Return which rows (L,) are left, 1 or 0, when in every group those farthest from its centre are left out."""
-    assigned = np.flatnonzero(labels >= 0)
-    group_of_row, family = labels[assigned], ensemble.family
-    divergences = _paired_divergences(family, centres[group_of_row], ensemble.natural[assigned])
-    order = np.lexsort((divergences, group_of_row))  # by group, nearest first
-    cumulative_votes = np.cumsum(votes[assigned][order])
-    totals = np.bincount(group_of_row, weights=votes[assigned], minlength=len(centres))
-    # Votes of the group's nearer rows: what all groups before have is taken off.
-    votes_before = (
-        cumulative_votes - votes[assigned][order] - np.concatenate([[0.0], np.cumsum(totals)])[group_of_row[order]]
-    )
-    kept_votes = np.array([total - robust.tolerated(total) for total in totals])
-    inliers = np.zeros(len(labels))
-    inliers[assigned[order]] = votes_before < kept_votes[group_of_row[order]] - VOTE_ROUNDING
-    return inliers
 
 
 def group_votes(ensemble: Ensemble, labels: Labels) -> Array:
@@ -114,19 +86,6 @@ def group_votes(ensemble: Ensemble, labels: Labels) -> Array:
 def symmetric_divergence(family: Family) -> Divergence:
     """Return KL(a || b) + KL(b || a) (n_a, n_b), which neither a too narrow nor a too wide copy keeps small."""
     return lambda a, b: family.kl(a, b) + family.kl(b, a).T
-
-
-def _paired_divergences(family: Family, a: Array, b: Array) -> Array:
-    """Return the symmetric divergence (n,) row by row; infinite where it cannot be calculated."""
-    with np.errstate(all="ignore"):
-        try:
-            divergences = family.kl_pairs(a, b) + family.kl_pairs(b, a)
-        except np.linalg.LinAlgError:
-            divergence = symmetric_divergence(family)
-            divergences = np.array(
-                [finite_divergences(divergence, a[i : i + 1], b[i : i + 1])[0, 0] for i in range(len(a))]
-            )
-    return np.where(np.isnan(divergences), np.inf, divergences)
 
 
 def with_row_weights(ensemble: Ensemble, weights: Array) -> Ensemble:
@@ -204,7 +163,8 @@ class RobustInclusion(Inclusion):
 
     def credible_counts(self, counts: Array, ensemble: Ensemble) -> Array:
         """Return the counts with sites cut before groups: one site could else be largest in every group."""
-        return counts * capped_sites(counts, ensemble, self.estimator)[ensemble.owner]
+        totals = np.add.reduceat(np.abs(counts), ensemble.offsets[:-1])  # (J,)
+        return counts * self.estimator.cap_factors(totals)[ensemble.owner]
 
     def totals(self, values: Array, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
         """Return the sums of values that are cut to what remains credible in their group."""
@@ -224,12 +184,6 @@ def _text(value: Any) -> str:
     """Return the JSON text of features or of a source, to compare them by."""
     fields = value.to_json() if hasattr(value, "to_json") else dict(value)
     return json.dumps(fields, sort_keys=True, default=str)
-
-
-def capped_sites(values: Array, ensemble: Ensemble, robust: RobustEstimator) -> Array:
-    """Return the factor (J,) by which each site's values are cut, so that its total is no larger than is credible."""
-    totals = np.add.reduceat(np.abs(values), ensemble.offsets[:-1])  # (J,)
-    return robust.cap_factors(totals)
 
 
 def _capped(values: Array, labels: Labels, n_groups: int, robust: RobustEstimator) -> Array:
