@@ -460,15 +460,10 @@ def judge_twice(
     n_coordinates: int,
     out: Mapping[int, str] | None = None,
 ) -> Judgement:
-    """Return which sites are averaged: those that pass as they are, and then in standardized coordinates.
+    """Return which sites are averaged: those that pass as they are (``judge``), and then in standardized coordinates.
 
-    Parameters
-    ----------
-    groups, n_sites, n_coordinates, out
-        As for ``judge``.
-    standardized : callable
-        Takes which sites (J,) have passed, and returns of every group those of them that have a copy of it, and the
-        squared distances of their `standardized_coordinates`.
+    `standardized` takes which sites (J,) have passed, and returns of every group those of them that have a copy of it,
+    and the squared distances of their `standardized_coordinates`.
     """
     first = judge(groups, n_sites, n_coordinates, out)
     later = judge(standardized(first.kept), n_sites, n_coordinates, first.steps)

@@ -64,17 +64,7 @@ UNSEEN = 0.5
 
 @dataclass(frozen=True)
 class GatedSites:
-    """Sums of the sites that are kept.
-
-    Parameters
-    ----------
-    kept : ndarray of shape (J,), bool
-        Sites whose sums are added.
-    statistics : tuple of Statistics
-        Their sums, cut to the median number of rows.
-    details : GateDetails
-        Who was left out, and of what.
-    """
+    """Which sites (J,) are kept, their sums, cut to the median number of rows, and who was left out of what."""
 
     kept: NDArray[np.bool_]
     statistics: tuple[Statistics, ...]

@@ -126,24 +126,11 @@ def _bounded(differences: Array) -> Array:
 def array_median(
     arrays: Sequence[AnyArray], ownership: Sequence[Any], weights: Sequence[float], layout: Layout
 ) -> AnyArray:
-    """Return the geometric median of one array of aligned networks, row by row.
+    """Return the geometric median of one array of aligned networks, row by row, like the first model's array.
 
-    Parameters
-    ----------
-    arrays : sequence of arrays of one shape, of length n_models
-        The array of every model after transport into the fused network.
-    ownership : sequence of arrays or numbers, of length n_models
-        For every model 1 where it owns the unit that an entry belongs to, else 0; broadcasts to the array.
-    weights : sequence of float, of length n_models
-        Weight of each model.
-    layout : Layout
-        Axes of the array. Rows lie along the first axis whose units move on the output side; if there is none, along
-        the first axis.
-
-    Returns
-    -------
-    array
-        In the array library, precision and shape of the first model's array.
+    It takes the array of every model after transport into the fused network, and where each owns the units that its
+    entries belong to (1, else 0; broadcasts). Rows lie along the first axis whose units move on the output side; if
+    there is none, along the first axis.
     """
     like = arrays[0]
     shape, axis = tuple(like.shape), _row_axis(layout)
