@@ -11,7 +11,7 @@ their own, and with labels by Dirichlet(0.5); test error over clean. Topics: hel
 Markov models: held-out nats above clean, of one start and of the best of five by their own lower bound. Sums:
 LinearRegression, 8 coefficients, 200 rows a site; squared error of coefficients over clean.
 
-Seeds 0 to 2 of mixtures and of networks shaped the constants of ``posteriors/robust/judgement.py`` (the specification's
+Seeds 0 to 2 of mixtures and of networks shaped the constants of ``core/robust.py`` (the specification's
 seeds 10 and 11 saw one of them, mixtures of 30 to 36 and networks of 100 to 111 another); seeds 20 to 24, topics,
 chains and sums did not. A ratio is one of means over seeds. Of every defence the worst attack at each k is told, and
 what it costs at k = 0.
@@ -48,7 +48,7 @@ from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
 from consilience.core.provenance import library_versions
-from consilience.core.robust_judgement import geometric_median_weights, pairwise_squares
+from consilience.core.robust import geometric_median_weights, pairwise_squares
 from consilience.posteriors.describe import describe
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.robust.median_site import DataMoments, match_on_median_site

@@ -26,8 +26,8 @@ def with_value(value):
 
 
 PAIRS = {
-    r"oslo: has the variables gamma, expected beta as in lund; fit the same model, or choose with `only=": lambda: other(
-        gamma=(2,)
+    r"oslo: has the variables gamma, expected beta as in lund; fit the same model, or choose with `only=": lambda: (
+        other(gamma=(2,))
     ),
     r"oslo: beta has shape (3,), expected (2,) as in lund; fit the same model": lambda: other(beta=(3,)),
     "oslo: beta has the dims school, expected beta_dim_0 as in lund; name axes alike: dims={'beta': ('beta_dim_0',)}": (

@@ -38,6 +38,37 @@ def test_hostile_sums_are_left_out_and_the_rest_is_the_fit_of_its_rows(attack, c
     assert_allclose(fusion.model.coef_, LinearRegression().fit(rows, target).coef_, rtol=1e-9)
 
 
+def test_neither_the_order_of_sites_nor_the_units_of_columns_change_who_is_left_out():
+    rng = np.random.default_rng(4)
+    sites = [regression(rng) for _ in range(6)] + [regression(rng, sign=-1.0)]
+    fusion = cs.fuse({f"s{i}": described(data) for i, data in enumerate(sites)}, robust=True)
+    moved = {f"s{i}": described((100.0 * rows + 7.0, 3.0 * target - 2.0)) for i, (rows, target) in enumerate(sites)}
+    other = cs.fuse(dict(reversed(moved.items())), robust=True)
+    assert [record["model"] for record in fusion.details["robust"]["left_out"]] == [
+        record["model"] for record in other.details["robust"]["left_out"]
+    ]
+    assert_allclose(other.model.coef_, 0.03 * fusion.model.coef_, rtol=1e-9)
+
+
+def test_equal_sums_are_a_fixed_point_and_nobody_is_left_out():
+    rng = np.random.default_rng(5)
+    rows, target = regression(rng)
+    orders = [rng.permutation(200) for _ in range(7)]  # equal but for rounding: the same sums are refused
+    fusion = cs.fuse({f"s{i}": described((rows[order], target[order])) for i, order in enumerate(orders)}, robust=True)
+    assert fusion.details["robust"]["left_out"] == []
+    assert_allclose(fusion.model.coef_, LinearRegression().fit(rows, target).coef_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("shift", [1.0, 1e3, 1e9])
+def test_one_of_five_moves_coefficients_no_farther_than_honest_ones_differ(shift):
+    rng = np.random.default_rng(6)
+    honest = [regression(rng) for _ in range(4)]
+    sites = [described(data) for data in [*honest, regression(rng, shift=shift)]]
+    coefficients = np.stack([LinearRegression().fit(*data).coef_ for data in honest])
+    moved = np.abs(cs.fuse(sites, robust=True).model.coef_ - coefficients.mean(axis=0))
+    assert (moved <= np.ptp(coefficients, axis=0)).all()
+
+
 def test_a_site_of_many_rows_counts_as_the_median_one():
     rng = np.random.default_rng(0)
     sites = {f"s{i}": described(regression(rng)) for i in range(5)}

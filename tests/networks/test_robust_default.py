@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import consilience as cs
-from consilience.core.robust_judgement import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
+from consilience.core.robust import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
 from consilience.errors import OptionError
 from consilience.networks.robust import squared_distances, standardized_squared_distances
 

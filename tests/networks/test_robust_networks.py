@@ -12,7 +12,7 @@ from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
 from consilience.networks.symmetry.symmetry import Symmetry
 from tests import tolerances
 
-HOWS = ("trim", "median")
+HOWS = ("trim", "median", True)
 every_how = pytest.mark.parametrize("how", HOWS)
 
 

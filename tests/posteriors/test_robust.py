@@ -8,9 +8,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
 from consilience import families as f
+from consilience.core.robust import MIN_DISTANCE, geometric_median, weighted_median
 from consilience.core.robust_estimator import RobustEstimator
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import symmetric_divergence
+from consilience.posteriors.robust.average import symmetric_divergence
 from consilience.posteriors.robust.minority import match_supported_first, minority_components
 from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
@@ -75,6 +76,32 @@ def fused(sites, how, method="average", **options):
     return chosen.fuse(Ensemble.of(sites), np.random.default_rng(0))
 
 
+def record_sums_of_distances(monkeypatch):
+    """Return a list to which every geometric median adds its sums of distances, step by step, and what it rounds."""
+    histories = []
+
+    def recorded(squares, votes, start=None):
+        sums, roundings = [], []
+        histories.append((sums, roundings))
+
+        def seen(weights):
+            distances = np.sqrt(np.maximum(squares(weights), 0.0))
+            sums.append((votes * distances).sum(axis=0))
+            roundings.append((votes * MIN_DISTANCE * weighted_median(distances, votes)).sum(axis=0))
+            return distances**2
+
+        return geometric_median(seen, votes, start)
+
+    for module in ("core.robust", "networks.robust", "posteriors.robust.average"):
+        monkeypatch.setattr(f"consilience.{module}.geometric_median", recorded)
+    return histories
+
+
+def assert_never_rises(sums, roundings):
+    for before, after, rounding in zip(sums[:-1], sums[1:], roundings, strict=False):
+        assert np.all(after <= before * (1 + tolerances.ROUNDING) + rounding)
+
+
 def everything(posterior):
     attached = [posterior.attached[name].values for name in sorted(posterior.attached)]
     return [posterior.natural, posterior.counts, posterior.weights, *attached]
@@ -136,6 +163,17 @@ def test_the_objective_never_rises(name):
     for how in HOWS:
         history = fused(sites, how, "kl", regularization=0.3, restarts=2).history
         assert np.all(np.diff(history) <= tolerances.DESCENT * np.abs(history[:-1]))
+
+
+@every_family
+@pytest.mark.parametrize("method", ["average", "kl"])
+@pytest.mark.parametrize("how", ["median", True])
+def test_the_sum_of_distances_from_a_geometric_median_never_rises(family, how, method, monkeypatch):
+    histories = record_sums_of_distances(monkeypatch)
+    fused([*sites_of(family, 7), hostile(sites_of(family, 1)[0], family)], how, method)
+    assert histories
+    for sums, roundings in histories:
+        assert_never_rises(sums, roundings)
 
 
 # -- Hostile sites.

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
-from consilience.core.robust_judgement import (
+from consilience.core.robust import (
     GATE_RADIUS,
     alike_sites,
     colluding_sites,
@@ -177,7 +177,17 @@ def test_what_passes_the_gate_is_near_and_fewer_than_half_are_left_out(n_sites, 
     verdict = judge([(np.arange(n_sites), pairwise_squares(points))], n_sites, 30)
     assert np.count_nonzero(~verdict.kept) <= tolerated(n_sites)
     if np.count_nonzero(~verdict.kept) < tolerated(n_sites):
-        assert (verdict.radii[verdict.kept] <= GATE_RADIUS).all()
+        assert (verdict.scores[verdict.kept] <= GATE_RADIUS).all()
+
+
+@pytest.mark.parametrize("size", [1e6, 1e12, 1e16, 1e20, 1e50, 1e100])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_sites_of_absurd_size_are_left_out_and_do_not_hide_what_the_others_differ_by(size, count):
+    points = np.random.default_rng(count).normal(size=(10, 50))
+    points[10 - count :] *= size
+    verdict = judge([(np.arange(10), pairwise_squares(points))], 10, 50)
+    assert np.flatnonzero(~verdict.kept).tolist() == list(range(10 - count, 10))
+    assert np.ptp(verdict.scores[: 10 - count]) > 0.01
 
 
 def test_copies_of_each_other_are_left_out_and_honest_sites_are_not():

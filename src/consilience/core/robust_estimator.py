@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.core.robust import MIN_VOTES, cap_factors, evenly_spaced, tolerated
 
 RobustRule = Literal["trim", "median"]
 """Robust averages by name, which trust the method's own matching more than ``robust=True`` does."""
@@ -24,8 +26,6 @@ Robust = RobustRule | bool | None
 Divergence = Callable[[Array, Array], Array]
 """Gives the divergences (n_a, n_b) between two sets of rows."""
 
-MIN_VOTES = 3
-"""Below three copies nothing tells which of them is right."""
 MAX_MEDOID_CANDIDATES = 64
 """Copies among which the medoid is sought: one honest one is enough for the bound. Chosen by hand for its cost."""
 OUTLIER_RADIUS_RATIO = 4.0
@@ -61,7 +61,7 @@ class RobustEstimator:
         >>> RobustEstimator("median", 0.2).tolerated(10)
         4
         """
-        fewer_than_half = max(0, math.ceil(votes - VOTE_ROUNDING) - 1) // 2
+        fewer_than_half = tolerated(math.ceil(votes - VOTE_ROUNDING))
         if self.how == "median":
             return fewer_than_half
         return min(math.ceil(self.trim * votes - VOTE_ROUNDING), fewer_than_half)
@@ -76,13 +76,16 @@ class RobustEstimator:
         >>> RobustEstimator("trim", 0.25).cap_factors(np.array([1.0, 2.0, 8.0, 0.0]))
         array([1.  , 1.  , 0.25, 1.  ])
         """
-        limit = np.sort(sizes)[len(sizes) - 1 - self.tolerated(len(sizes))]
-        is_larger = sizes > limit
-        factors: Array = np.where(is_larger, limit / np.where(is_larger, sizes, 1.0), 1.0)
-        return factors
+        return cap_factors(sizes, float(np.sort(sizes)[len(sizes) - 1 - self.tolerated(len(sizes))]))
 
     def inliers(
-        self, divergence: Divergence, rows: Array, labels: Labels, votes: Array, n_groups: int
+        self,
+        divergence: Divergence,
+        rows: Array,
+        labels: Labels,
+        votes: Array,
+        n_groups: int,
+        centres: Array | None = None,
     ) -> tuple[Array, Labels]:
         """Return which rows are inliers (L,), 1 or 0, and the medoid of every group (G,), -1 for one without members.
 
@@ -92,14 +95,12 @@ class RobustEstimator:
         ----------
         divergence : callable
             Gives the divergences (n_a, n_b) between two sets of rows.
-        rows : Array of shape (L, P)
-            What was sent.
-        labels : Labels of shape (L,)
-            Group of each row; -1 is in none.
-        votes : Array of shape (L,)
-            Vote of each row, see ``group_votes``.
+        rows, labels, votes : arrays of length L
+            What was sent, the group of each row, -1 for none, and its vote there.
         n_groups : int
             Number G of groups.
+        centres : Array of shape (G, P), optional
+            From what the rows are trimmed. Default: from the medoids.
         """
         inliers, medoids = (labels >= 0).astype(np.float64), np.full(n_groups, -1, dtype=np.int64)
         order = np.argsort(labels, kind="stable")
@@ -109,33 +110,49 @@ class RobustEstimator:
             if members.size == 0:
                 continue
             medoids[group] = members[0]
-            if votes[members].sum() >= MIN_VOTES - VOTE_ROUNDING:
-                group_inliers, medoid = self._group_inliers(divergence, rows[members], votes[members])
-                inliers[members], medoids[group] = group_inliers, members[medoid]
+            if votes[members].sum() < MIN_VOTES - VOTE_ROUNDING:
+                continue
+            if centres is None:
+                medoid, divergences, radius = _medoid(divergence, rows[members], votes[members])
+                medoids[group] = members[medoid]
+            else:
+                divergences = finite_divergences(divergence, centres[group : group + 1], rows[members])[0]
+            if self.how == "median" and centres is None:
+                inliers[members] = divergences <= OUTLIER_RADIUS_RATIO * radius + DIVERGENCE_ROUNDING
+            else:
+                inliers[members] = self.nearest(divergences, votes[members])
         return inliers, medoids
 
-    def _group_inliers(self, divergence: Divergence, rows: Array, votes: Array) -> tuple[Array, int]:
-        """Return which rows of one group are inliers (n,), 1 or 0, and which is the medoid."""
-        total = float(votes.sum())
-        candidates = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MAX_MEDOID_CANDIDATES)).astype(np.int64))
-        divergences = finite_divergences(divergence, rows[candidates], rows)  # (candidates, n)
-        order = np.argsort(divergences, axis=1, kind="stable")
-        cumulative_votes = np.cumsum(votes[order], axis=1)  # (candidates, n): votes of the nearest rows
-        # A candidate's radius is its divergence from the member at which half of the votes are passed.
-        median_rank = np.argmax(cumulative_votes > total / 2.0 + VOTE_ROUNDING, axis=1)
-        radius = divergences[np.arange(len(candidates)), order[np.arange(len(candidates)), median_rank]]
-        # Of two nearest neighbours each has the other's radius: the nearer to all rows is taken, however rounded.
-        reach = np.minimum(divergences, OUTLIER_RADIUS_RATIO * radius.min()) @ votes
-        is_tied = radius <= radius.min() * (1.0 + DIVERGENCE_ROUNDING) + DIVERGENCE_ROUNDING
-        medoid = int(np.argmin(np.where(is_tied, reach, np.inf)))
-        if self.how == "median":
-            is_inlier = divergences[medoid] <= OUTLIER_RADIUS_RATIO * radius[medoid] + DIVERGENCE_ROUNDING
-            return is_inlier.astype(np.float64), int(candidates[medoid])
-        # A row is in if the votes of the nearer ones do not yet make up all that may be trusted.
-        limit = total - self.tolerated(total)
-        inliers = np.zeros(len(rows))
-        inliers[order[medoid]] = (cumulative_votes[medoid] - votes[order[medoid]]) < limit - VOTE_ROUNDING
-        return inliers, int(candidates[medoid])
+    def nearest(self, distances: Array, votes: Array) -> NDArray[np.bool_]:
+        """Return which points (n,) are left when the farthest go whose votes may be hostile.
+
+        Examples
+        --------
+        >>> RobustEstimator("trim", 0.25).nearest(np.array([1.0, 0.2, 9.0, 0.9]), np.ones(4))
+        array([ True,  True, False,  True])
+        """
+        order = np.argsort(distances, kind="stable")
+        total, nearer = float(votes.sum()), np.cumsum(votes[order]) - votes[order]
+        is_left = np.zeros(len(votes), dtype=np.bool_)
+        # A point is in if the votes of the nearer ones do not yet make up all that may be trusted.
+        is_left[order] = nearer < total - self.tolerated(total) - VOTE_ROUNDING
+        return is_left
+
+
+def _medoid(divergence: Divergence, rows: Array, votes: Array) -> tuple[int, Array, float]:
+    """Return the medoid of one group, the divergences of all rows (n,) from it, and the radius of half of the votes."""
+    candidates = evenly_spaced(len(rows), MAX_MEDOID_CANDIDATES)
+    divergences = finite_divergences(divergence, rows[candidates], rows)  # (candidates, n)
+    order = np.argsort(divergences, axis=1, kind="stable")
+    cumulative_votes = np.cumsum(votes[order], axis=1)  # (candidates, n): votes of the nearest rows
+    # A candidate's radius is its divergence from the member at which half of the votes are passed.
+    median_rank = np.argmax(cumulative_votes > float(votes.sum()) / 2.0 + VOTE_ROUNDING, axis=1)
+    radius = divergences[np.arange(len(candidates)), order[np.arange(len(candidates)), median_rank]]
+    # Of two nearest neighbours each has the other's radius: the nearer to all rows is taken, however rounded.
+    reach = np.minimum(divergences, OUTLIER_RADIUS_RATIO * radius.min()) @ votes
+    is_tied = radius <= radius.min() * (1.0 + DIVERGENCE_ROUNDING) + DIVERGENCE_ROUNDING
+    medoid = int(np.argmin(np.where(is_tied, reach, np.inf)))
+    return int(candidates[medoid]), divergences[medoid], float(radius[medoid])
 
 
 def squared_distance(a: Array, b: Array) -> Array:

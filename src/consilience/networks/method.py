@@ -30,8 +30,8 @@ from consilience.checks import AnyArray, Array, Labels, is_count, is_number
 from consilience.core.details import RobustDetails
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
+from consilience.core.robust import geometric_median_weights, judge_twice, tolerated, too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
-from consilience.core.robust_judgement import geometric_median_weights, judge_twice, tolerated
 from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.carried_arrays import largest_counters, moved_mask_problems
@@ -39,11 +39,10 @@ from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import Network
 from consilience.networks.robust import (
+    array_median,
     clip_array_scales,
     distances_to_median,
-    geometric_median,
     inlier_mask,
-    refuse_robust,
     squared_distances,
     standardized_squared_distances,
 )
@@ -292,7 +291,7 @@ class NetworkMethod(Options, ABC):
         """Return all problems of fusing these networks: of widths, of robust averages and of the method's options."""
         robust = self.robust if self.is_robust else None
         n_voters = int(np.count_nonzero(ensemble.weights))  # a model of weight zero has no vote
-        robust_problems = [] if robust is None else refuse_robust(self.name, robust, n_voters)
+        robust_problems = [] if robust is None else too_few(self.name, f"`robust={robust!r}`", n_voters, "networks")
         return _tied_width_problems(ensemble) + robust_problems + self.refuse(ensemble)
 
     @final
@@ -428,7 +427,7 @@ def average(
     for key, layout in layouts.items():
         arrays, ownership = _transported(ensemble, transports, key)
         if robust is not None and robust.how == "median":
-            mean = geometric_median(arrays, ownership, weights, layout)
+            mean = array_median(arrays, ownership, weights, layout)
         else:
             mean = _mean_over_owners(arrays, ownership, weights)
         fused[key] = to_blocks(mean, layout)
@@ -441,7 +440,7 @@ def robust_average(
     """Return the geometric median of the whole networks that are kept, and which were left out (``robust=True``).
 
     Models that are copies of each other, a cluster apart, or farther from the geometric median than one and a half of
-    the median distance, are left out as a whole (`posteriors.robust.judgement`): the units of one network rely on each
+    the median distance, are left out as a whole (`core.robust`): the units of one network rely on each
     other. They are judged by their weights as they are, and those that pass once more by standardized weights, in
     which small pushes show.
 

@@ -20,8 +20,8 @@ from consilience.checks import Array, Labels, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
-from consilience.core.robust_estimator import MIN_VOTES, Robust, RobustEstimator
-from consilience.core.robust_judgement import tolerated
+from consilience.core.robust import tolerated, too_few
+from consilience.core.robust_estimator import Robust, RobustEstimator
 from consilience.core.status import Status
 from consilience.errors import InputError, Problem, RobustWarning
 from consilience.families import Direction, FixedSide
@@ -47,8 +47,6 @@ from consilience.posteriors.robust.median_site import (
     JudgedInclusion,
     judge_sites,
     match_on_median_site,
-    other_priors,
-    unmatched_sites,
 )
 from consilience.posteriors.robust.minority import match_supported_first, report_minority, without_minority
 
@@ -304,10 +302,7 @@ class Method(Options, ABC):
                     f"leave it out, or all {name} would be",
                 )
                 reasons.append(Problem(option, text, remedy))
-        if ensemble.voting().n_sites < MIN_VOTES:
-            text = f"{option} needs at least {MIN_VOTES} models: of two, none tells which is right"
-            reasons.append(Problem("", text))
-        return reasons
+        return reasons + too_few("", option, ensemble.voting().n_sites, "models")
 
     def _label_weightless(
         self, assignment: Assignment, canonical: Ensemble, fused: Posterior, groups: Labels | None
@@ -469,17 +464,12 @@ def _consecutive(labels: Labels) -> Labels:
 
 def _judged(assignment: Assignment, ensemble: Ensemble, combine_as: Combine) -> tuple[Assignment, Inclusion]:
     """Return the assignment of the sites that are kept, with a record of the others, and how they are averaged."""
-    judgement, _ = judge_sites(ensemble, assignment.labels, int(assignment.labels.max()) + 1)
-    is_unmatched, is_other = unmatched_sites(ensemble, assignment.labels), other_priors(ensemble)
-    reasons = {
-        **dict.fromkeys(np.flatnonzero(is_unmatched).tolist(), "no component matches most"),
-        **dict.fromkeys(np.flatnonzero(is_other).tolist(), "another prior than most"),
-    }
+    judgement = judge_sites(ensemble, assignment.labels, int(assignment.labels.max()) + 1)
     labels = np.where(judgement.kept[ensemble.owner], assignment.labels, -1)
     used = np.unique(labels[labels >= 0])
     details: PosteriorDetails = {
         **assignment.details,
-        "robust": {"left_out": judgement.details(ensemble.names, reasons), "tolerated": tolerated(ensemble.n_sites)},
+        "robust": {"left_out": judgement.details(ensemble.names), "tolerated": tolerated(ensemble.n_sites)},
     }
     judged = replace(
         assignment,

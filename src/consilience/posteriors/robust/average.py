@@ -1,11 +1,22 @@
 """The fused posterior under hostile sites: components, counts, weights, priors and attached arrays, each robust.
 
-Components are averaged by ``robust.estimators``. What is added up is bounded twice: first a site's total is cut to the
-largest total that remains when as many sites as may be hostile are left out, then within each group of three or more a
-count to the largest that remains there. So no count decides the mixture weights, however large; and a site that is
-honestly much larger than all others counts no more than the next ones, which is the price. Priors and attached arrays
-are averaged over the sites that are nearest to their medoid, entry by entry in what follows the matching, as whole
-arrays in what does not: a convex combination of covariances is a covariance.
+Copies of a component are judged from their medoid (`core.robust_estimator`) by the symmetric Kullback-Leibler
+divergence d(a, b) = KL(a || b) + KL(b || a). ``"trim"`` averages those that are left as ever, then trims again from
+that average until the same copies are left: one copy alone is a noisy centre. ``"median"`` takes of the inliers the
+geometric median (`core.robust`), argmin_c sum_l w_l sqrt(KL(c || theta_l)), from their average on.
+
+Both are convex combinations of copies, so they stay in the family's domain; and since KL(m || .) is convex in natural
+parameters, the divergence of an average from what its copies were judged by, m, is at most that of the farthest copy
+that is averaged, which is no farther than some honest one. That is the breakdown law that the tests state. A
+coordinate-wise median would have neither property, and the geometric median of all copies not the second: sqrt(KL) is
+no metric, so one copy of absurd precision would draw it away (docs/adr/0017).
+
+What is added up is bounded twice: first a site's total is cut to the largest total that remains when as many sites as
+may be hostile are left out, then within each group of three or more a count to the largest that remains there. So no
+count decides the mixture weights, however large; and a site that is honestly much larger than all others counts no more
+than the next ones, which is the price. Priors and attached arrays are averaged over the sites that are nearest to their
+medoid, entry by entry in what follows the matching, as whole arrays in what does not: a convex combination of
+covariances is a covariance.
 """
 
 from __future__ import annotations
@@ -14,18 +25,101 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.core.robust_estimator import RobustEstimator, squared_distance
-from consilience.families import Direction
+from consilience.core.robust import geometric_median
+from consilience.core.robust_estimator import (
+    Divergence,
+    RobustEstimator,
+    squared_distance,
+)
+from consilience.families import Direction, Family
 from consilience.posteriors.average import MIN_PRECISION, AverageFunction, Inclusion, Value, likelihoods
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Attached
-from consilience.posteriors.robust.estimators import group_votes, robust_average
+
+MAX_TRIMMING_ROUNDS = 5
+"""Trimming and averaging in turn: a bound against cycling; how often it is reached was not measured."""
+
+
+def robust_average(
+    robust: RobustEstimator,
+    ensemble: Ensemble,
+    labels: Labels,
+    n_groups: int,
+    average: AverageFunction,
+    direction: Direction,
+) -> tuple[Array, Array]:
+    """Return the robust averages (G, P) of a matching and which rows are in them (L,), 1 or 0.
+
+    `average` is the method's own average, and `direction` says which divergence the geometric median takes: KL(centre
+    || local) or the other way round.
+    """
+    votes, divergence = group_votes(ensemble, labels), symmetric_divergence(ensemble.family)
+    inliers, _ = robust.inliers(divergence, ensemble.natural, labels, votes, n_groups)
+    voting = with_row_weights(ensemble, votes * ensemble.row_weights)
+    if robust.how == "median":
+        return _geometric_medians(voting, np.where(inliers > 0, labels, -1), n_groups, average, direction), inliers
+    centres = average(voting, np.where(inliers > 0, labels, -1), n_groups)
+    for _ in range(MAX_TRIMMING_ROUNDS):
+        trimmed, _ = robust.inliers(divergence, ensemble.natural, labels, votes, n_groups, centres)
+        if np.array_equal(trimmed, inliers):
+            break
+        inliers = trimmed
+        centres = average(voting, np.where(inliers > 0, labels, -1), n_groups)
+    return centres, inliers
+
+
+def group_votes(ensemble: Ensemble, labels: Labels) -> Array:
+    """Return the vote of each component in its group (L,): a site has one vote there, shared by its copies."""
+    pairs = ensemble.owner * (int(labels.max(initial=0)) + 2) + labels
+    _, pair_of_row, n_copies = np.unique(pairs, return_inverse=True, return_counts=True)
+    votes: Array = np.where(labels >= 0, 1.0 / n_copies[pair_of_row], 0.0)
+    return votes
+
+
+def symmetric_divergence(family: Family) -> Divergence:
+    """Return KL(a || b) + KL(b || a) (n_a, n_b), which neither a too narrow nor a too wide copy keeps small."""
+    return lambda a, b: family.kl(a, b) + family.kl(b, a).T
+
+
+def with_row_weights(ensemble: Ensemble, weights: Array) -> Ensemble:
+    """Return the same ensemble with a weight for every component (L,) in the place of its site's."""
+    weighted = copy(ensemble)
+    weighted.__dict__["row_weights"] = weights
+    return weighted
+
+
+def _geometric_medians(
+    ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction, direction: Direction
+) -> Array:
+    """Return the geometric medians (G, P) of the rows with a label, by the weights of the ensemble's rows."""
+    order = np.argsort(labels, kind="stable")
+    rows = order[labels[order] >= 0]
+    group = labels[rows]
+    sizes = np.bincount(group, minlength=n_groups)
+    place = np.arange(len(rows)) - (np.cumsum(sizes) - sizes)[group]  # of each row in its group
+    votes = np.zeros((sizes.max(initial=0), n_groups))
+    votes[place, group] = ensemble.row_weights[rows]
+
+    def centres(weights: Array) -> Array:
+        row_weights = np.zeros(len(labels))
+        # of mean 1 in every group, since averages take a group of little weight for an empty one
+        row_weights[rows] = (weights * sizes)[place, group]
+        return average(with_row_weights(ensemble, row_weights), labels, n_groups)
+
+    def divergences(weights: Array) -> Array:
+        pairs = (centres(weights)[group], ensemble.natural[rows])
+        values = np.zeros_like(votes)
+        values[place, group] = ensemble.family.kl_pairs(*(pairs if direction == "forward" else pairs[::-1]))
+        return values
+
+    return centres(geometric_median(divergences, votes)[0])
 
 
 @dataclass(frozen=True)
@@ -69,7 +163,8 @@ class RobustInclusion(Inclusion):
 
     def credible_counts(self, counts: Array, ensemble: Ensemble) -> Array:
         """Return the counts with sites cut before groups: one site could else be largest in every group."""
-        return counts * capped_sites(counts, ensemble, self.estimator)[ensemble.owner]
+        totals = np.add.reduceat(np.abs(counts), ensemble.offsets[:-1])  # (J,)
+        return counts * self.estimator.cap_factors(totals)[ensemble.owner]
 
     def totals(self, values: Array, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
         """Return the sums of values that are cut to what remains credible in their group."""
@@ -89,12 +184,6 @@ def _text(value: Any) -> str:
     """Return the JSON text of features or of a source, to compare them by."""
     fields = value.to_json() if hasattr(value, "to_json") else dict(value)
     return json.dumps(fields, sort_keys=True, default=str)
-
-
-def capped_sites(values: Array, ensemble: Ensemble, robust: RobustEstimator) -> Array:
-    """Return the factor (J,) by which each site's values are cut, so that its total is no larger than is credible."""
-    totals = np.add.reduceat(np.abs(values), ensemble.offsets[:-1])  # (J,)
-    return robust.cap_factors(totals)
 
 
 def _capped(values: Array, labels: Labels, n_groups: int, robust: RobustEstimator) -> Array:

@@ -1,13 +1,13 @@
 """Matching on the median site, and averages of the sites that are kept: ``robust=True``.
 
-1. The cost of component a of one site and b of another is the squared distance of their plug-in means in deviations of
-a,
-   and D/2 min(log^2 of the ratio of their traces, 25), at most 1e4: no site can make a cost infinite. D_ij is the value
-   of the best assignment of two sites, and 1e4 for each component that one has more. The **median site** has the
-   smallest median of D_ij; as long as fewer than half are hostile, it is honest or as near to most as an honest one is.
+1. The cost of component a of one site and b of another is the squared distance of their plug-in means in deviations
+   of a, and D/2 min(log^2 of the ratio of their traces, 25), at most 1e4: no site can make a cost infinite. D_ij is
+   the value of the best assignment of two sites, and 1e4 for each component that one has more. The **median site** has
+   the smallest median of D_ij; as long as fewer than half are hostile, it is honest or as near to most as an honest
+   one is.
 2. Every site is assigned to it; a pair dearer than 25 times the median accepted cost is no match. Components that the
    median site lacks are matched once more among themselves. A group that fewer than half hold is dropped.
-3. Whole sites are judged (``judgement``) by coordinates of their copies that no shift and no common scale changes.
+3. Whole sites are judged (``core.robust``) by coordinates of their copies that no shift and no common scale changes.
 4. Groups are averaged by geometric-median weights w: m = sum w m_l, C = sum w (C_l + (m_l - m)(m_l - m)^T), the moments
    of a convex mixture, positive definite. Counts are N = median count of a holder, times the number of holders, so
    nobody's claim counts for more than the usual one, and mixture weights are medians of shares.
@@ -25,15 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
-from consilience.core.robust_estimator import RobustEstimator
-from consilience.core.robust_judgement import (
+from consilience.core.robust import (
     MAX_COORDINATE,
+    MIN_VOTES,
+    Groups,
     Judgement,
+    cap_factors,
     copy_weights,
+    evenly_spaced,
     judge_twice,
     pairwise_squares,
     standardized_squares,
 )
+from consilience.core.robust_estimator import RobustEstimator
 from consilience.families.base import Family
 from consilience.families.dirichlet import Dirichlet
 from consilience.matching.assignment import assign_block
@@ -60,7 +64,7 @@ MIN_SCALE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class _Components:
-    """Plug-in means (L, D) and covariances (L, D, D) or variances (L, D) of all components; None for other families."""
+    """Plug-in means (L, D) and covariances (L, D, D) or variances (L, D) of all components; else points and None."""
 
     means: Array
     spreads: Array | None
@@ -70,7 +74,8 @@ class _Components:
         with np.errstate(all="ignore"):
             gaussians = family.plug_in(natural)
             if gaussians is None:
-                points = _points(family, natural)
+                probabilities = family.mean_probabilities(natural)
+                points = family.points(natural) if probabilities is None else np.sqrt(np.maximum(probabilities, 0.0))
                 return cls(np.nan_to_num(points), None)
             means, spreads = (np.nan_to_num(np.asarray(part)) for part in gaussians)
         return cls(means, spreads)
@@ -81,15 +86,6 @@ class _Components:
         if self.spreads is None or self.spreads.ndim == 2:
             return self.spreads
         return np.diagonal(self.spreads, axis1=1, axis2=2)
-
-
-def _points(family: Family, natural: Array) -> Array:
-    """Return a point (L, D) for each component of a family without means and covariances."""
-    probabilities = family.mean_probabilities(natural)
-    if probabilities is not None:
-        roots: Array = np.sqrt(np.maximum(probabilities, 0.0))
-        return roots
-    return family.points(natural)
 
 
 def _costs(components: _Components, rows: Labels, columns: Labels, scale: Array) -> Array:
@@ -123,7 +119,7 @@ def _assignment(costs: Array) -> tuple[Labels, Labels]:
 def median_site(ensemble: Ensemble, components: _Components, rows_of_site: list[Labels]) -> int:
     """Return the site whose median distance to all others is smallest."""
     n_sites = len(rows_of_site)
-    candidates = np.unique(np.linspace(0, n_sites - 1, min(n_sites, MAX_CANDIDATES)).astype(np.int64))
+    candidates = evenly_spaced(n_sites, MAX_CANDIDATES)
     scale = _scale(components)
     distances = np.zeros((len(candidates), len(candidates)))
     for i, first in enumerate(candidates.tolist()):
@@ -152,10 +148,7 @@ def _scale(components: _Components) -> Array:
 def match_on_median_site(ensemble: Ensemble) -> Labels:
     """Return the groups (L,) of all components, numbered from 0; -1 of those that match nothing.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The sites in canonical order, so that the result does not depend on the order in which they came.
+    The sites are in canonical order, so that the result does not depend on the order in which they came.
     """
     components = _Components.of(ensemble.family, ensemble.natural)
     labels = np.full(len(ensemble.natural), -1, dtype=np.int64)
@@ -267,52 +260,39 @@ def _matrix_function(matrices: Array, function: Callable[[Array], Array]) -> Arr
 
 def other_priors(ensemble: Ensemble) -> NDArray[np.bool_]:
     """Return which sites (J,) state another prior than more than half of them: it is a constant of the plan."""
-    priors = [posterior.prior for posterior in ensemble.posteriors]
-    if any(prior is None for prior in priors):
-        return np.zeros(len(priors), dtype=np.bool_)
-    rows = np.stack([prior for prior in priors if prior is not None])
-    median = np.median(rows, axis=0)
-    usual = rows[np.argmin(np.abs(rows - median).max(axis=1))]
-    agrees = np.isclose(rows, usual, rtol=PRIOR_ROUNDING, atol=0.0).all(axis=1)
-    if 2 * np.count_nonzero(agrees) <= len(rows):  # sites that fitted the prior to their data: nobody is at fault
-        return np.zeros(len(rows), dtype=np.bool_)
-    differs: NDArray[np.bool_] = ~agrees
-    return differs
+    rows, nobody = _priors(ensemble, np.arange(ensemble.n_sites)), np.zeros(ensemble.n_sites, dtype=np.bool_)
+    if rows is None:
+        return nobody
+    usual = rows[np.argmin(np.abs(rows - np.median(rows, axis=0)).max(axis=1))]
+    differs: NDArray[np.bool_] = ~np.isclose(rows, usual, rtol=PRIOR_ROUNDING, atol=0.0).all(axis=1)
+    # Of sites that fitted the prior to their data nobody is at fault.
+    return differs if 2 * np.count_nonzero(differs) < len(rows) else nobody
 
 
-def unmatched_sites(ensemble: Ensemble, labels: Labels) -> NDArray[np.bool_]:
-    """Return which sites (J,) have no component in any group."""
-    is_unmatched: NDArray[np.bool_] = np.bincount(ensemble.owner[labels >= 0], minlength=ensemble.n_sites) == 0
-    return is_unmatched
+def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> Judgement:
+    """Return which sites are averaged, of a matching in which no site has two rows in one group."""
+    rows_of_group = [np.flatnonzero(labels == group) for group in range(n_groups)]
+    owners = [ensemble.owner[rows] for rows in rows_of_group]
+    points = [
+        coordinates(ensemble.family, ensemble.natural[rows], _priors(ensemble, ensemble.owner[rows]))
+        for rows in rows_of_group
+    ]
 
-
-def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> tuple[Judgement, list[tuple[Labels, Array]]]:
-    """Return which sites are averaged, and of each group its rows and their squared distances.
-
-    Parameters
-    ----------
-    ensemble, labels, n_groups
-        The matching: stacked sites, group of each row (L,), number G of groups. No site has two rows in one group.
-    """
-    members, points = [], []
-    for group in range(n_groups):
-        rows = np.flatnonzero(labels == group)
-        points.append(coordinates(ensemble.family, ensemble.natural[rows], _group_priors(ensemble, rows)))
-        members.append((rows, pairwise_squares(points[-1])))
-    owners = [ensemble.owner[rows] for rows, _ in members]
-    n_coordinates = sum(group_points.shape[1] for group_points in points)
-
-    def standardized(kept: NDArray[np.bool_]) -> list[tuple[Labels, Array]]:
+    def standardized(kept: NDArray[np.bool_]) -> Groups:
         """Return the groups of the sites that passed, in standardized coordinates."""
         return [
             (owner[kept[owner]], standardized_squares(group_points[kept[owner]]))
             for owner, group_points in zip(owners, points, strict=True)
-            if np.count_nonzero(kept[owner]) >= 3  # of two copies both are as far from their median
+            if np.count_nonzero(kept[owner]) >= MIN_VOTES  # of two copies both are as far from their median
         ]
 
-    is_out = other_priors(ensemble) | unmatched_sites(ensemble, labels)
-    groups = [(owner, squares) for owner, (_, squares) in zip(owners, members, strict=True)]
-    return judge_twice(groups, standardized, ensemble.n_sites, n_coordinates, is_out), members
+    is_matched = np.bincount(ensemble.owner[labels >= 0], minlength=ensemble.n_sites) > 0
+    out = {
+        **dict.fromkeys(np.flatnonzero(~is_matched).tolist(), "no component matches most"),
+        **dict.fromkeys(np.flatnonzero(other_priors(ensemble)).tolist(), "another prior than most"),
+    }
+    groups = [(owner, pairwise_squares(group_points)) for owner, group_points in zip(owners, points, strict=True)]
+    return judge_twice(groups, standardized, ensemble.n_sites, sum(p.shape[1] for p in points), out)
 
 
 @dataclass(frozen=True)
@@ -333,7 +313,7 @@ class JudgedInclusion(RobustInclusion):
         fused = np.empty((n_groups, ensemble.natural.shape[1]))
         for group in range(n_groups):
             rows = np.flatnonzero(labels == group)
-            priors = _group_priors(ensemble, rows)
+            priors = _priors(ensemble, ensemble.owner[rows])
             points = coordinates(ensemble.family, ensemble.natural[rows], priors)
             weights = copy_weights(pairwise_squares(points), ensemble.row_weights[rows])
             holders = float(len(np.unique(ensemble.owner[rows]))) if self.is_total else 1.0
@@ -343,9 +323,7 @@ class JudgedInclusion(RobustInclusion):
     def credible_counts(self, counts: Array, ensemble: Ensemble) -> Array:
         """Return the counts with each site's total cut to the median total."""
         totals = np.add.reduceat(counts, ensemble.offsets[:-1])  # (J,)
-        usual = float(np.median(totals))
-        factors = np.where(totals > usual, usual / np.where(totals > 0, totals, 1.0), 1.0)
-        credible: Array = counts * factors[ensemble.owner]
+        credible: Array = counts * cap_factors(totals, float(np.median(totals)))[ensemble.owner]
         return credible
 
     def totals(self, values: Array, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
@@ -360,18 +338,7 @@ class JudgedInclusion(RobustInclusion):
 def weighted_member(family: Family, natural: Array, weights: Array, priors: Array | None, holders: float) -> Array:
     """Return the average (P,) of copies (n, P) by convex weights, with the width of `holders` usual copies' data.
 
-    Parameters
-    ----------
-    family : Family
-        Their family.
-    natural : Array of shape (n, P)
-        Copies of one component.
-    weights : Array of shape (n,)
-        Weights that sum to one.
-    priors : Array of shape (n, P) or None
-        Their priors, where they are stated; the median one is that of the average.
-    holders : float
-        How many usual copies the average counts for.
+    Where their priors (n, P) are stated, the median one is that of the average.
     """
     plain: Array = weights @ natural
     if (form := family.scatter_form(natural)) is not None:
@@ -397,16 +364,8 @@ class DataMoments:
     With a prior (m_0, kappa_0, W_0, nu_0), of which W^-1 is the scatter (`Family.scatter_form`), divided out:
     c = kappa - kappa_0, x = m + (kappa_0 / c)(m - m_0), and
     S = W^-1 - W_0^-1 - (kappa_0 c / kappa)(x - m_0)(x - m_0)^T,
-    so that the covariance is S / (nu - nu_0); likewise of every block of dimensions with one variance.
-
-    Parameters
-    ----------
-    means : Array of shape (n, D)
-        x.
-    covariances : Array of shape (n, D, D) or (n, D)
-        S / (nu - nu_0), or variances.
-    kappas, dofs : Array of shape (n,)
-        kappa - kappa_0, and nu - nu_0.
+    so that the covariance (n, D, D) is S / (nu - nu_0); likewise, as variances (n, D), of every block of dimensions
+    with one variance.
     """
 
     means: Array
@@ -458,9 +417,9 @@ class DataMoments:
         )
 
 
-def _group_priors(ensemble: Ensemble, rows: Labels) -> Array | None:
-    """Return the prior of each row (n, P); None where a site states none."""
-    priors = [ensemble.posteriors[site].prior for site in ensemble.owner[rows].tolist()]
+def _priors(ensemble: Ensemble, sites: Labels) -> Array | None:
+    """Return the priors of some sites (n, P); None where one states none."""
+    priors = [ensemble.posteriors[site].prior for site in sites.tolist()]
     return None if any(prior is None for prior in priors) else np.stack([p for p in priors if p is not None])
 
 

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.robust import evenly_spaced
 from consilience.core.robust_estimator import RobustEstimator, finite_divergences
 from consilience.errors import InputError
 from consilience.matching.assignment import assign_block
 from consilience.posteriors.details import MinorityDetails, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.estimators import symmetric_divergence
+from consilience.posteriors.robust.average import symmetric_divergence
 
 if TYPE_CHECKING:
     from consilience.posteriors.method import Assignment
@@ -86,12 +87,8 @@ class GroupHolders:
     def without_minority(self) -> tuple[Labels, Labels]:
         """Return the groups that remain, ascending, and the new label of each group, with -1 for those dropped.
 
-        The new labels (G + 1,) have a last entry of -1, so that the label -1 of a component stays.
-
-        Raises
-        ------
-        InputError
-            When nothing would be left.
+        The new labels (G + 1,) have a last entry of -1, so that the label -1 of a component stays. Where nothing would
+        be left, this is refused.
         """
         n_groups = len(self.sites)
         remaining = np.setdiff1d(np.arange(n_groups), self.minority)
@@ -102,18 +99,7 @@ class GroupHolders:
         return remaining, new_labels
 
     def records(self, names: Sequence[Sequence[str]]) -> list[MinorityDetails]:
-        """Return the minority components as JSON values.
-
-        Parameters
-        ----------
-        names : sequence
-            For each group of `minority`, names of its holders, from ``holder_names``.
-
-        Returns
-        -------
-        list
-            For each: ``component``, ``sites`` (how many), ``names`` (the first eight), ``counts`` (of all its members).
-        """
+        """Return the minority components as JSON values, given the ``holder_names`` of each group of `minority`."""
         return [
             {
                 "component": group,
@@ -126,21 +112,9 @@ class GroupHolders:
 
 
 def group_holders(owner: Labels, labels: Labels, counts: Array | None, n_sites: int, n_groups: int) -> GroupHolders:
-    """Return how many of some sites hold each group.
-
-    Parameters
-    ----------
-    owner, labels : Labels of shape (L,)
-        Site and group of each component; -1 is no group.
-    counts : Array of shape (L,) or None
-        Effective observations of each component, where all sites state them.
-    n_sites : int
-        Number of sites that have a say, with components in groups or without.
-    n_groups : int
-        Number G of groups.
-    """
-    pairs = np.unique(np.stack([labels, owner])[:, labels >= 0], axis=1)
+    """Return how many of the sites that have a say hold each group, from site, group and counts of each component."""
     is_matched = labels >= 0
+    pairs = np.unique(np.stack([labels, owner])[:, is_matched], axis=1)
     observations: Array | None = None
     if counts is not None:
         observations = np.bincount(labels[is_matched], counts[is_matched], n_groups).astype(np.float64, copy=False)
@@ -174,13 +148,7 @@ def report_minority(assignment: Assignment, ensemble: Ensemble) -> Assignment:
 
 
 def without_minority(assignment: Assignment, ensemble: Ensemble) -> Assignment:
-    """Return an assignment without the components that fewer than half of the models hold.
-
-    Raises
-    ------
-    InputError
-        When nothing would be left.
-    """
+    """Return an assignment without the components that fewer than half of the models hold; refused where all are."""
     n_groups = int(assignment.labels.max()) + 1
     holders = group_holders(ensemble.owner, assignment.labels, None, ensemble.n_sites, n_groups)
     remaining, new_labels = holders.without_minority()
@@ -200,16 +168,8 @@ def match_supported_first(
 ) -> Assignment:
     """Match the components that enough sites support, then the others to them, then the remaining among themselves.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models.
-    robust : RobustEstimator
-        How many sites may be hostile.
-    match : callable
-        The method's own matching of an ensemble.
-    open_number : bool
-        Whether the others may make components of their own; else they join the nearest that is free, or are dropped.
+    `match` is the method's own matching. With an open number the others may make components of their own; else they
+    join the nearest that is free, or are dropped.
     """
     divergence = symmetric_divergence(ensemble.family)
     support_radii = _support_radii(ensemble, robust.tolerated(ensemble.n_sites))
@@ -275,9 +235,7 @@ def _support_radii(ensemble: Ensemble, tolerated: int) -> Array:
 
     All of them are hostile only if the component itself is honest, or if more sites are hostile than may be.
     """
-    witnesses = np.unique(
-        np.linspace(0, ensemble.n_sites - 1, min(ensemble.n_sites, MAX_WITNESS_SITES)).astype(np.int64)
-    )
+    witnesses = evenly_spaced(ensemble.n_sites, MAX_WITNESS_SITES)
     n_needed = max(1, round(tolerated * len(witnesses) / ensemble.n_sites))
     witness_rows = np.flatnonzero(np.isin(ensemble.owner, witnesses))
     witness_starts = np.searchsorted(ensemble.owner[witness_rows], witnesses)

@@ -1,4 +1,6 @@
-"""Which sites are judged by: copies of each other, and sites beyond the usual radius, are left out as a whole.
+"""The weighted geometric median, and the judgement of whole sites: copies, clusters apart and far ones are left out.
+
+Kinds give distances and averages; all else of a robust average is here.
 
 A row V_j is all that site j says, in coordinates of equal importance; t = ceil(n / 2) - 1 of n sites may be hostile.
 
@@ -26,21 +28,16 @@ while no more than t are out. A copy that passes is at most 1.5 median radii awa
 usually differ by in each (`standardized_coordinates`). Colluders who push where honest sites hardly differ, or who have
 in common what they leave alone, are a cluster there.
 
-**Average.** What is left is averaged by the weights of the geometric median of each group,
-
-    argmin_c sum_j v_j |V_j - c|,    w_j proportional to v_j / max(|V_j - c|, 1e-3 med),
-
-which are convex, so that they can be applied to moments. Of five copies or more, those beyond three median radii are
-left out of their group first, the worst first and fewer than half: an attack on one pair of groups passes the gate of
-whole sites. (Weiszfeld 1937; breakdown: Lopuhaa and Rousseeuw, Annals of Statistics 19, 1991.)
+**Average.** What is left is averaged by the weights of the geometric median of each group, which are convex, so that
+they can be applied to moments. Of five copies or more, those beyond three median radii are left out of their group
+first, the worst first and fewer than half: an attack on one pair of groups passes the gate of whole sites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +46,10 @@ from scipy.sparse.csgraph import connected_components
 
 from consilience.checks import Array, Labels
 from consilience.core.details import LeftOut
+from consilience.errors import Problem
+
+MIN_VOTES = 3
+"""Below three copies nothing tells which of them is right."""
 
 ALIKE_RATIO = 0.4
 """Distance of two copies of one another, in the median distance of sites. Honest sites of one population came no nearer
@@ -86,8 +87,21 @@ MIN_COPIES = 5
 MIN_DISTANCE = 1e-3
 """Distance from the centre, in the median distance, below which a copy's weight grows no further."""
 
+SMALLEST = 1e-150
+"""Least distance that is divided by, where most points are equal."""
+
 MAX_STEPS, TOLERANCE = 200, 1e-9
-"""Weiszfeld's steps end where the centre moves by less, relative to the median distance; the number is a bound only."""
+"""Weiszfeld's steps end where the centre moves by less, relative to the median distance; the number is only a bound."""
+
+ROUNDING = 1e-12
+"""Relative difference that is rounding: a rise of a sum of distances, or what equal sites differ by."""
+
+MAX_RATIO = 1e10
+"""Distance, in the usual one, beyond which a site is no farther for the judgement: at 1e16 the rounding of its squares
+would be as large as what honest sites differ by."""
+
+LARGEST_SCORE = 1e9
+"""Score that a record states of what is farther still, or infinitely far."""
 
 MAX_COORDINATE = 20.0
 """Coordinates of groups are clipped here, so that nothing overflows: far beyond every gate."""
@@ -106,86 +120,129 @@ def tolerated(n_sites: int) -> int:
     return max(0, (n_sites + 1) // 2 - 1)
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """Which sites are averaged.
+def spread_of(values: Array) -> Array:
+    """Return the normal standard deviation (P,) of values (n, P), by their median absolute deviation."""
+    deviations: Array = NORMAL_MAD * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+    return deviations
+
+
+def cap_factors(sizes: Array, limit: float) -> Array:
+    """Return the factors (J,) that cut sizes to a limit."""
+    is_larger = sizes > limit
+    factors: Array = np.where(is_larger, limit / np.where(is_larger, sizes, 1.0), 1.0)
+    return factors
+
+
+def evenly_spaced(n: int, most: int) -> Labels:
+    """Return the positions of all of n, or of so many of them, evenly spaced."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+
+
+def too_few(subject: str, name: str, count: int, noun: str) -> list[Problem]:
+    """Return the problem of a robust average of too few networks, models or sites; none where they are enough."""
+    if count >= MIN_VOTES:
+        return []
+    text = f"{name} needs at least {MIN_VOTES} {noun}: of two, none tells which is right".lstrip()
+    return [Problem(subject, text, code="E-FEW")]
+
+
+# -- The geometric median.
+
+
+def geometric_median(
+    squares: Callable[[Array], Array], votes: Array, start: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the weights of the geometric median, summing to one, and the distances of the points from it.
+
+    The minimum of sum_j v_j |V_j - c| by Weiszfeld's iteration (1937) c <- sum_j w_j V_j, w_j proportional to
+    v_j / d_j, d_j = max(|V_j - c|, 1e-3 med), where med is the median of the distances by votes. It descends
+    sum_j v_j (|V_j - c|^2 / d_j + d_j) / 2, so the sum of distances never rises; a step that would raise it, since an
+    average is not the one that belongs to the distances, is not taken. It ends where the centre moves by less than
+    1e-9 med:
+
+        |c' - c|^2 = 1/2 sum_j (w'_j - w_j) (|V_j - c|^2 - |V_j - c'|^2),
+
+    which holds for every Bregman divergence D(c, V_j) too, with half of D(c, c') + D(c', c) on the left. Of fewer than
+    three points the mean is taken: none tells which is right. Several medians are found side by side, each as alone.
+    With k of n votes hostile, and the others within r of x, |c - x| <= 2 r (n - k) / (n - 2 k) (Lopuhaa and Rousseeuw,
+    Annals of Statistics 19, 1991).
 
     Parameters
     ----------
-    kept : ndarray of shape (J,), bool
-        Sites that are averaged.
-    alike : ndarray of shape (J,), bool
-        Sites that were left out as copies of each other.
-    colluding : ndarray of shape (J,), bool
-        Sites that were left out as a cluster apart.
-    radii : ndarray of shape (J,)
-        Score of each site at the gate; NaN of those left out before it.
+    squares : callable
+        Takes weights of the shape of `votes`, and returns the squared distances, or divergences, of the points from
+        their average by these weights.
+    votes : Array of shape (n,) or (n, G)
+        Votes v of the points, not negative; of G medians, a column each.
+    start : Array of the shape of `votes`, optional
+        Squared distances of the points from where it starts. Default: from their mean, for points of which none is far.
     """
-
-    kept: NDArray[np.bool_]
-    alike: NDArray[np.bool_]
-    colluding: NDArray[np.bool_]
-    radii: Array
-
-    def details(self, names: Any, reasons: Mapping[int, str] | None = None) -> list[LeftOut]:
-        """Return the sites that were left out as JSON values: ``model``, ``step`` and, of the gate, ``score``.
-
-        Parameters
-        ----------
-        names : sequence of str of length J
-            Names of the sites.
-        reasons : mapping of int to str, optional
-            Steps of sites that were left out before. Default: none.
-        """
-        records: list[LeftOut] = []
-        for site in np.flatnonzero(~self.kept).tolist():
-            if site in (reasons or {}):
-                records.append({"model": names[site], "step": (reasons or {})[site]})
-            elif self.alike[site]:
-                records.append({"model": names[site], "step": "copy of another"})
-            elif self.colluding[site]:
-                records.append({"model": names[site], "step": "collusion"})
-            else:
-                records.append({"model": names[site], "step": "gate", "score": round(float(self.radii[site]), 3)})
-        return sorted(records, key=lambda record: str(record["model"]))
-
-
-def geometric_median_weights(squares: Array, votes: Array) -> tuple[Array, Array]:
-    """Return the weights (n,) of the geometric median of n points, summing to one, and distances (n,) from it.
-
-    Parameters
-    ----------
-    squares : Array of shape (n, n)
-        Squared distances of the points: |V_i - sum_j w_j V_j|^2 = (S w)_i - w' S w / 2.
-    votes : Array of shape (n,)
-        Votes v, not negative.
-    """
-    total = votes.sum()
-    weights: Array = votes / total
-    distances = _distances(squares, weights)
+    weights, is_open = _shares(votes), np.count_nonzero(votes > 0, axis=0) >= MIN_VOTES
+    if start is not None:
+        weights = np.where(is_open, _step(np.sqrt(start), votes)[0], weights)
+    distances = np.sqrt(np.maximum(squares(weights), 0.0))
     for _ in range(MAX_STEPS):
-        usual = _weighted_median(distances, votes)
-        if usual <= 0.0:  # most points are equal: theirs is the median
-            at_centre = np.where(distances <= 0.0, votes, 0.0)
-            return (at_centre / at_centre.sum() if at_centre.any() else weights), distances
-        pulls = votes / np.maximum(distances, MIN_DISTANCE * usual)
-        updated: Array = pulls / pulls.sum()
-        change = updated - weights
-        moved = -0.5 * float(change @ squares @ change)  # |sum change_j V_j|^2, as the changes sum to zero
-        weights, distances = updated, _distances(squares, updated)
-        if moved <= (TOLERANCE * usual) ** 2:
+        updated, usual, least = _step(distances, votes)
+        updated = np.where(is_open, updated, weights)
+        proposed = np.sqrt(np.maximum(squares(updated), 0.0))
+        is_open &= _sum(proposed, votes, least) <= _sum(distances, votes, least) * (1.0 + ROUNDING)
+        moved = 0.5 * ((updated - weights) * (distances**2 - proposed**2)).sum(axis=0)
+        weights, distances = np.where(is_open, updated, weights), np.where(is_open, proposed, distances)
+        is_open &= moved > (TOLERANCE * usual) ** 2
+        if not is_open.any():
             break
     return weights, distances
 
 
-def copy_weights(squares: Array, votes: Array) -> Array:
-    """Return the weights (n,) of the copies of one group, summing to one; 0 for copies beyond three median radii.
+def _step(distances: Array, votes: Array) -> tuple[Array, Array, Array]:
+    """Return the weights of the next step, the median distance, and the least that is divided by."""
+    usual = weighted_median(distances, votes)
+    least = np.maximum(MIN_DISTANCE * usual, SMALLEST)
+    # Where most points are equal, theirs is the median.
+    pulls = np.where(usual > 0, votes / np.maximum(distances, least), np.where(distances <= 0, votes, 0.0))
+    return _shares(pulls), usual, least
 
-    Parameters
-    ----------
-    squares, votes
-        As for ``geometric_median_weights``.
+
+def _shares(values: Array) -> Array:
+    """Return values over their sum; zeros stay."""
+    total = values.sum(axis=0)
+    shares: Array = values / np.where(total > 0, total, 1.0)
+    return shares
+
+
+def _sum(distances: Array, votes: Array, least: Array) -> Array:
+    """Return sum_j v_j |V_j - c|, with (|V_j - c|^2 / d + d) / 2 for a distance below the least, d."""
+    rounded = 0.5 * (np.minimum(distances, least) ** 2 / least + least)
+    total: Array = (votes * np.where(distances >= least, distances, rounded)).sum(axis=0)
+    return total
+
+
+def weighted_median(values: Array, votes: Array) -> Array:
+    """Return the least of some values (n, ...) that half of the votes (n, ...) do not exceed."""
+    order = np.argsort(values, axis=0, kind="stable")
+    cumulative = np.cumsum(np.take_along_axis(votes, order, axis=0), axis=0)
+    rank = np.expand_dims(np.argmax(cumulative >= 0.5 * cumulative[-1], axis=0), 0)
+    median: Array = np.take_along_axis(values, np.take_along_axis(order, rank, axis=0), axis=0)[0]
+    return median
+
+
+def geometric_median_weights(squares: Array, votes: Array) -> tuple[Array, Array]:
+    """Return the weights (n,) of the geometric median, and distances (n,) from it, by squared distances S (n, n).
+
+    |V_i - sum_j w_j V_j|^2 = (S w)_i - w' S w / 2. The median distance of a point to all others stands for that from
+    where it starts, so that no minority moves it.
     """
+
+    def from_mean(weights: Array) -> Array:
+        products = squares @ weights
+        return products - 0.5 * float(weights @ products)
+
+    start = weighted_median(squares, np.broadcast_to(votes[:, None], squares.shape))
+    return geometric_median(from_mean, votes, start)
+
+
+def copy_weights(squares: Array, votes: Array) -> Array:
+    """Return the weights (n,) of the copies of one group, summing to one; 0 for copies beyond three median radii."""
     inliers = np.arange(len(squares))
     least = len(squares) - tolerated(len(squares)) if len(squares) >= MIN_COPIES else len(squares)
     while True:
@@ -199,17 +256,56 @@ def copy_weights(squares: Array, votes: Array) -> Array:
     return weights
 
 
-def _distances(squares: Array, weights: Array) -> Array:
-    """Return the distances (n,) of points from their weighted mean."""
-    products = squares @ weights
-    distances: Array = np.sqrt(np.maximum(products - 0.5 * float(weights @ products), 0.0))
-    return distances
+# -- The judgement of whole sites.
 
 
-def _weighted_median(values: Array, votes: Array) -> float:
-    order = np.argsort(values, kind="stable")
-    cumulative = np.cumsum(votes[order])
-    return float(values[order[np.searchsorted(cumulative, 0.5 * cumulative[-1])]])
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """Which sites are averaged: all but those of `steps`.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (J,)
+        Score of each site at the gate; NaN of those left out before it.
+    steps : dict of int to str
+        Of each site that is left out the step that it failed.
+    """
+
+    scores: Array
+    steps: dict[int, str]
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Sites (J,) that are averaged."""
+        kept = np.ones(len(self.scores), dtype=np.bool_)
+        kept[list(self.steps)] = False
+        return kept
+
+    @property
+    def n_left(self) -> int:
+        """Number of sites that may still be left out."""
+        return tolerated(len(self.scores)) - len(self.steps)
+
+    def leave_out(self, sites: Labels, step: str) -> None:
+        """Leave some sites out, unless these are too many."""
+        if len(sites) <= self.n_left:
+            self.steps.update(dict.fromkeys(sites.tolist(), step))
+
+    def leave_out_worst(self, is_far: NDArray[np.bool_], order: Labels | None = None) -> None:
+        """Leave the sites out that are far, the worst first, while no more are out than may be."""
+        for site in (np.argsort(-np.nan_to_num(self.scores), kind="stable") if order is None else order).tolist():
+            if is_far[site] and site not in self.steps and self.n_left > 0:
+                self.steps[site] = "gate"
+
+    def details(self, names: Sequence[str]) -> list[LeftOut]:
+        """Return the sites that were left out, by name, as JSON values: ``model``, ``step`` and ``score``, if any."""
+        records: list[LeftOut] = []
+        for site, step in self.steps.items():
+            record: LeftOut = {"model": names[site], "step": step}
+            if not np.isnan(self.scores[site]):
+                record["score"] = round(min(float(self.scores[site]), LARGEST_SCORE), 3)
+            records.append(record)
+        return sorted(records, key=lambda record: record["model"])
 
 
 def pairwise_squares(points: Array) -> Array:
@@ -230,8 +326,7 @@ def standardized_coordinates(rows: Array) -> Array:
     >>> standardized_coordinates(np.array([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0], [9.0, 5.1]])).round(2).tolist()
     [[-1.01, 0.0], [-0.34, 0.0], [0.34, 0.0], [2.0, 2.0]]
     """
-    deviations = rows - np.median(rows, axis=0)
-    usual = NORMAL_MAD * np.median(np.abs(deviations), axis=0)
+    deviations, usual = rows - np.median(rows, axis=0), spread_of(rows)
     # Where most sites agree exactly, the usual deviation is 0, and any other value is cut.
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         cut = np.clip(deviations / usual, -MAX_DEVIATION, MAX_DEVIATION)
@@ -249,14 +344,9 @@ def standardized_squares(rows: Array) -> Array:
 
 
 def alike_sites(distances: Array, n_coordinates: int) -> NDArray[np.bool_]:
-    """Return which sites (J,) are copies of each other; nobody where these are more than may be hostile.
+    """Return which sites (J,) are copies of each other, from distances (J, J) of so many numbers.
 
-    Parameters
-    ----------
-    distances : Array of shape (J, J)
-        Distances of whole sites.
-    n_coordinates : int
-        Numbers that they are distances of.
+    Nobody where these are more than may be hostile.
     """
     n_sites = len(distances)
     nobody = np.zeros(n_sites, dtype=np.bool_)
@@ -301,12 +391,7 @@ def _largest_by_chance(n_sites: int, limit: int) -> float:
 def colluding_sites(squares: Array, limit: int) -> NDArray[np.bool_]:
     """Return which sites (n,) are a cluster apart of two sites or more; nobody where chance gives such a gap.
 
-    Parameters
-    ----------
-    squares : Array of shape (n, n)
-        Squared distances of whole sites.
-    limit : int
-        Sites that may still be left out.
+    It takes squared distances (n, n) of whole sites, and how many may still be left out.
 
     Examples
     --------
@@ -337,22 +422,13 @@ Groups = list[tuple[Labels, Array]]
 """Of every group the sites that have a copy of it (n,), ascending, and the squared distances (n, n) of the copies."""
 
 
-def judge(groups: Groups, n_sites: int, n_coordinates: int, out: NDArray[np.bool_] | None = None) -> Judgement:
-    """Return which sites are averaged, from squared distances in every group.
+def judge(groups: Groups, n_sites: int, n_coordinates: int, out: Mapping[int, str] | None = None) -> Judgement:
+    """Return which of J sites are averaged, from squared distances in every group, of so many numbers in all.
 
-    Parameters
-    ----------
-    groups : list of (sites, squares)
-        Of every group the sites that have a copy of it (n,), ascending, and the squared distances (n, n) of the copies.
-    n_sites : int
-        Number J of sites.
-    n_coordinates : int
-        Numbers that the distances of a whole site are of.
-    out : ndarray of shape (J,), bool, optional
-        Sites that were left out before, which count as hostile. Default: none.
+    Sites that were left `out` before, with the steps that they failed, count as hostile.
     """
-    kept = np.ones(n_sites, dtype=np.bool_) if out is None else ~out
-    limit = tolerated(n_sites)
+    groups = [(sites, _cut(squares)) for sites, squares in groups]
+    judgement = Judgement(np.full(n_sites, np.nan), dict(out or {}))
     total, shared = np.zeros((n_sites, n_sites)), np.zeros((n_sites, n_sites))
     for sites, squares in groups:
         total[np.ix_(sites, sites)] += squares
@@ -361,28 +437,20 @@ def judge(groups: Groups, n_sites: int, n_coordinates: int, out: NDArray[np.bool
         # Of groups that not both have, nothing is known: the others stand for them.
         distances = np.sqrt(np.where(shared > 0, total / shared, np.nan) * max(len(groups), 1))
     distances = np.where(np.isnan(distances), np.inf, distances)
-    alike, colluding = np.zeros(n_sites, dtype=np.bool_), np.zeros(n_sites, dtype=np.bool_)
-    chosen = np.flatnonzero(kept)
-    alike[chosen] = alike_sites(distances[np.ix_(chosen, chosen)], n_coordinates)
-    if np.count_nonzero(alike | ~kept) > limit:
-        alike[:] = False
-    kept &= ~alike
+    chosen = np.flatnonzero(judgement.kept)
+    judgement.leave_out(chosen[alike_sites(distances[np.ix_(chosen, chosen)], n_coordinates)], "copy of another")
 
     def leave_out_colluding() -> None:
-        chosen = np.flatnonzero(kept)
-        n_left = limit - int(np.count_nonzero(~kept))
-        colluding[chosen] = colluding_sites(distances[np.ix_(chosen, chosen)] ** 2, n_left)
-        kept[colluding] = False
+        chosen = np.flatnonzero(judgement.kept)
+        colluding = chosen[colluding_sites(distances[np.ix_(chosen, chosen)] ** 2, judgement.n_left)]
+        judgement.leave_out(colluding, "collusion")
+        judgement.scores[colluding] = np.nan
 
     leave_out_colluding()
-    radii = _radii(groups, kept)
-    worst_first = [site for site in np.argsort(-np.nan_to_num(radii), kind="stable").tolist() if kept[site]]
-    for site in worst_first:
-        if not radii[site] > GATE_RADIUS or np.count_nonzero(~kept) >= limit:
-            break
-        kept[site] = False
+    judgement.scores[:] = _radii(groups, judgement.kept)
+    judgement.leave_out_worst(judgement.scores > GATE_RADIUS)
     leave_out_colluding()
-    return Judgement(kept, alike, colluding, radii)
+    return judgement
 
 
 def judge_twice(
@@ -390,36 +458,36 @@ def judge_twice(
     standardized: Callable[[NDArray[np.bool_]], Groups],
     n_sites: int,
     n_coordinates: int,
-    out: NDArray[np.bool_] | None = None,
+    out: Mapping[int, str] | None = None,
 ) -> Judgement:
-    """Return which sites are averaged: those that pass as they are, and then in standardized coordinates.
+    """Return which sites are averaged: those that pass as they are (``judge``), and then in standardized coordinates.
 
-    Parameters
-    ----------
-    groups, n_sites, n_coordinates, out
-        As for ``judge``.
-    standardized : callable
-        Takes which sites (J,) have passed, and returns of every group those of them that have a copy of it, and the
-        squared distances of their `standardized_coordinates`.
+    `standardized` takes which sites (J,) have passed, and returns of every group those of them that have a copy of it,
+    and the squared distances of their `standardized_coordinates`.
     """
     first = judge(groups, n_sites, n_coordinates, out)
-    later = judge(standardized(first.kept), n_sites, n_coordinates, ~first.kept)
-    radii = np.where(first.kept, later.radii, first.radii)
-    return Judgement(later.kept, first.alike | later.alike, first.colluding | later.colluding, radii)
+    later = judge(standardized(first.kept), n_sites, n_coordinates, first.steps)
+    return Judgement(np.where(first.kept, later.scores, first.scores), later.steps)
 
 
-def _radii(groups: list[tuple[Labels, Array]], kept: NDArray[np.bool_]) -> Array:
+def _cut(squares: Array) -> Array:
+    """Return squared distances (n, n) cut where rounding would begin to hide small ones."""
+    usual = float(np.median(np.median(squares, axis=1))) if len(squares) else 0.0
+    return np.minimum(squares, MAX_RATIO**2 * usual) if usual > 0.0 else squares
+
+
+def _radii(groups: Groups, kept: NDArray[np.bool_]) -> Array:
     """Return the score (J,) of each kept site: its median distance from the centres, in the median of all sites."""
-    scores = np.full((len(groups), len(kept)), np.nan)
+    scores = np.full((len(groups) + 1, len(kept)), np.nan)
     for row, (sites, squares) in enumerate(groups):
         is_in = kept[sites]
-        if np.count_nonzero(is_in) < 3:
+        if np.count_nonzero(is_in) < MIN_VOTES:
             continue
         _, distances = geometric_median_weights(squares[np.ix_(is_in, is_in)], np.ones(np.count_nonzero(is_in)))
         usual = float(np.median(distances))
         if usual > 0.0:
             scores[row, sites[is_in]] = distances / usual
     radii = np.full(len(kept), np.nan)
-    has_score = ~np.isnan(scores).all(axis=0) if len(groups) else np.zeros(len(kept), dtype=np.bool_)
+    has_score = ~np.isnan(scores).all(axis=0)
     radii[has_score] = np.nanmedian(scores[:, has_score], axis=0)
     return radii
