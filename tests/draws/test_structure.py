@@ -321,7 +321,8 @@ def test_entries_of_one_variable_that_follow_from_others_are_told_what_can_be_do
 @every_structure
 def test_laws_of_single_entries_are_refused_for_what_is_recognised(name):
     sites = {label: site(name, seed, prior={"x": ("normal", 0, 1), "mu": "flat"}) for seed, label in enumerate("ab")}
-    text = f"^a: prior of x: cannot be divided out: x is a {name}; raise the prior to 1/J at the sites and state `prior=1/J`"
+    remedy = "raise the prior to 1/J at the sites and state `prior=1/J`"
+    text = f"^a: prior of x: cannot be divided out: x is a {name}; {remedy}"
     with pytest.raises(cs.errors.InputError, match=text):
         cs.fuse(sites)
     flat = [site(name, seed, prior={"x": "flat", "mu": "flat"}) for seed in (0, 1)]

@@ -334,7 +334,7 @@ def test_two_sites_are_too_few():
 
 
 def test_a_median_is_no_product():
-    with pytest.raises(cs.errors.InputError, match="use robust='trim'"):
+    with pytest.raises(cs.errors.InputError, match="use `robust='trim'`"):
         cs.fuse(sites_of("normal-wishart", 4), method="kl", robust="median", combine="product")
 
 

@@ -282,7 +282,7 @@ class Method(Options, ABC):
         """Return why robust fusion of these models means nothing, a line each."""
         if not self.is_robust:
             return []
-        reasons, option = [], f"robust={self.robust!r}"
+        reasons, option = [], f"`robust={self.robust!r}`"
         if self.combine == "hierarchical":
             text = f"{option} and `combine='hierarchical'` are two answers to sites that differ"
             reasons.append(Problem("", text, "leave one of them out"))
