@@ -127,6 +127,11 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
                 "E-TYPE",
             )
         )
+    yield from _unmergeable_parts(checkpoint)
+
+
+def _unmergeable_parts(checkpoint: Checkpoint) -> Iterator[Problem]:
+    """Yield which weights are held in parts that no method can merge."""
     shapes = {name: stored.shape for name, (_, stored) in checkpoint.tensors.items()}
     weights = parts_in(checkpoint)
     merged = {name for parts in weights for name in parts.names}
@@ -149,25 +154,13 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
     """Yield how another checkpoint differs from the first: tensors, shapes, and kinds of numbers."""
-    missing = [name for name in first.tensors if name not in other.tensors]
-    extra = [name for name in other.tensors if name not in first.tensors]
-    if missing:
-        yield Problem(
-            other.name,
-            f"lacks {_listed(missing)}, which {first.name} has{_tied_hint(missing, other, first)}",
-            code="E-NEEDED",
-        )
-    if extra:
-        yield Problem(
-            other.name,
-            f"has {_listed(extra)}, which {first.name} lacks{_tied_hint(extra, first, other)}",
-            code="E-NEEDED",
-        )
-    reshaped = [
-        name
-        for name in first.tensors
-        if name in other.tensors and _shape(first, name) != _shape(other, name) and not is_extra_state(name)
-    ]
+    for verb, lacks, having, without in (("lacks", "has", first, other), ("has", "lacks", other, first)):
+        if names := [name for name in having.tensors if name not in without.tensors]:
+            hint = _tied_hint(names, without, having)
+            text = f"{verb} {_listed(names)}, which {first.name} {lacks}{hint}"
+            yield Problem(other.name, text, code="E-NEEDED")
+    shared = [name for name in first.tensors if name in other.tensors]
+    reshaped = [name for name in shared if _shape(first, name) != _shape(other, name) and not is_extra_state(name)]
     for name in reshaped[:_MAX_LISTED]:
         yield (
             Problem(
@@ -183,11 +176,7 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
             f"{len(reshaped) - _MAX_LISTED} more tensors have other shapes than in {first.name}",
             code="E-SHAPE",
         )
-    mixed = [
-        name
-        for name, (_, stored) in first.tensors.items()
-        if name in other.tensors and _number_kind(stored) != _number_kind(other.tensors[name][1])
-    ]
+    mixed = [name for name in shared if _number_kind(first.tensors[name][1]) != _number_kind(other.tensors[name][1])]
     if mixed:
         yield (
             Problem(

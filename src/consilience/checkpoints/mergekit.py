@@ -117,18 +117,7 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     name, defaults = METHODS[method]
     slices = _slices(path, document)
     base = _model_name(path, document["base_model"]) if document.get("base_model") is not None else None
-    models = list(dict.fromkeys(source.model for part in slices for source in part.sources))
-    for part in slices:
-        if {source.model for source in part.sources} != set(models):
-            raise FileFormatError(path, "slices have different models, which this library does not stack", _REMEDY)
-    if method not in ("linear", "slerp"):
-        if base is None:
-            raise FileFormatError(path, f"method {method} needs a base_model", "name what all were trained from")
-        models = [model for model in models if model != base]  # its change is nothing
-    if method == "slerp":
-        models = _slerp_models(path, models, base)
-    if not models:
-        raise FileFormatError(path, "names no models to merge", "list them under models")
+    models = _models_to_merge(path, method, slices, base)
     places = {model: _place(path, model) for model in [*models, *([base] if base is not None else [])]}
     first = open_checkpoint(Path(places[models[0]]))
     n_layers = _layer_count(first)
@@ -144,6 +133,22 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     if dtype is not None:
         fields["dtype"] = str(dtype)
     return fields, _notes(document, method)
+
+
+def _models_to_merge(path: Path, method: str, slices: Sequence[_Slice], base: str | None) -> list[str]:
+    """Return the models of all slices, without a base whose change is nothing."""
+    models = list(dict.fromkeys(source.model for part in slices for source in part.sources))
+    if any({source.model for source in part.sources} != set(models) for part in slices):
+        raise FileFormatError(path, "slices have different models, which this library does not stack", _REMEDY)
+    if method == "slerp":
+        models = _slerp_models(path, models, base)
+    elif method != "linear":
+        if base is None:
+            raise FileFormatError(path, f"method {method} needs a base_model", "name what all were trained from")
+        models = [model for model in models if model != base]
+    if not models:
+        raise FileFormatError(path, "names no models to merge", "list them under models")
+    return models
 
 
 def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
@@ -166,19 +171,21 @@ def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
         raise FileFormatError(path, f"sets chat_template ({template!r:.40})", "leave it out, and edit the output's")
     if ("models" in document) == ("slices" in document):
         raise FileFormatError(path, "needs models or slices, one of them", "leave the other out")
-    known_parameters = {*_EVERY_PARAMETER, "int8_mask"}
     for parameters in _all_parameters(document):
-        if not isinstance(parameters, Mapping):
-            raise FileFormatError(path, f"parameters must be a mapping, found {parameters!r:.40}", "name each")
-        # mergekit passes over parameters of other methods, and so do we, with a note; one that nobody knows is a slip.
-        unknown = [str(key) for key in parameters if key not in known_parameters]
-        if unknown:
-            takes = ", ".join(_PARAMETERS[str(method)])
-            hints = [f"{key}{suggestion(key, _PARAMETERS[str(method)])}" for key in unknown]
-            text = f"method {method!r} has no parameter {', '.join(hints)}; it has {takes}"
-            raise FileFormatError(path, text, "leave it out", "E-RECIPE")
-        if parameters.get("rescale", True) is not True:
-            raise FileFormatError(path, "sets rescale to false, which this library does not have", "leave it out")
+        _refuse_parameters(path, str(method), parameters)
+
+
+def _refuse_parameters(path: Path, method: str, parameters: Any) -> None:
+    """Raise for parameters that no method of mergekit has; those of other methods are passed over, with a note."""
+    if not isinstance(parameters, Mapping):
+        raise FileFormatError(path, f"parameters must be a mapping, found {parameters!r:.40}", "name each")
+    if unknown := [str(key) for key in parameters if key not in (*_EVERY_PARAMETER, "int8_mask")]:
+        takes = ", ".join(_PARAMETERS[method])
+        hints = [f"{key}{suggestion(key, _PARAMETERS[method])}" for key in unknown]
+        text = f"method {method!r} has no parameter {', '.join(hints)}; it has {takes}"
+        raise FileFormatError(path, text, "leave it out", "E-RECIPE")
+    if parameters.get("rescale", True) is not True:
+        raise FileFormatError(path, "sets rescale to false, which this library does not have", "leave it out")
 
 
 def _all_parameters(document: Mapping[str, Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite, sqrt
+from math import sqrt
 from typing import Any
 
 from consilience.checks import Json
@@ -54,8 +54,7 @@ def config_problems(name: str, config: Mapping[str, Json]) -> Iterator[Problem]:
         yield Problem(name, f"is an adapter of type {kind!r}, expected 'LORA'", _MERGE_INTO_BASE, "E-ADAPTER")
         return
     for field in ("r", "lora_alpha"):
-        value = config.get(field)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+        if not _is_positive(value := config.get(field)):
             yield Problem(
                 name, f"its {field} must be a positive number, found {value!r}", "save the adapter again", "E-NUMBER"
             )
