@@ -254,13 +254,7 @@ def _tensor_problems(
 
 
 def _units(where: str, symmetry: Symmetry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Return the number of units by group.
-
-    Raises
-    ------
-    InputError
-        When the symmetry is of other arrays than these.
-    """
+    """Return the number of units by group."""
     if problems := [
         Problem(where, f"parameter {alias} is {name} by another name (tied weights)", "give it under that name only")
         for alias, name in symmetry.aliases.items()

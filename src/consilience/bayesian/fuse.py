@@ -51,10 +51,7 @@ def _prepare(
     description_files: Sequence[NamedInput],
 ) -> Prepared:
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
-    unused = ("fishers",) if method.road == "chosen" else ("fishers", "inputs")
-    for option in unused:
-        if getattr(arguments, option) is not None:
-            raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
+    _refuse_of_no_use(arguments, ("fishers",) if method.road == "chosen" else ("fishers", "inputs"))
     names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
     proof_rng, fusion_rng, choice_rng = request.rng.spawn(3)
@@ -90,6 +87,13 @@ def _prepare(
     else:
         fuse = partial(fuse_aligned_bayesian, models, method, weights, arguments, fusion_rng, request.progress)
     return Prepared((), partial(_recorded, fuse, method, request))
+
+
+def _refuse_of_no_use(arguments: NetworkArguments, options: Sequence[str]) -> None:
+    """Raise for options of networks that Bayesian ones have no use for."""
+    for option in options:
+        if getattr(arguments, option) is not None:
+            raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
 
 
 def _recorded(fuse: Callable[[], NetworkFusion], method: NetworkMethod, request: Request) -> NetworkFusion:

@@ -104,8 +104,6 @@ class BayesianFusion(NetworkFusion):
         InputError
             When the path cannot be written, or what is to be shown is something else.
         """
-        from consilience.bayesian.report.write import (
-            write_bayesian_page,  # here, so that fusing needs no pages  # here, so that fusing starts without the pages
-        )
+        from consilience.bayesian.report.write import write_bayesian_page  # here, so that fusing needs no pages
 
         write_bayesian_page(Path(path), self._shown(), **shown)

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.drawing.display import Displayed, names_in_line
@@ -27,7 +27,7 @@ from consilience.drawing.words import first_names, format_count, shorten
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.digest import network_digest
-from consilience.networks.network import is_floating, non_finite_problems
+from consilience.networks.network import is_floating, non_finite_problems, same_values
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.unit_rows import take_units
 from consilience.networks.torch_modules import arrays_of_module, is_module, module_with
@@ -272,20 +272,7 @@ class BayesianNetwork(Displayed):
             For groups that do not exist or must keep their width, and numbers that are no units.
         """
         units = symmetry.units({key: tuple(values.shape) for key, values in self.arrays.items()}, self.name)
-        # Which units stay, by group: (units,) each.
-        masks = {name: np.ones(count, dtype=np.bool_) for name, count in units.items()}
-        for name, unit_numbers in kept.items():
-            numbers = np.unique(np.asarray(unit_numbers))
-            if name not in masks or not symmetry.by_name[name].resizable or symmetry.by_name[name].parent is not None:
-                raise OptionError(
-                    "kept", f"group {name!r} does not exist, or must keep its width; there are {', '.join(masks)}"
-                )
-            if not numbers.size or numbers.dtype.kind not in "iu" or numbers[0] < 0 or numbers[-1] >= units[name]:
-                raise OptionError("kept", f"group {name}: expected numbers from 0 to {units[name] - 1}, at least one")
-            masks[name] = np.isin(np.arange(units[name]), numbers)
-        # What is inside a unit (the entries of an attention head) stays or goes with it.
-        for child in (group for group in symmetry.all_groups if group.parent is not None):
-            masks[child.name] = np.repeat(masks[str(child.parent)], child.size)
+        masks = _unit_masks(symmetry, units, kept)
 
         def narrow(arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
             names = {key: symmetry.aliases.get(key, key) for key in arrays}
@@ -431,6 +418,36 @@ class BayesianNetwork(Displayed):
             summed = summed + self.logits(inputs, self.state(noise), batch_size).double().softmax(dim=1)
         probabilities: Array = (summed / samples).cpu().numpy()
         return probabilities
+
+
+def _unit_masks(
+    symmetry: Symmetry, units: Mapping[str, int], kept: Mapping[str, ArrayLike]
+) -> dict[str, NDArray[np.bool_]]:
+    """Return which units stay (units,), by group; see `BayesianNetwork.with_units`."""
+    masks = {name: np.ones(count, dtype=np.bool_) for name, count in units.items()}
+    for name, unit_numbers in kept.items():
+        numbers = np.unique(np.asarray(unit_numbers))
+        if name not in masks or not symmetry.by_name[name].resizable or symmetry.by_name[name].parent is not None:
+            raise OptionError(
+                "kept", f"group {name!r} does not exist, or must keep its width; there are {', '.join(masks)}"
+            )
+        if not numbers.size or numbers.dtype.kind not in "iu" or numbers[0] < 0 or numbers[-1] >= units[name]:
+            raise OptionError("kept", f"group {name}: expected numbers from 0 to {units[name] - 1}, at least one")
+        masks[name] = np.isin(np.arange(units[name]), numbers)
+    # What is inside a unit (the entries of an attention head) stays or goes with it.
+    for child in (group for group in symmetry.all_groups if group.parent is not None):
+        masks[child.name] = np.repeat(masks[str(child.parent)], child.size)
+    return masks
+
+
+def differing_buffers(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> list[str]:
+    """Return the names of the buffers of two networks with modules that are not the same."""
+    buffers_a, buffers_b = ({k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in (bnn_a, bnn_b))
+    return [
+        key
+        for key in sorted({*buffers_a, *buffers_b})
+        if key not in buffers_a or key not in buffers_b or not same_values(buffers_a[key], buffers_b[key])
+    ]
 
 
 def as_inputs(module: nn.Module, inputs: Tensor) -> Tensor:

@@ -276,13 +276,7 @@ def _slerp_models(path: Path, models: list[str], base: str | None) -> list[str]:
 
 
 def _place(recipe: Path, model: str) -> str:
-    """Return where a model lies: beside the recipe, here, or in the hub's cache.
-
-    Raises
-    ------
-    FileFormatError
-        Where it is in none of these.
-    """
+    """Return where a model lies: beside the recipe, here, or in the hub's cache."""
     for place in (recipe.parent / model, Path(model)):
         if place.exists():
             return str(place)

@@ -11,7 +11,7 @@ Errors list every problem under the names that the user of the library knows.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -166,38 +166,7 @@ def build_network(
     """
     all_problems = [*problems, *(line for gaussian in parameters.values() for line in gaussian.problems(name))]
     if module is not None:
-        shapes = {key: tuple(values.shape) for key, values in module.named_parameters()}
-        all_problems += [
-            Problem(
-                name,
-                f"{gaussian.mean_name}: the module has no parameter {key}",
-                "give a module of this architecture, whose parameters have the same names",
-                "E-MISMATCH",
-            )
-            for key, gaussian in parameters.items()
-            if key not in shapes
-        ]
-        all_problems += [
-            Problem(
-                name,
-                f"{gaussian.mean_name} has shape {tuple(gaussian.mean.shape)}, the module's parameter {key} "
-                f"{shapes[key]}",
-                "give a module of this architecture",
-                "E-SHAPE",
-            )
-            for key, gaussian in parameters.items()
-            if key in shapes and tuple(gaussian.mean.shape) != shapes[key]
-        ]
-        missing = [key for key in shapes if key not in parameters]
-        if missing and reports_missing:
-            all_problems.append(
-                Problem(
-                    name,
-                    f"nothing here is the module's parameter {join_names(missing)}",
-                    "give it a distribution",
-                    "E-MISMATCH",
-                )
-            )
+        all_problems += _misfits(parameters, module, name, reports_missing)
     if not parameters and not all_problems:
         all_problems = [Problem(name, "has no weights with a distribution", code="E-NEEDED")]
     if all_problems:
@@ -205,6 +174,30 @@ def build_network(
     means = {key: array_namespace(g.mean).asarray(g.mean, copy=True) for key, g in parameters.items()}
     variances = {key: gaussian.variance for key, gaussian in parameters.items()}
     return BayesianNetwork(module, means, variances, prior_variances, name=name)
+
+
+def _misfits(
+    parameters: Mapping[str, GaussianParameter], module: nn.Module, name: str, reports_missing: bool
+) -> Iterator[Problem]:
+    """Yield where the Gaussians are not those of a module's parameters."""
+    shapes = {key: tuple(values.shape) for key, values in module.named_parameters()}
+    for key, gaussian in parameters.items():
+        if key not in shapes:
+            yield Problem(
+                name,
+                f"{gaussian.mean_name}: the module has no parameter {key}",
+                "give a module of this architecture, whose parameters have the same names",
+                "E-MISMATCH",
+            )
+    for key, gaussian in parameters.items():
+        shape = tuple(gaussian.mean.shape)
+        if key in shapes and shape != shapes[key]:
+            text = f"{gaussian.mean_name} has shape {shape}, the module's parameter {key} {shapes[key]}"
+            yield Problem(name, text, "give a module of this architecture", "E-SHAPE")
+    missing = [key for key in shapes if key not in parameters]
+    if missing and reports_missing:
+        text = f"nothing here is the module's parameter {join_names(missing)}"
+        yield Problem(name, text, "give it a distribution", "E-MISMATCH")
 
 
 def with_buffers(module: nn.Module, arrays: Mapping[str, AnyArray]) -> nn.Module:

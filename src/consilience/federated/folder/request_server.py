@@ -26,13 +26,13 @@ from consilience.core.provenance import file_digest
 from consilience.errors import InputError
 from consilience.federated.contribution import Announcement, Contribution, select_announcements
 from consilience.federated.convergence import change_between
-from consilience.federated.folder.inbox import Inbox
+from consilience.federated.folder.inbox import Inbox, remembering
 from consilience.federated.folder.storage import Storage, retry
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.federated.requests.base import RoundRequest, StandingAnswer, read_answer, write_message
 from consilience.federated.requests.exchange import Round, finish, reduce, request
-from consilience.federated.requests.round import CheckedAnswer, check_answer, run_request
+from consilience.federated.requests.round import check_answer, run_request
 from consilience.federated.requests.table import Then
 
 REQUEST_FILE = "request.safetensors"
@@ -114,15 +114,7 @@ class RequestServer:
         retry(lambda: self.storage.remove(f"server/{number}/round.json"))  # of an earlier try, which failed
         retry(lambda: self.storage.put(request_name(number), folder / REQUEST_FILE))
         inbox = Inbox(self.storage, self.plan, number, self.work)
-        checked: dict[Announcement, CheckedAnswer] = {}
-
-        def check(contribution: Contribution) -> CheckedAnswer:
-            if contribution.path is None and contribution.problem is None:  # its file may still come
-                return check_answer(contribution, message, self.plan.limits)
-            if contribution.announcement not in checked:
-                checked[contribution.announcement] = check_answer(contribution, message, self.plan.limits)
-            return checked[contribution.announcement]
-
+        check = remembering(lambda one: check_answer(one, message, self.plan.limits))
         asked = f"{message.kind} {message.number} of {message.rounds}"
         self.say(f"round {number}: request {asked}, waiting for {', '.join(self.plan.sites)} in {self.storage.where}")
         closed = self.wait(inbox, check, number)
@@ -140,7 +132,7 @@ class RequestServer:
             contributions,
             results,
             standing,
-            late,
+            {site: one for site, (_, one) in late.items()},
             number=number,
             closed=closed,
             unknown=inbox.unexpected_folders(),

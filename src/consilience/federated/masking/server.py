@@ -262,13 +262,7 @@ class MaskedServer:
         return (secret % (1 << (8 * keys.KEY_BYTES))).to_bytes(keys.KEY_BYTES, "little")
 
     def _enough(self, step: int, messages: Messages) -> tuple[str, ...]:
-        """Return the sites whose messages count, sorted.
-
-        Raises
-        ------
-        InputError
-            With fewer than the threshold, naming those that are missing.
-        """
+        """Return the sites whose messages count, sorted."""
         sites = tuple(sorted(messages))
         if len(sites) < self.plan.threshold:
             missing = sorted(set(self.expected(step)) - set(sites))

@@ -256,25 +256,7 @@ class StatisticsSum(Summand):
             if set(getattr(statistics, what)) != set(getattr(expected, what)):
                 found, wanted = (", ".join(sorted(getattr(one, what))) or "none" for one in (statistics, expected))
                 raise InputError(file, f"has the {what} {found}; the expected file has {wanted}", code="E-ROUND")
-        if expected.classes is not None and statistics.classes is not None:
-            unknown = [name for name in statistics.classes.values if name not in expected.classes.values]
-            if unknown:
-                text = f"has the class {unknown[0]!r}, which the expected file has not"
-                raise InputError(file, text, "let the server expect a file with the classes of all sites")
-            positions = statistics.classes.positions_in(expected.classes)
-            n_classes = len(expected.classes)
-            statistics = replace(
-                statistics,
-                classes=expected.classes,
-                moments={
-                    name: record if name in OF_ALL else record.placed(positions, n_classes)
-                    for name, record in statistics.moments.items()
-                },
-                counts={
-                    name: values if name in OF_ALL else placed_counts(name, values, positions, n_classes)
-                    for name, values in statistics.counts.items()
-                },
-            )
+        statistics = self._with_expected_classes(file, statistics)
         counts = {
             name: _padded(file, name, values, expected.counts[name].shape) for name, values in statistics.counts.items()
         }
@@ -284,6 +266,28 @@ class StatisticsSum(Summand):
                 text = f"moments {name!r} have shape {record.mean.shape}, expected {wanted_record.mean.shape}"
                 raise InputError(file, text)
         return replace(statistics, counts=counts)
+
+    def _with_expected_classes(self, file: SafetensorsFile, statistics: Statistics) -> Statistics:
+        """Return a site's sums by class in the places of the expected classes."""
+        classes = self.expected.classes
+        if classes is None or statistics.classes is None:
+            return statistics
+        if unknown := [name for name in statistics.classes.values if name not in classes.values]:
+            text = f"has the class {unknown[0]!r}, which the expected file has not"
+            raise InputError(file, text, "let the server expect a file with the classes of all sites")
+        positions, n_classes = statistics.classes.positions_in(classes), len(classes)
+        return replace(
+            statistics,
+            classes=classes,
+            moments={
+                name: record if name in OF_ALL else record.placed(positions, n_classes)
+                for name, record in statistics.moments.items()
+            },
+            counts={
+                name: values if name in OF_ALL else placed_counts(name, values, positions, n_classes)
+                for name, values in statistics.counts.items()
+            },
+        )
 
     def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Json], fractional_bits: int) -> SumResult:
         """Return the fusion of the sums; see `Summand.result`."""

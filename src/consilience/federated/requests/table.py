@@ -95,6 +95,11 @@ class Then:
             raise OptionError("then", f"expected KIND or KIND:N, such as em:3; found {text!r:.80}")
         return cls(kind, int(rounds) if colon else 1)
 
+    @classmethod
+    def given(cls, then: str | Then | None) -> Then | None:
+        """Return what an argument says, a text or what one says already."""
+        return cls.parse(then) if isinstance(then, str) else then
+
     def __str__(self) -> str:
         return f"{self.kind}:{self.rounds}"
 
