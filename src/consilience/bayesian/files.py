@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.bayesian.file_format import BayesianFile, read_bayesian, write_bayesian
+from consilience.bayesian.file_format import BayesianFile, read_bayesian, refuse_tied_names, write_bayesian
 from consilience.bayesian.gaussian_arrays import inherit_proof, without_deviations
 from consilience.bayesian.network import BayesianNetwork
 from consilience.checks import Json
-from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.errors import InputError, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.descriptions.files import description_path, remove_description_of_another
 from consilience.networks.symmetry.axes import Group, Layout
@@ -142,12 +142,7 @@ def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: st
     (['bias'], ('running_mean: moves with hidden, but is no parameter, so it must move along where it is kept',))
     """
     plain = without_deviations(symmetry)
-    if problems := [
-        Problem(where, f"parameter {alias} is {name} by another name (tied weights)", "give it under that name only")
-        for alias, name in plain.aliases.items()
-        if alias in names
-    ]:
-        raise InputError(problems)
+    refuse_tied_names(plain, names, where)
     layouts = {name: layout for name, layout in plain.layouts.items() if name in names}
     # Arrays that are left out although they move, with their groups.
     moving_buffers = {

@@ -104,9 +104,8 @@ class BayesianNetwork(Displayed):
 
     def __post_init__(self) -> None:
         if self.module is not None and not is_module(self.module):
-            raise InputError(
-                self.name, f"module: expected a torch module, found {type(self.module).__name__}", code="E-TYPE"
-            )
+            text = f"module: expected a torch module, found {type(self.module).__name__}"
+            raise InputError(self.name, text, code="E-TYPE")
         for what in ("means", "variances"):
             values = getattr(self, what)
             if not isinstance(values, Mapping) or any(not hasattr(value, "shape") for value in values.values()):
@@ -135,34 +134,25 @@ class BayesianNetwork(Displayed):
     def _name_problems(self) -> list[Problem]:
         if not self.means:
             return [Problem(self.name, "has no parameters", code="E-NEEDED")]
-        problems = []
-        if missing := [key for key in self.means if key not in self.variances]:
-            problems.append(Problem(self.name, f"{_join_names(missing)}: no variance", _REMEDY, "E-NEEDED"))
-        if unknown := [key for key in self.variances if key not in self.means]:
-            problems.append(
-                Problem(self.name, f"{_join_names(unknown)}: a variance, but no mean", "give both", "E-NEEDED")
-            )
+        without_variance = [key for key in self.means if key not in self.variances]
+        without_mean = [key for key in self.variances if key not in self.means]
+        found = [
+            (without_variance, "no variance", _REMEDY, "E-NEEDED"),
+            (without_mean, "a variance, but no mean", "give both", "E-NEEDED"),
+        ]
         if self.module is not None:
             parameters = dict(self.module.named_parameters())
-            if missing := [key for key in parameters if key not in self.means]:
-                problems.append(
-                    Problem(
-                        self.name,
-                        f"{_join_names(missing)}: parameters of the module without a mean",
-                        "give every one",
-                        "E-NEEDED",
-                    )
-                )
-            if unknown := [key for key in self.means if key not in parameters]:
-                problems.append(
-                    Problem(
-                        self.name,
-                        f"{_join_names(unknown)}: no parameters of the module",
-                        "give means of this architecture",
-                        "E-MISMATCH",
-                    )
-                )
-        return problems
+            missing = [key for key in parameters if key not in self.means]
+            unknown = [key for key in self.means if key not in parameters]
+            found += [
+                (missing, "parameters of the module without a mean", "give every one", "E-NEEDED"),
+                (unknown, "no parameters of the module", "give means of this architecture", "E-MISMATCH"),
+            ]
+        return [
+            Problem(self.name, f"{_join_names(names)}: {text}", remedy, code)
+            for names, text, remedy, code in found
+            if names
+        ]
 
     def _shape_problems(self) -> list[Problem]:
         shapes = {} if self.module is None else {k: tuple(v.shape) for k, v in self.module.named_parameters()}
@@ -294,11 +284,8 @@ class BayesianNetwork(Displayed):
     @property
     def _module(self) -> nn.Module:
         if self.module is None:
-            raise UnsupportedError(
-                self.name,
-                "came without a module, so it cannot be asked",
-                "use with_module(module) with a module of its architecture",
-            )
+            remedy = "use with_module(module) with a module of its architecture"
+            raise UnsupportedError(self.name, "came without a module, so it cannot be asked", remedy)
         return self.module
 
     @cached_property
@@ -355,13 +342,11 @@ class BayesianNetwork(Displayed):
         try:
             rows = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                "inputs", f"expected one tensor or array (n, ...), found {type(inputs).__name__}", code="E-TYPE"
-            ) from error
+            text = f"expected one tensor or array (n, ...), found {type(inputs).__name__}"
+            raise InputError("inputs", text, code="E-TYPE") from error
         if rows.ndim == 0 or len(rows) == 0:
-            raise InputError(
-                "inputs", f"expected (n, ...) with at least one input, found {tuple(rows.shape)}", code="E-SHAPE"
-            )
+            text = f"expected (n, ...) with at least one input, found {tuple(rows.shape)}"
+            raise InputError("inputs", text, code="E-SHAPE")
         rows = as_inputs(module, rows)
         outputs = []
         with torch.no_grad():
@@ -377,12 +362,11 @@ class BayesianNetwork(Displayed):
                     ) from error
         logits = torch.cat(outputs)  # (n, n_classes)
         if logits.ndim != 2 or len(logits) != len(rows) or logits.shape[1] < 2:
-            raise InputError(
-                self.name,
+            text = (
                 f"the module's output: expected logits of two classes or more ({len(rows)}, classes), "
-                f"found {tuple(logits.shape)}",
-                code="E-SHAPE",
+                f"found {tuple(logits.shape)}"
             )
+            raise InputError(self.name, text, code="E-SHAPE")
         return logits
 
     @cached_property
@@ -428,9 +412,8 @@ def _unit_masks(
     for name, unit_numbers in kept.items():
         numbers = np.unique(np.asarray(unit_numbers))
         if name not in masks or not symmetry.by_name[name].resizable or symmetry.by_name[name].parent is not None:
-            raise OptionError(
-                "kept", f"group {name!r} does not exist, or must keep its width; there are {', '.join(masks)}"
-            )
+            text = f"group {name!r} does not exist, or must keep its width; there are {', '.join(masks)}"
+            raise OptionError("kept", text)
         if not numbers.size or numbers.dtype.kind not in "iu" or numbers[0] < 0 or numbers[-1] >= units[name]:
             raise OptionError("kept", f"group {name}: expected numbers from 0 to {units[name] - 1}, at least one")
         masks[name] = np.isin(np.arange(units[name]), numbers)

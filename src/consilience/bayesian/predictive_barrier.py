@@ -161,22 +161,17 @@ def _class_numbers(labels: ArrayLike, count: int, classes: int) -> Tensor:
     """Return the labels as integers (n,)."""
     numbers = np.asarray(labels)
     if count == 0 or numbers.shape != (count,):
-        raise InputError(
-            "labels",
-            f"expected one for each of {count} inputs, at least one, found shape {numbers.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected one for each of {count} inputs, at least one, found shape {numbers.shape}"
+        raise InputError("labels", text, code="E-SHAPE")
     if numbers.dtype.kind not in "iuf" or np.any(numbers != np.floor(numbers)):
-        raise InputError(
-            "labels", f"expected classes, whole numbers from 0, found {numbers.dtype} values", code="E-NUMBER"
-        )
+        text = f"expected classes, whole numbers from 0, found {numbers.dtype} values"
+        raise InputError("labels", text, code="E-NUMBER")
     if numbers.min() < 0 or numbers.max() >= classes:
-        raise InputError(
-            "labels",
+        text = (
             f"expected classes from 0 to {classes - 1}, as the networks have {classes} outputs, found "
-            f"{numbers.min():g} to {numbers.max():g}",
-            code="E-NUMBER",
+            f"{numbers.min():g} to {numbers.max():g}"
         )
+        raise InputError("labels", text, code="E-NUMBER")
     return torch.from_numpy(numbers.astype(np.int64))
 
 
@@ -211,11 +206,7 @@ def _curves(
 
 
 def _states(
-    gaussians_a: GaussiansByName,
-    gaussians_b: GaussiansByName,
-    noise: Mapping[str, Tensor],
-    path: str,
-    positions: Array,
+    gaussians_a: GaussiansByName, gaussians_b: GaussiansByName, noise: Mapping[str, Tensor], path: str, positions: Array
 ) -> Iterator[dict[str, Tensor]]:
     """Yield the weights m_t + s_t eps at every position."""
     for t in positions.tolist():

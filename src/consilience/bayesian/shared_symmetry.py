@@ -310,14 +310,8 @@ def _class_problems(bnns: Sequence[BayesianNetwork]) -> list[Problem]:
         if expected == classes:
             continue
         what = "the same classes in another order" if sorted(expected) == sorted(classes) else "other classes"
-        problems.append(
-            Problem(
-                bnn.name,
-                f"has {what}, {', '.join(classes)}, where {with_classes[0].name} has {', '.join(expected)}",
-                "train with one order of classes",
-                "E-SHAPE",
-            )
-        )
+        text = f"has {what}, {', '.join(classes)}, where {with_classes[0].name} has {', '.join(expected)}"
+        problems.append(Problem(bnn.name, text, "train with one order of classes", "E-SHAPE"))
     return problems
 
 
@@ -359,9 +353,8 @@ def _stated_symmetry(bnns: Sequence[BayesianNetwork]) -> Symmetry | None:
     stated = [bnn.symmetry for bnn in bnns if bnn.symmetry is not None]
     if len({candidate.digest for candidate in stated}) > 1:
         names = ", ".join(bnn.name for bnn in bnns if bnn.symmetry is not None)
-        raise InputError(
-            names, "come with different symmetries, so they are of different architectures", code="E-MISMATCH"
-        )
+        text = "come with different symmetries, so they are of different architectures"
+        raise InputError(names, text, code="E-MISMATCH")
     # Equal but for their proofs, so that the order of the networks does not count.
     proved = [(candidate.proof.deviation, candidate) for candidate in stated if candidate.proof is not None]
     return min(proved, key=itemgetter(0))[1] if proved else next(iter(stated), None)

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from consilience.checkpoints.folder import Checkpoint, companion_files
+from consilience.checkpoints.folder import Checkpoint, companion_files, read_object
 from consilience.checks import Json
 from consilience.errors import FileFormatError, Problem
-from consilience.files.document import parse_document
 from consilience.files.quantisation import without_quantisation
 
 
@@ -218,11 +217,11 @@ def _tokenizer(folder: Path) -> dict[str, Any] | None:
     copied, _ = companion_files(folder)  # of bounded size, and no links that lead elsewhere
     files = {path.name: path for path in copied}
     if "tokenizer.json" in files:
-        return _fast_tokenizer(_json(files["tokenizer.json"]))
+        return _fast_tokenizer(read_object(files["tokenizer.json"]))
     if "vocab.json" in files:
         merges = files["merges.txt"].read_text(encoding="utf-8", errors="replace") if "merges.txt" in files else ""
         rules = [line for line in merges.splitlines() if line and not line.startswith("#version")]
-        return {"numbers": _json(files["vocab.json"]), "parts": {"merges": json.dumps(rules)}}
+        return {"numbers": read_object(files["vocab.json"]), "parts": {"merges": json.dumps(rules)}}
     if "vocab.txt" in files:
         words = files["vocab.txt"].read_text(encoding="utf-8", errors="replace").splitlines()
         return {"numbers": {word: number for number, word in enumerate(words)}, "parts": {}}
@@ -250,13 +249,6 @@ def _as_pairs(merges: Any) -> Any:
     if isinstance(merges, list):
         return [" ".join(map(str, pair)) if isinstance(pair, list) else pair for pair in merges]
     return merges
-
-
-def _json(path: Path) -> dict[str, Any]:
-    document = parse_document(path, path.read_bytes(), "content")
-    if not isinstance(document, dict):
-        raise FileFormatError(path, "is not a JSON object")
-    return document
 
 
 def _tokenizer_difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:

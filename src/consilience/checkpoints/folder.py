@@ -199,11 +199,8 @@ def _from_folder(folder: Path) -> Checkpoint:
         return of_file(candidates[0])
     if candidates:
         _refuse_other_formats(of_file(candidates[0]))
-        raise FileFormatError(
-            folder,
-            f"has {len(candidates)} safetensors files and no {INDEX} that says which belong together",
-            "give the path of the one that is meant",
-        )
+        text = f"has {len(candidates)} safetensors files and no {INDEX} that says which belong together"
+        raise FileFormatError(folder, text, "give the path of the one that is meant")
     raise _without_weights(folder, names)
 
 
@@ -323,6 +320,11 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Json]:
     _refuse_outside(path, folder)
     if path.stat().st_size > _MAX_COMPANION_BYTES:
         raise FileFormatError(path, "is too long for a configuration")
+    return read_object(path)
+
+
+def read_object(path: Path) -> dict[str, Json]:
+    """Return the JSON object in a file; raise for anything else."""
     document = parse_document(path, path.read_bytes(), "content")
     if not isinstance(document, dict):
         raise FileFormatError(path, "is not a JSON object")

@@ -161,9 +161,8 @@ def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
         raise FileFormatError(path, "has mergekit's form and no merge_method", f"give one of {there_are}")
     if method not in METHODS:
         known = " of mergekit is not in this library" if method in MISSING_METHODS else " does not exist"
-        raise FileFormatError(
-            path, f"method {method!r}{known}; there are {there_are}", "choose one of these", "E-METHOD"
-        )
+        text = f"method {method!r}{known}; there are {there_are}"
+        raise FileFormatError(path, text, "choose one of these", "E-METHOD")
     if unknown := [str(key) for key in document if key not in _KEYS]:
         hints = [key if key == "modules" else f"{key}{suggestion(key, _KEYS)}" for key in unknown]
         raise FileFormatError(path, f"has {', '.join(hints)}, which is not understood", _REMEDY, "E-RECIPE")
@@ -257,11 +256,8 @@ def _model_name(path: Path, model: Any) -> str:
     if not isinstance(model, str) or not model:
         raise FileFormatError(path, f"a model must be a path or a name on the hub, found {model!r:.60}", "name it")
     if "+" in Path(model).name and not Path(model).exists():
-        raise FileFormatError(
-            path,
-            f"{model} is a model with an adapter",
-            "merge the adapter into its base first (merge_and_unload of peft), and name the result",
-        )
+        remedy = "merge the adapter into its base first (merge_and_unload of peft), and name the result"
+        raise FileFormatError(path, f"{model} is a model with an adapter", remedy)
     return model
 
 
@@ -287,9 +283,8 @@ def _place(recipe: Path, model: str) -> str:
     commit = reference.read_text().strip() if reference.is_file() else revision
     if commit and (snapshot := cache / "snapshots" / commit).is_dir() and snapshot.parent == cache / "snapshots":
         return str(snapshot)
-    raise FileFormatError(
-        recipe, f"{model} is no folder next to it or here, nor in the hub's cache", f"fetch it: hf download {name}"
-    )
+    text = f"{model} is no folder next to it or here, nor in the hub's cache"
+    raise FileFormatError(recipe, text, f"fetch it: hf download {name}")
 
 
 def _layer_count(checkpoint: Checkpoint) -> int:
@@ -310,9 +305,8 @@ def _refuse_stacking(path: Path, slices: Sequence[_Slice], n_layers: int) -> Non
         expected = stop
     if expected != n_layers or len(ranges) != len(slices):
         text = f"its slices have layers {', '.join(map(str, map(list, ranges)))} of {n_layers}"
-        raise FileFormatError(
-            path, f"{text}: layers are not stacked or left out here", "let slices cover them in order"
-        )
+        text = f"{text}: layers are not stacked or left out here"
+        raise FileFormatError(path, text, "let slices cover them in order")
 
 
 class _Levels:

@@ -161,14 +161,8 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
         if model is not None
     ]
     if len(request.fishers) not in (0, len(request.models)):
-        problems.append(
-            Problem(
-                "fishers",
-                f"there are {len(request.fishers)} for {len(request.models)} models",
-                "give one for each",
-                "E-SHAPE",
-            )
-        )
+        text = f"there are {len(request.fishers)} for {len(request.models)} models"
+        problems.append(Problem("fishers", text, "give one for each", "E-SHAPE"))
     if problems:
         raise InputError(problems)
     inputs = MergeInputs(
@@ -427,12 +421,11 @@ def _torn_weights(treatments: Mapping[str, Treatment], weights: Sequence[WeightP
     """Yield the weights that are held in parts of which rules treat some differently."""
     for weight in weights:
         if any(treatments[name] != treatments[weight.main] for name in weight.names):
-            yield Problem(
-                "patterns",
+            text = (
                 f"the parts of {weight.name} ({', '.join(weight.names)}) would be merged differently, and are one"
-                " weight",
-                f"match its name, {weight.name}",
+                " weight"
             )
+            yield Problem("patterns", text, f"match its name, {weight.name}")
 
 
 def _rule_treatment(

@@ -335,12 +335,8 @@ class Stream:
                 float_type.encode(values, out)
                 may_overflow = not float_type.saturates and largest > _OVERFLOW_CHECK_FROM
                 if may_overflow and not all_stored_finite(float_type, out):
-                    raise InputError(
-                        task.name,
-                        f"merged values reach {largest:.3g}, beyond {float_type.name}",
-                        "choose another dtype",
-                        "E-NUMBER",
-                    )
+                    text = f"merged values reach {largest:.3g}, beyond {float_type.name}"
+                    raise InputError(task.name, text, "choose another dtype", "E-NUMBER")
 
     def _non_finite_problems(
         self, task: TensorTask, readers: TensorReaders, stored: Sequence[ByteArray]

@@ -278,10 +278,7 @@ def _expected_facets(plan: RoundPlan) -> Facets | None:
 
 
 def _leave_out_unfusable(
-    plan: RoundPlan,
-    checked: Mapping[str, CheckedContribution],
-    good: list[str],
-    reasons: dict[str, Sequence[str]],
+    plan: RoundPlan, checked: Mapping[str, CheckedContribution], good: list[str], reasons: dict[str, Sequence[str]]
 ) -> tuple[list[str], list[Problem]]:
     """Return the sites whose contributions may be fused, and the problems that are no single site's fault.
 

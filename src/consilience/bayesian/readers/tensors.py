@@ -107,14 +107,8 @@ class GaussianParameter:
             return [Problem(name, f"{key} holds {arrays[key].dtype}, not floats", code="E-TYPE") for key in not_floats]
         shapes = tuple(self.mean.shape), tuple(self.spread.shape)
         if shapes[0] != shapes[1]:
-            return [
-                Problem(
-                    name,
-                    f"{self.spread_name} has shape {shapes[1]}, but {self.mean_name} {shapes[0]}",
-                    f"give one {self.form.word} for every mean",
-                    "E-SHAPE",
-                )
-            ]
+            text = f"{self.spread_name} has shape {shapes[1]}, but {self.mean_name} {shapes[0]}"
+            return [Problem(name, text, f"give one {self.form.word} for every mean", "E-SHAPE")]
         if non_finite := non_finite_problems(arrays, name):
             return non_finite
         variance = self.variance
@@ -224,19 +218,12 @@ def require_same_parameters(bnn: BayesianNetwork, shapes: Mapping[str, tuple[int
         When shapes differ: a network of another width needs a model built for that width.
     """
     if unmatched := sorted(set(bnn.means) ^ set(shapes)):
-        raise InputError(
-            bnn.name,
-            f"cannot be written like {what}: {join_names(unmatched)}: in one of them only",
-            "give a model of its architecture",
-            "E-MISMATCH",
-        )
+        text = f"cannot be written like {what}: {join_names(unmatched)}: in one of them only"
+        raise InputError(bnn.name, text, "give a model of its architecture", "E-MISMATCH")
     pairs = {key: (tuple(values.shape), shapes[key]) for key, values in bnn.means.items()}
     if mismatched := [f"{key} {new} and not {old}" for key, (new, old) in pairs.items() if new != old]:
-        raise UnsupportedError(
-            bnn.name,
-            f"cannot be written like {what}, since it has other widths: {join_names(mismatched)}",
-            "give a model built with these widths, or take its means and variances",
-        )
+        text = f"cannot be written like {what}, since it has other widths: {join_names(mismatched)}"
+        raise UnsupportedError(bnn.name, text, "give a model built with these widths, or take its means and variances")
 
 
 def copy_like(values: AnyArray, other: AnyArray) -> AnyArray:

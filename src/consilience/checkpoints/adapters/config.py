@@ -55,23 +55,17 @@ def config_problems(name: str, config: Mapping[str, Json]) -> Iterator[Problem]:
         return
     for field in ("r", "lora_alpha"):
         if not _is_positive(value := config.get(field)):
-            yield Problem(
-                name, f"its {field} must be a positive number, found {value!r}", "save the adapter again", "E-NUMBER"
-            )
+            text = f"its {field} must be a positive number, found {value!r}"
+            yield Problem(name, text, "save the adapter again", "E-NUMBER")
     for field in ("rank_pattern", "alpha_pattern"):
         patterns = config.get(field) or {}
         if not isinstance(patterns, Mapping) or not all(_is_positive(value) for value in patterns.values()):
-            yield Problem(
-                name, f"its {field} must give positive numbers by module", "save the adapter again", "E-NUMBER"
-            )
+            text = f"its {field} must give positive numbers by module"
+            yield Problem(name, text, "save the adapter again", "E-NUMBER")
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGED_BASE):
-        yield Problem(
-            name,
-            f"init_lora_weights is {start!r}, which changed the base too",
-            "save it with path_initial_model_for_weight_conversion, or merge it into its base first",
-            "E-ADAPTER",
-        )
+        remedy = "save it with path_initial_model_for_weight_conversion, or merge it into its base first"
+        yield Problem(name, f"init_lora_weights is {start!r}, which changed the base too", remedy, "E-ADAPTER")
     for field, value in config.items():
         is_known = field in (*FOLDED, *AGREEING, *_KEPT)
         if not is_known and value not in (None, False, {}, [], ""):

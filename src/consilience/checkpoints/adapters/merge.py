@@ -194,13 +194,11 @@ def _notes(adapters: Sequence[LowRankAdapter]) -> tuple[str, ...]:
 def _refuse_options(request: MergeRequest, output: Path) -> None:
     """Raise for methods and options that products of factors do not have."""
     if request.method.name not in (TensorAverage.name, TaskArithmetic.name):
-        raise OptionError(
-            f"method {request.method.name!r}",
+        text = (
             "looks at the entries of the product B A, which adapters have only as factors: there are "
-            f"{TensorAverage.name} and {TaskArithmetic.name} for adapters",
-            _MERGE_INTO_BASE,
-            "E-ADAPTER",
+            f"{TensorAverage.name} and {TaskArithmetic.name} for adapters"
         )
+        raise OptionError(f"method {request.method.name!r}", text, _MERGE_INTO_BASE, "E-ADAPTER")
     values = {
         "base": request.base, "fishers": request.fishers, "symmetry": request.symmetry, "patterns": request.rules,
     }  # fmt: skip

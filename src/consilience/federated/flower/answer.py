@@ -68,10 +68,7 @@ def answer_flower(
     quiet_flower()
     deadline = time.monotonic() + timeout
     done: list[Answered] = []
-    with (
-        tempfile.TemporaryFile() as fused,
-        connect(address, Path(key), root_certificates, insecure, deadline) as node,
-    ):
+    with tempfile.TemporaryFile() as fused, connect(address, Path(key), root_certificates, insecure, deadline) as node:
         site = _RequestAnswers(follow, receive is not None, ReceivedModel(fused))
         while not site.is_done:
             if time.monotonic() > deadline:
@@ -88,9 +85,8 @@ def answer_flower(
         if site.model.refusal is not None:
             raise InputError(address, site.model.refusal, code="E-ROUND")
         if site.is_over and not done and not follow:
-            raise InputError(
-                address, "all requests of this round are over, or it has none; nothing was sent", code="E-ROUND"
-            )
+            text = "all requests of this round are over, or it has none; nothing was sent"
+            raise InputError(address, text, code="E-ROUND")
         if receive is not None:
             write_fused(address, site.model, Path(receive))
     return tuple(done)

@@ -103,9 +103,8 @@ class FlowerMailbox:
             self._is_absent = self._is_granted = True
             return
         if not isinstance(size, int) or not 0 <= size <= self._max_bytes or not isinstance(data, bytes):
-            raise InputError(
-                self.where, f"published more than the {self._max_bytes} bytes that a site reads", code="E-ROUND"
-            )
+            text = f"published more than the {self._max_bytes} bytes that a site reads"
+            raise InputError(self.where, text, code="E-ROUND")
         if offset == 0:
             self._incoming.clear()
         if offset == len(self._incoming) and len(data) <= size - len(self._incoming):

@@ -22,7 +22,7 @@ from typing import Any
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.flower.messages import quiet_flower
 from consilience.federated.folder.server import serve_folder, work_folder_of
-from consilience.federated.plan import NAME_RULE, is_name
+from consilience.federated.masking.keys import site_keys
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
@@ -182,34 +182,13 @@ def _wait_until_ready(child: subprocess.Popen[bytes], settings: dict[str, Any], 
 
 def _read_keys(folder: Path) -> dict[str, Path]:
     """Return the files of the sites' public keys, by site; raise for all that are no such keys."""
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    problems, paths, owners = [], {}, dict[bytes, str]()
-    for path in sorted(folder.glob("*.pub")):
-        if not is_name(path.stem):
-            problems.append(Problem(path, f"its name is to be a site's: {NAME_RULE}"))
-            continue
-        try:
-            key = load_ssh_public_key(path.read_bytes())
-        except (OSError, ValueError, UnsupportedAlgorithm) as error:
-            problems.append(Problem(path, f"is no OpenSSH public key: {error}"))
-            continue
-        if not isinstance(key, EllipticCurvePublicKey):
-            problems.append(Problem(path, "is not on a NIST curve", "make one with ssh-keygen -t ecdsa -b 384"))
-            continue
-        encoded_key = path.read_bytes().split()[1]  # between the type and a comment
-        if encoded_key in owners:
-            problems.append(Problem(path, f"is the key of {owners[encoded_key]}; every site needs its own"))
-        owners[encoded_key] = path.stem
-        paths[path.stem] = path
-    if problems:
-        raise InputError(problems)
+    other = ("is not on a NIST curve", "make one with ssh-keygen -t ecdsa -b 384")
+    paths = {site: path for site, (path, _) in site_keys(folder, EllipticCurvePublicKey, other).items()}
     if len(paths) < 2:
-        raise InputError(
-            folder, f"holds {len(paths)} public keys NAME.pub; a round takes at least two sites", code="E-FEW"
-        )
+        text = f"holds {len(paths)} public keys NAME.pub; a round takes at least two sites"
+        raise InputError(folder, text, code="E-FEW")
     return paths
 
 

@@ -109,11 +109,8 @@ def send_flower(
         site = _SiteAnswers(offer, {part.digest: part.path for part in files}, ReceivedModel(fused))
         while not site.model.is_done:
             if time.monotonic() > deadline:
-                raise InputError(
-                    address,
-                    f"{'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s",
-                    code="E-ROUND",
-                )
+                text = f"{'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s"
+                raise InputError(address, text, code="E-ROUND")
             node.answer_one(site.answer)
         if site.model.refusal is not None:
             raise InputError(address, site.model.refusal, code="E-ROUND")
@@ -126,9 +123,8 @@ def send_flower(
 def refuse_unknown_server(root_certificates: str | Path | None, insecure: bool) -> None:
     """Raise unless a server is known by its certificate, or need not be."""
     if insecure == (root_certificates is not None):
-        raise OptionError(
-            "root_certificates", "give the certificate by which the server is known, or insecure, not both"
-        )
+        text = "give the certificate by which the server is known, or insecure, not both"
+        raise OptionError("root_certificates", text)
 
 
 def write_fused(address: str, model: ReceivedModel, target: Path) -> RoundReport:
@@ -375,9 +371,8 @@ def connect(address: str, key: Path, root: str | Path | None, insecure: bool, de
                     client.DeactivateNode(_request("DeactivateNode", node_id=node.node.node_id))
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
-        raise InputError(
-            address, f"refused this site (status {status}): is the public key of {key} registered?", code="E-ROUND"
-        ) from error
+        text = f"refused this site (status {status}): is the public key of {key} registered?"
+        raise InputError(address, text, code="E-ROUND") from error
     except httpx.HTTPError as error:
         raise InputError(address, f"cannot be reached: {error}", code="E-ROUND") from error
 
@@ -394,15 +389,11 @@ def _private_key(path: Path) -> Any:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
-    text = _read(path)
+    data = _read(path)
     for load in (load_ssh_private_key, load_pem_private_key):
         with suppress(ValueError, TypeError, UnsupportedAlgorithm):
-            key = load(text, None)
+            key = load(data, None)
             if isinstance(key, EllipticCurvePrivateKey):
                 return key
-    raise InputError(
-        path,
-        "is no private key without password on a NIST curve",
-        "make one with ssh-keygen -t ecdsa -b 384",
-        "E-ROUND",
-    )
+    text = "is no private key without password on a NIST curve"
+    raise InputError(path, text, "make one with ssh-keygen -t ecdsa -b 384", "E-ROUND")

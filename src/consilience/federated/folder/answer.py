@@ -163,9 +163,8 @@ def _next_request(storage: Storage, site: str, number: int, deadline: float) -> 
         if message is not None:
             return number, message
         if time.monotonic() >= deadline:
-            raise InputError(
-                storage.where, "published no request in time", "is `consilience serve --then` running?", "E-ROUND"
-            )
+            remedy = "is `consilience serve --then` running?"
+            raise InputError(storage.where, "published no request in time", remedy, "E-ROUND")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2.0 * pause, MAX_PAUSE)
 

@@ -242,9 +242,7 @@ class MaskedSums:
             is_last = done[-1].next_request is None
             summand.save(SumResult(finish(start, done)), fused)
         report = replace(
-            report,
-            fused={"sha256": file_digest(fused), "bytes": fused.stat().st_size},
-            continues=not is_last,
+            report, fused={"sha256": file_digest(fused), "bytes": fused.stat().st_size}, continues=not is_last
         )
         return result, self.end(report, fused)
 
@@ -271,12 +269,12 @@ class MaskedSums:
             return
         if step == MASK and self.ledger is not None and (near := too_near(self.ledger, report.sites)):
             raise InputError(near)
-        agree = {
+        agreements = {
             ADVERTISE: server.agree_on_keys,
             MASK: server.agree_on_sum,
             CONFIRM: server.agree_on_confirmations,
-        }[step]
-        message = agree(messages)
+        }
+        message = agreements[step](messages)
         retry(partial(self.storage.put, name, message.data))
 
     def _step(self, number: int, step: int, server: MaskedServer) -> _Copies:
@@ -298,9 +296,8 @@ class MaskedSums:
         """Wait for the messages of a step; return the digests of the good ones, and what is wrong with others."""
         expected = server.expected(step)
         if len(expected) < server.plan.threshold:
-            raise InputError(
-                f"step {step}", f"{len(expected)} sites are left, and it takes {server.plan.threshold}", code="E-FEW"
-            )
+            text = f"{len(expected)} sites are left, and it takes {server.plan.threshold}"
+            raise InputError(f"step {step}", text, code="E-FEW")
         inbox = Inbox(self.storage, replace(self.plan, sites=expected, quorum=None, weights=None), count, self.work)
         remaining = seconds_left(self.work / str(count) / "started", self.plan.deadline)
         deadline = time.monotonic() + min(remaining, self.plan.deadline)

@@ -48,9 +48,8 @@ class FolderMailbox:
         except OSError:  # is not there yet, or may pass; the caller looks again
             return None
         if len(data) > max_bytes:
-            raise InputError(
-                f"{self.where}: {name}", f"is longer than the {max_bytes} bytes that a site reads", code="E-ROUND"
-            )
+            text = f"is longer than the {max_bytes} bytes that a site reads"
+            raise InputError(f"{self.where}: {name}", text, code="E-ROUND")
         return data
 
     def send(self, number: int, data: bytes) -> None:
@@ -188,9 +187,8 @@ def masked_part(
     if isinstance(mailbox, FolderMailbox):
         root = getattr(mailbox.storage, "root", None)
         if isinstance(root, Path) and work.resolve().is_relative_to(root.resolve()):
-            raise InputError(
-                work, f"lies in {mailbox.where}, where others read", "give a folder of this site's own", "E-ROUND"
-            )
+            text = f"lies in {mailbox.where}, where others read"
+            raise InputError(work, text, "give a folder of this site's own", "E-ROUND")
     keys = None if signing_keys is None else read_public_keys(signing_keys)
     return MaskedPart(mailbox, site, read_signing_key(signing_key), source, work, timeout, keys, say or _silent)
 

@@ -157,12 +157,8 @@ class RequestServer:
     def _write_request(self, file: Path, message: RoundRequest) -> None:
         """Write a request into the work folder, or raise where a killed server had published another one."""
         if file.exists() and file.read_bytes() != message.data:
-            raise InputError(
-                self.work,
-                f"has another request {message.number} than this version makes, and sites may have answered it",
-                "go on with the version that began, or begin a new round",
-                "E-ROUND",
-            )
+            text = f"has another request {message.number} than this version makes, and sites may have answered it"
+            raise InputError(self.work, text, "go on with the version that began, or begin a new round", "E-ROUND")
         write_message(file, message)
 
     def _late_answers(
@@ -197,9 +193,8 @@ class RequestServer:
         """Reduce the answers of a round that had ended once more; return the request that follows."""
         folder = self.work / str(number)
         if message is None or (folder / REQUEST_FILE).read_bytes() != message.data:
-            raise InputError(
-                self.work, f"has another request in round {number} than this version makes", code="E-ROUND"
-            )
+            text = f"has another request in round {number} than this version makes"
+            raise InputError(self.work, text, code="E-ROUND")
         record = json.loads((folder / "answers.json").read_text())
         answers = {site: read_answer(folder / "files" / site / digest) for site, digest in record["answers"].items()}
         late = {

@@ -27,12 +27,7 @@ from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest, library_versions
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem
 from consilience.federated.check import check_alone
-from consilience.federated.contribution import (
-    Announcement,
-    AnnouncementSelection,
-    Contribution,
-    select_announcements,
-)
+from consilience.federated.contribution import Announcement, AnnouncementSelection, Contribution, select_announcements
 from consilience.federated.convergence import change_between
 from consilience.federated.events import Event
 from consilience.federated.folder.inbox import Inbox, remembering, seconds_left, site_folder
@@ -177,12 +172,8 @@ def serve_folder(
     refuse_unwritable(target)
     work_folder = work_folder_of(target, work)
     if isinstance(storage, LocalStorage) and work_folder.resolve().is_relative_to(storage.root.resolve()):
-        raise InputError(
-            work_folder,
-            f"lies in {place}, where sites may write",
-            "give a folder of the server's own as work=",
-            "E-ROUND",
-        )
+        remedy = "give a folder of the server's own as work="
+        raise InputError(work_folder, f"lies in {place}, where sites may write", remedy, "E-ROUND")
     with closing_signal() as interruption:
         book = None if ledger is None else Path(ledger)
         log = say or (lambda _line: None)
@@ -220,22 +211,16 @@ def _masked_plan(plan: RoundPlan, masked: Masked, rounds: int) -> RoundPlan:
         For sites without a key.
     """
     if plan.options.get("robust") not in (None, False):
-        raise OptionError(
-            "robust",
-            "compares what single sites send, and under masks the server sees the sum alone",
-            "give one of robust and masked",
-        )
+        text = "compares what single sites send, and under masks the server sees the sum alone"
+        raise OptionError("robust", text, "give one of robust and masked")
     if plan.options or plan.method not in (None, "average"):
         named = ", ".join(plan.options) or f"method {plan.method!r}"
         raise OptionError(named, "is for open rounds: masked contributions are added, and there is nothing to choose")
     if rounds != 1:
         raise OptionError("rounds", "a masked round is one sum of models, or of the answers that `then` asks for")
     if plan.expect is None:
-        raise OptionError(
-            "expect",
-            "is needed: a file that says what the numbers under masks are",
-            "give statistics of the same estimator, or the common start of networks",
-        )
+        remedy = "give statistics of the same estimator, or the common start of networks"
+        raise OptionError("expect", "is needed: a file that says what the numbers under masks are", remedy)
     keys = read_public_keys(masked.signing_keys)
     if missing := sorted(set(plan.sites) - set(keys)):
         raise InputError(masked.signing_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there", "E-NEEDED")
@@ -388,12 +373,8 @@ class _Server:
         file = self.work / "1" / "again.safetensors"
         fusion.save(file)
         if report.fused is None or file_digest(file) != report.fused["sha256"]:
-            raise InputError(
-                self.work,
-                "fuses to another model than before, and sites may have answered a request from that one",
-                "go on with the version that began, or begin a new round",
-                "E-MISMATCH",
-            )
+            text = "fuses to another model than before, and sites may have answered a request from that one"
+            raise InputError(self.work, text, "go on with the version that began, or begin a new round", "E-MISMATCH")
         return fusion
 
     @cached_property
@@ -435,9 +416,8 @@ class _Server:
         is_own = own.exists() and own.read_bytes() == reports[-1].to_bytes() and reports[-1].plan == self.digest
         record = fused[-1].fused
         if not is_own or record is None:
-            raise InputError(
-                self.storage.where, "the round in this place is over", "use a new one for another round", "E-ROUND"
-            )
+            text = "the round in this place is over"
+            raise InputError(self.storage.where, text, "use a new one for another round", "E-ROUND")
         if not self.output.exists() or file_digest(self.output) != record["sha256"]:
             name = f"server/{fused[-1].number}/fused.safetensors"
             retry(partial(self.storage.fetch, name, record["sha256"], self.output, record["bytes"]))
@@ -471,12 +451,8 @@ class _Server:
         if state.exists():
             stored_plan = json.loads(state.read_text())
             if changed := sorted(key for key in fingerprint if stored_plan.get(key) != fingerprint[key]):
-                raise InputError(
-                    self.work,
-                    f"is of a round with other {', '.join(changed)}",
-                    "go on with the same, or give another work=",
-                    "E-ROUND",
-                )
+                text = f"is of a round with other {', '.join(changed)}"
+                raise InputError(self.work, text, "go on with the same, or give another work=", "E-ROUND")
             while (ended := self.work / str(len(reports) + 1) / "round.json").exists():
                 reports.append(RoundReport.from_bytes(ended.read_bytes()))
             if reports:  # the server may have been killed before it published the last one

@@ -109,10 +109,7 @@ def send_folder(
     refuse_attempt(attempt)
     if receive is not None:
         refuse_unwritable(Path(receive))
-    with sendable_files(file, fisher, server_limits(storage, site), min_count, allow_differencing) as (
-        files,
-        warnings,
-    ):
+    with sendable_files(file, fisher, server_limits(storage, site), min_count, allow_differencing) as (files, warnings):
         announcement, again = _announce(storage, site, attempt, number, files)
     if receive is None:
         return Sent(announcement, again, warnings)
@@ -184,15 +181,13 @@ def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, ti
         raise InputError([Problem(storage.where, f"round {number} failed"), *report.lines()])
     size, digest = report.fused.get("bytes"), report.fused.get("sha256")
     if not isinstance(size, int) or not isinstance(digest, str):
-        raise InputError(
-            storage.where, f"the report of round {number} does not say which file is the fused model", code="E-NEEDED"
-        )
+        text = f"the report of round {number} does not say which file is the fused model"
+        raise InputError(storage.where, text, code="E-NEEDED")
     try:
         retry(lambda: storage.fetch(f"server/{number}/fused.safetensors", digest, target, size))
     except (RefusedError, FileNotFoundError) as error:
-        raise InputError(
-            storage.where, f"the fused model of round {number} is not what its report says: {error}", code="E-ROUND"
-        ) from error
+        text = f"the fused model of round {number} is not what its report says: {error}"
+        raise InputError(storage.where, text, code="E-ROUND") from error
     return report
 
 

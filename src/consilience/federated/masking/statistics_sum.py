@@ -41,13 +41,7 @@ from consilience.estimators.validation import statistics_problems
 from consilience.estimators.verdict import judge
 from consilience.families.centred_moments import CentredMoments
 from consilience.federated.check import mismatches
-from consilience.federated.masking.fixed_point import (
-    Words,
-    from_integers,
-    scaled_integer,
-    to_integers,
-    unit_exponent,
-)
+from consilience.federated.masking.fixed_point import Words, from_integers, scaled_integer, to_integers, unit_exponent
 from consilience.federated.masking.summands import Summand, SumResult
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -329,9 +323,8 @@ class StatisticsSum(Summand):
 def _padded(file: SafetensorsFile, name: str, values: Array, shape: tuple[int, ...]) -> Array:
     """Return sums with zeros at their ends: categories that a site never saw."""
     if len(values.shape) != len(shape) or any(a > b for a, b in zip(values.shape, shape, strict=True)):
-        raise InputError(
-            file, f"counts {name!r} have shape {values.shape}, and the expected file has {shape}", code="E-SHAPE"
-        )
+        text = f"counts {name!r} have shape {values.shape}, and the expected file has {shape}"
+        raise InputError(file, text, code="E-SHAPE")
     wide = np.zeros(shape)
     wide[tuple(slice(0, length) for length in values.shape)] = values
     return wide

@@ -153,12 +153,8 @@ class ChainOfMerges(LayerRefits):
         if arrays_digest({name: state[name] for name in arrays_of_state(request.content.arrays)}) not in set(
             request.content.fields["networks"]
         ):
-            raise InputError(
-                "module",
-                "has other weights than all networks that were fused, and its layers are what is to be met",
-                "give your own trained network, as it was when you sent it",
-                "E-MISMATCH",
-            )
+            text = "has other weights than all networks that were fused, and its layers are what is to be met"
+            raise InputError("module", text, "give your own trained network, as it was when you sent it", "E-MISMATCH")
         own = own.double().eval()
         batches, n = input_batches(data, fused, min_count)
         arrays: dict[str, Array] = {}
@@ -213,10 +209,7 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
 
     from consilience.networks.repair.convolution_patches import output_positions, patch_chunks
     from consilience.networks.repair.layer_moments import RunningMoments
-    from consilience.networks.repair.partial_forward import (
-        call_module,
-        evaluation_without_gradients,
-    )
+    from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 
     _refuse_layers(fused, layers, batches[0])
     sums: dict[str, RunningMoments] = {}
@@ -253,9 +246,8 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
         mean, covariance = one.mean_and_covariance()
         moments[path] = mean.cpu().numpy(), covariance.cpu().numpy()
     if bad := [path for path, (_, covariance) in moments.items() if not np.isfinite(covariance).all()]:
-        raise InputError(
-            ", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights", "E-NUMBER"
-        )
+        text = "NaN or infinite values on these inputs"
+        raise InputError(", ".join(bad), text, "look at the inputs and weights", "E-NUMBER")
     return moments
 
 

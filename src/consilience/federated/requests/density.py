@@ -115,11 +115,8 @@ class LogDensities(RequestKind):
             raise self.unsupported(f"this is a {type(fusion).__name__}")
         method = str(fusion.provenance["method"])
         if method not in PRODUCTS:
-            raise UnsupportedError(
-                self.name,
-                f"these draws were combined by {method}, and sums of log densities are of a product",
-                "fuse by the default, or another product",
-            )
+            text = f"these draws were combined by {method}, and sums of log densities are of a product"
+            raise UnsupportedError(self.name, text, "fuse by the default, or another product")
         if not fusion.inputs:
             raise UnsupportedError(self.name, "the sites' draws are not at hand", "fuse them again, and ask then")
         stack = Subposteriors(tuple(site.name for site in fusion.inputs), tuple(site.value for site in fusion.inputs))
@@ -189,9 +186,8 @@ class LogDensities(RequestKind):
         chosen, carried = stand(request, answers, standing)
         state = request.content.private
         if strangers := sorted(set(chosen) - set(state.stack.names)):
-            raise InputError(
-                strangers[0], "answered, and none of the draws that were fused are called so", code="E-ROUND"
-            )
+            text = "answered, and none of the draws that were fused are called so"
+            raise InputError(strangers[0], text, code="E-ROUND")
         rounds = [*state.rounds, Points(state.proposal, request.content.arrays["points"], {})]
         for site, one in sorted(answers.items()):  # a late one is of an earlier request
             place = one.request.number - 1
@@ -278,11 +274,8 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
             answered = function(dict(values), rows)
         densities = np.asarray(answered.detach() if hasattr(answered, "detach") else answered, dtype=np.float64)
     except Exception as error:  # whatever the code of the user raises
-        raise InputError(
-            "module",
-            f"failed on a dictionary of arrays and the rows: {type(error).__name__}: {_told(error)}",
-            code="E-ROUND",
-        ) from error
+        text = f"failed on a dictionary of arrays and the rows: {type(error).__name__}: {_told(error)}"
+        raise InputError("module", text, code="E-ROUND") from error
     if densities.shape == (count, 1):
         densities = densities[:, 0]
     if densities.shape != (count,):
@@ -295,16 +288,11 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
     if np.any(densities == np.inf):
         raise InputError("module", "gave a log density of +inf, which no law has", code="E-ROUND")
     if np.all(np.isnan(densities) | (densities == -np.inf)):
-        raise InputError(
-            "module", "gave no finite log density at any point", "look at what it takes and returns", "E-NUMBER"
-        )
+        text = "gave no finite log density at any point"
+        raise InputError("module", text, "look at what it takes and returns", "E-NUMBER")
     if np.any(np.isnan(densities)):
-        raise InputError(
-            "module",
-            f"gave NaN at {int(np.isnan(densities).sum())} of {count} points",
-            "return -inf outside of the support",
-            "E-NUMBER",
-        )
+        text = f"gave NaN at {int(np.isnan(densities).sum())} of {count} points"
+        raise InputError("module", text, "return -inf outside of the support", "E-NUMBER")
     return densities
 
 

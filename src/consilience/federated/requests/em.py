@@ -24,6 +24,7 @@ from consilience.federated.requests.gaussian_mixture import (
     expectations,
     m_step,
     mean_weights,
+    outer,
 )
 from consilience.federated.requests.message_checks import SCATTER_ROUNDING, array_problems, few_rows, stand
 from consilience.files.schemas import StrictModel
@@ -109,11 +110,8 @@ class ExpectationMaximization(RequestKind):
             step = e_step(state, _state_of(request.content, "start."), rows, min_count)
         sums = step.sums
         if not all(np.all(np.isfinite(values)) for values in (sums.counts, sums.first, sums.second, sums.entropy)):
-            raise InputError(
-                "request",
-                "its state gives these rows no finite sums; do the units of its columns fit?",
-                code="E-NUMBER",
-            )
+            text = "its state gives these rows no finite sums; do the units of its columns fit?"
+            raise InputError("request", text, code="E-NUMBER")
         if not sums.counts.any():
             text = f"has no component with {min_count:g} rows or more, and sums over fewer do not leave a site"
             raise few_rows(data, text)
@@ -133,21 +131,18 @@ class ExpectationMaximization(RequestKind):
             problems.append(Problem("answer", f"its counts sum to {sums.counts.sum():.10g}, and it states {n} rows"))
         few = np.flatnonzero((sums.counts > 0.0) & (sums.counts < answer.min_count * (1.0 - _COUNT_ROUNDING)))
         if few.size:
-            problems.append(
-                Problem(
-                    "answer",
-                    f"component {few[0]} has {sums.counts[few[0]]:.6g} observations behind it, and the site withholds "
-                    f"those of fewer than {answer.min_count:g}",
-                )
+            text = (
+                f"component {few[0]} has {sums.counts[few[0]]:.6g} observations behind it, and the site withholds "
+                f"those of fewer than {answer.min_count:g}"
             )
+            problems.append(Problem("answer", text))
         # Of withheld components it has the log densities, too: at most those at their modes.
         start = expectations(_state_of(request.content, "start."))
         modes = np.maximum(start.log_weights + 0.5 * start.offset, 0.0)[absent]
         highest = n * np.log(state.n_components) + n * modes.sum() + _COUNT_ROUNDING * n
         if sums.entropy > highest or (not absent.any() and sums.entropy < -_COUNT_ROUNDING * n):
-            problems.append(
-                Problem("answer", f"its entropy is {sums.entropy:.6g}, expected 0 to {highest:.6g} of {n} rows")
-            )
+            text = f"its entropy is {sums.entropy:.6g}, expected 0 to {highest:.6g} of {n} rows"
+            problems.append(Problem("answer", text))
         return problems + _scatter_problems(sums)
 
     def sums(self, request: RoundRequest) -> Mapping[str, tuple[tuple[int, ...], int]]:
@@ -188,11 +183,7 @@ class ExpectationMaximization(RequestKind):
         if not np.isfinite(objective):
             raise InputError("the sums of all sites", "are so large that no mixture has them", code="E-ROUND")
         return Reduction(
-            _content_of(new_state, _state_of(request.content, "start.")),
-            objective,
-            objective_before,
-            chosen,
-            carried,
+            _content_of(new_state, _state_of(request.content, "start.")), objective, objective_before, chosen, carried
         )
 
     def finish(self, fusion: Any, content: Content) -> Any:
@@ -225,9 +216,8 @@ def _start_state(posterior: Any) -> MixtureState:
     """
     if not isinstance(posterior, Posterior):
         statistics = getattr(posterior, "statistics", None)  # of an EstimatorFusion, which is no name for users
-        raise ExpectationMaximization.unsupported(
-            f"this is a {type(posterior).__name__ if statistics is None else statistics.kind}"
-        )
+        text = f"this is a {type(posterior).__name__ if statistics is None else statistics.kind}"
+        raise ExpectationMaximization.unsupported(text)
     kind = posterior.source.get("kind")
     if (kind is not None and kind not in _KINDS) or posterior.family.name not in _COVARIANCE_NAMES:
         raise ExpectationMaximization.unsupported(f"this is a {kind or posterior.family.name}")
@@ -245,12 +235,8 @@ def _start_state(posterior: Any) -> MixtureState:
         )
         return MixtureState(covariance_type, "likelihood", "none", 0.0, components, counts, prior)
     if posterior.prior is None:
-        raise InputError(
-            "the fused posterior",
-            "has no prior, which every round needs",
-            "fuse models that state their prior",
-            "E-NEEDED",
-        )
+        text = "has no prior, which every round needs"
+        raise InputError("the fused posterior", text, "fuse models that state their prior", "E-NEEDED")
     attached = posterior.attached.get("weight_concentration_prior")
     concentration = 1.0 / posterior.n_components if attached is None else float(attached.values)
     weight_prior = str(posterior.source.get("weight_concentration_prior_type", "dirichlet_distribution"))
@@ -367,7 +353,8 @@ def _scatter_problems(sums: MixtureSums) -> list[Problem]:
             return [*problems, Problem("answer", "second has a matrix that is not symmetric")]
     counts = np.where(present, sums.counts, 1.0)
     with np.errstate(all="ignore"):
-        scatter = sums.second - _outer_of_means(sums.first, counts, sums.second.ndim)
+        # S_k - s_k s_k^T / N_k: (K, D, D), (K, D) or (K,)
+        scatter = sums.second - outer(sums.first, sums.first / counts[:, None], sums.second.ndim)
     overflowing = ~np.isfinite(scatter.reshape(len(counts), -1)).all(axis=1)
     scatter = np.where(overflowing.reshape(-1, *[1] * (scatter.ndim - 1)), 0.0, scatter)
     if sums.second.ndim == 3:
@@ -381,15 +368,6 @@ def _scatter_problems(sums: MixtureSums) -> list[Problem]:
         Problem("answer", f"component {k} has a scatter matrix that is not positive semidefinite: no rows have it")
         for k in bad
     ]
-
-
-def _outer_of_means(first: Array, counts: Array, ndim: int) -> Array:
-    """Return s s^T / N as second moments of `ndim` axes."""
-    scaled = first / counts[:, None]
-    if ndim == 3:
-        products: Array = first[:, :, None] * scaled[:, None, :]
-        return products
-    return first * scaled if ndim == 2 else (first * scaled).mean(axis=1)
 
 
 def _posterior_of(state: MixtureState, old: Posterior) -> Posterior:

@@ -74,9 +74,8 @@ class ExactHead(RequestKind):
         outputs = [path for path, is_output in weights_in_order(fusion.network) if is_output]
         if len(outputs) != 1:
             found = ", ".join(outputs) or "none"
-            raise self.unsupported(
-                f"the symmetry of this network has {len(outputs)} linear output layers ({found}), expected one"
-            )
+            text = f"the symmetry of this network has {len(outputs)} linear output layers ({found}), expected one"
+            raise self.unsupported(text)
         if arrays[PREFIX + array_names(outputs[0])[0]].shape[0] < 2:
             raise self.unsupported("this network has one output")
         return Content({"head": outputs[0], "n_rows": 0.0}, arrays)
@@ -252,27 +251,18 @@ def _last_features(network: Any, head: str, data: Any, n_classes: int) -> tuple[
     try:
         for batch in batches_of_data(data, network):
             if batch.labels is None:
-                raise InputError(
-                    batch.name,
-                    "has no labels, and sums are by class",
-                    "give (X, y), or a .npz with x and y",
-                    "E-NEEDED",
-                )
+                text = "has no labels, and sums are by class"
+                raise InputError(batch.name, text, "give (X, y), or a .npz with x and y", "E-NEEDED")
             if not labels and find_head(network, batch.inputs[:4]) != head:
-                raise InputError(
-                    "module",
-                    f"does not answer with the layer {head!r}, whose rows are to be exact",
-                    "give its logits",
-                    "E-ROUND",
-                )
+                text = f"does not answer with the layer {head!r}, whose rows are to be exact"
+                raise InputError("module", text, "give its logits", "E-ROUND")
             rows.clear() if not labels else None  # of the trial
             before = len(rows)
             with evaluation_without_gradients(network):
                 network(batch.inputs)
             if len(rows) != before + 1 or rows[-1].ndim != 2 or len(rows[-1]) != len(batch.inputs):
-                raise InputError(
-                    "module", f"reads no single row of features for each input in layer {head!r}", code="E-ROUND"
-                )
+                text = f"reads no single row of features for each input in layer {head!r}"
+                raise InputError("module", text, code="E-ROUND")
             labels.append(np.asarray(batch.labels.cpu() if hasattr(batch.labels, "cpu") else batch.labels).reshape(-1))
     finally:
         hook.remove()
@@ -291,7 +281,6 @@ def _class_numbers(labels: Array, n_rows: int, n_classes: int) -> Any:
         raise InputError("data", f"has {n_rows} rows and {len(labels)} labels", code="E-ROUND")
     is_whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool(np.all(labels == np.rint(labels))))
     if not is_whole or labels.min() < 0 or labels.max() >= n_classes:
-        raise InputError(
-            "data", f"expected labels 0 to {n_classes - 1}, the numbers of the network's outputs", code="E-ROUND"
-        )
+        text = f"expected labels 0 to {n_classes - 1}, the numbers of the network's outputs"
+        raise InputError("data", text, code="E-ROUND")
     return labels.astype(np.int64)

@@ -138,11 +138,8 @@ def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
         Where there are none, and where no units are matched: layers of sites are then not those of the fused network.
     """
     if not fusion.matching and fusion.network.symmetry.by_name:
-        raise UnsupportedError(
-            request,
-            "no units of these networks are matched",
-            "fuse by a method that matches them, such as method='consensus'",
-        )
+        remedy = "fuse by a method that matches them, such as method='consensus'"
+        raise UnsupportedError(request, "no units of these networks are matched", remedy)
     layers = [path for path, _ in weights_in_order(fusion.network)]
     shapes = {name: tuple(values.shape) for name, values in fusion.network.arrays.items()}
     fitting = [
@@ -154,11 +151,8 @@ def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
         )
     ]
     if not fitting or not fusion.inputs:
-        raise UnsupportedError(
-            request,
-            "no layer of this network is matched with layers of the sites'",
-            f"{request} is for {supports}",
-        )
+        text = "no layer of this network is matched with layers of the sites'"
+        raise UnsupportedError(request, text, f"{request} is for {supports}")
     return fitting
 
 
@@ -232,13 +226,12 @@ def reduce_layers(
     """
     chosen, carried = stand(request, answers, standing)
     if strangers := sorted(set(chosen) - set(known)):
-        raise InputError(
-            strangers[0], "answered, and none of the networks that were fused is called so", code="E-ROUND"
-        )
+        text = "answered, and none of the networks that were fused is called so"
+        raise InputError(strangers[0], text, code="E-ROUND")
     fields = request.content.fields
     n_done = int(fields["done"])
     n_left = request.rounds - request.number + 1
-    n_now = -(-(len(layers) - n_done) // n_left)
+    n_now = -(-(len(layers) - n_done) // n_left)  # rounded up: the requests that are left refit all layers
     arrays, gain = dict(request.content.arrays), float(fields["gain"])
     sent = {site: one.answer.content.arrays for site, one in chosen.items()}
     counts = np.array([one.answer.n_observations for one in chosen.values()], dtype=np.float64)

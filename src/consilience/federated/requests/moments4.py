@@ -130,11 +130,8 @@ class FourthMoments(RequestKind):
                 X = X @ arrays["matrix"].T + arrays["shift"]
             fourth = fourth_powers(X, numbers, arrays["centres"], arrays["scales"])
         if not np.all(fourth <= _LARGEST):  # NaN is not
-            raise InputError(
-                "data",
-                "is so far from the frames of the request that its fourth moments are no numbers",
-                code="E-NUMBER",
-            )
+            text = "is so far from the frames of the request that its fourth moments are no numbers"
+            raise InputError("data", text, code="E-NUMBER")
         return len(X), Content({"withheld": n_withheld}, {"fourth": fourth, "rows": counts})
 
     def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
@@ -163,6 +160,7 @@ class FourthMoments(RequestKind):
         sent = [one.answer.content.arrays for one in chosen.values()]
         rows_answered = np.sum([arrays["rows"] for arrays in sent], axis=0)
         sums = np.sum([arrays["fourth"] for arrays in sent], axis=0)
+        # Rows behind every frame: of each class, and of all together.
         behind = rows_answered if len(sums) == 1 else np.append(rows_answered, rows_answered.sum())
         fourth = np.where(behind > 0, sums / np.maximum(behind, 1.0), 0.0)
         if not np.all(fourth <= _LARGEST):

@@ -50,20 +50,20 @@ def check_answer(contribution: Contribution, message: RoundRequest, limits: Limi
     if contribution.problem is not None or contribution.path is None:
         return CheckedAnswer((Problem.of(contribution.problem or "its file never came"),))
     file = SafetensorsFile(contribution.path, contribution.announcement.site)
-    if problems := exceeded_limits(file, limits):
-        return CheckedAnswer(tuple(problem.without_subject() for problem in problems))
+    answer = None
     try:
-        if file.digest != contribution.announcement.digest:
-            return CheckedAnswer((Problem("", "its content is not what was announced; send it again"),))
-        answer = read_answer(file)
-        problems = answer_problems(message, answer)
+        if problems := exceeded_limits(file, limits):
+            pass
+        elif file.digest != contribution.announcement.digest:
+            problems = [Problem("", "its content is not what was announced; send it again")]
+        else:
+            answer = read_answer(file)
+            problems = answer_problems(message, answer)
     except ConsilienceError as error:
-        return CheckedAnswer(tuple(problem.without_subject() for problem in error.problems))
+        problems = list(error.problems)
     except MemoryError:  # of a file within the limits, but not within this machine
-        return CheckedAnswer((Problem("", "takes more memory than there is"),))
-    if problems:
-        return CheckedAnswer(tuple(problem.without_subject() for problem in problems))
-    return CheckedAnswer((), answer)
+        problems = [Problem("", "takes more memory than there is")]
+    return CheckedAnswer(tuple(problem.without_subject() for problem in problems), None if problems else answer)
 
 
 def run_request(
@@ -133,12 +133,7 @@ def run_request(
         closed=closed,
         method=None if result is None else message.kind,
         problems=tuple(problems),
-        request={
-            "kind": message.kind,
-            "number": message.number,
-            "rounds": message.rounds,
-            "sha256": message.digest,
-        },
+        request={"kind": message.kind, "number": message.number, "rounds": message.rounds, "sha256": message.digest},
         carried=() if result is None else _carried(result.reduction),
     )
     if result is None:

@@ -218,11 +218,7 @@ class NetworkComparison(CandidateComparison):
             return self.best(fused, N_DISTILLED)
         beside = [candidate for candidate in candidates if len(candidate.sites) > 1]
         sites = [candidate for candidate in candidates if candidate.site is not None and candidate.is_eligible]
-        return [
-            *self.best(fused, N_DISTILLED),
-            *beside,
-            *self.best(sites if self.workshop.has_equal_widths else [], 1),
-        ]
+        return [*self.best(fused, N_DISTILLED), *beside, *self.best(sites if self.workshop.has_equal_widths else [], 1)]
 
     def start(self, candidates: Sequence[Candidate]) -> Candidate:
         """Return the one candidate to distil: the best of these, and no fitted one that may not be taken for a site."""
