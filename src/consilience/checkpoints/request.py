@@ -212,7 +212,7 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
     named = f"(method {request.method.name!r})"
     problems = []
     if based and inputs.base is None:
-        text = f"method {based[0]!r} needs base=, the checkpoint that all models were trained from"
+        text = f"method {based[0]!r} needs `base=`, the checkpoint that all models were trained from"
         problems.append(Problem("", text))
     if inputs.base is not None and not based:
         problems.append(Problem("base", f"no method here looks at one {named}", "leave it out"))

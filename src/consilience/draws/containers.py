@@ -143,7 +143,7 @@ def _numbers(name: str, values: Any, problems: list[Problem]) -> Array | None:
             Problem(
                 name,
                 "is an array of objects: ArviZ 0.x makes such ones, silently, of the nested form of ArviZ 1.x",
-                "call arviz.from_dict(posterior={...}), or give a dictionary of arrays",
+                "call `arviz.from_dict(posterior={...})`, or give a dictionary of arrays",
                 "E-TYPE",
             )
         )
@@ -193,7 +193,7 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
         raise InputError(
             "draws",
             f"variables do not agree in their {expected}: {shapes:.300}",
-            "give arrays (chains, draws, ...), or (draws, ...) with has_chains=False",
+            "give arrays (chains, draws, ...), or (draws, ...) with `has_chains=False`",
             "E-SHAPE",
         )
     return Contents(arrays, MAPPING if has_chains else BARE_MAPPING)
@@ -213,7 +213,7 @@ def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:
         raise InputError(
             "draws",
             f"variables do not agree in their draws: {shapes:.300}",
-            "give arrays (chains, draws, ...) of one length, or state has_chains=False",
+            "give arrays (chains, draws, ...) of one length, or state `has_chains=False`",
             "E-SHAPE",
         )
 

@@ -49,7 +49,7 @@ def prepare_draws(request: Request) -> Prepared:
         Problem(
             site.label,
             f"is about {site.value.n_observations:g} observations, fewer than {min_count:g}: nothing may leave",
-            "min_count=0 takes it",
+            "`min_count=0` takes it",
             "E-FEW",
         )
         for site in described

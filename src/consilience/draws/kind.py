@@ -117,7 +117,7 @@ class PosteriorDraws(Kind):
             raise InputError(
                 file,
                 f"is about {number:g} observations, fewer than {min_count:g}: nothing may leave",
-                "min_count=0 keeps it",
+                "`min_count=0` keeps it",
                 "E-FEW",
             )
         return None

@@ -125,7 +125,7 @@ def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple
         return Problem(
             subject,
             f"cannot be divided out: {variable} is a {constraint.name}",
-            "raise the prior to 1/J at the sites and state prior=1/J",
+            "raise the prior to 1/J at the sites and state `prior=1/J`",
         )
     return None
 
@@ -271,7 +271,7 @@ class CommonFactor:
                 raise InputError(
                     "prior",
                     f"divided out {times:g} times leaves no proper posterior: the sites' draws say less than the prior",
-                    "raise the prior to 1/J at the sites and state prior=1/J",
+                    "raise the prior to 1/J at the sites and state `prior=1/J`",
                     "E-NEEDED",
                 )
             step = np.linalg.solve(divided, -(precision @ (point - mean) + times * gradient))

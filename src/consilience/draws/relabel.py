@@ -116,7 +116,7 @@ def relabel(
     sites = [site.stated(**statement) for site in sites]
     sites = [site if site.exchangeable else site.stated(exchangeable=_by_axis(site)) for site in sites]
     if not all(site.exchangeable for site in sites):
-        raise OptionError("exchangeable", "names no variables by component, such as exchangeable=('mu', 'sigma')")
+        raise OptionError("exchangeable", "names no variables by component, such as `exchangeable=('mu', 'sigma')`")
     relabelled, relabellings = relabel_sites(sites)
     originals = draws if is_list else [draws]
     results = [

@@ -259,11 +259,11 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
             raise InputError(
                 [
                     *error.problems,
-                    Problem("a Pipeline", "cannot be undone", "describe it where its data are, with data="),
+                    Problem("a Pipeline", "cannot be undone", "describe it where its data are, with `data=`"),
                 ]
             ) from error
         if adapter.by_column:
-            raise InputError("a Pipeline", "of scalers does not keep its sums", "describe it with data=X", "E-NEEDED")
+            raise InputError("a Pipeline", "of scalers does not keep its sums", "describe it with `data=X`", "E-NEEDED")
         sums = adapter.sums_of_fitted(inner, n_observations)
         if scaling is not None:
             back = scaling.inverse()
@@ -361,7 +361,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     _require_counted_rows(statistics, min_count)
     statistics = statistics.without_fourth_moments()
     leaving = replace(statistics.without_unweighted() if min_count > 0 else statistics, min_count=float(min_count))
-    keeps = "min_count=0 keeps them"
+    keeps = "`min_count=0` keeps them"
     if statistics.classes is None:
         if statistics.n_observations < min_count:
             raise InputError(
@@ -394,7 +394,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
     if isinstance(adapter, LaplaceAdapter) or (problems and adapter.pools_classes):
-        remedy = f"fit with min_count={min_count:g}" if adapter.pools_classes else "fit without that class"
+        remedy = f"fit with `min_count={min_count:g}`" if adapter.pools_classes else "fit without that class"
         raise InputError([*problems, Problem("", f"a {adapter.class_name} needs all of its classes", remedy)])
     left = replace(leaving.some_classes(np.flatnonzero(is_kept)), n_withheld=leaving.n_withheld + len(problems))
     return adapter.trimmed(left), problems
@@ -417,7 +417,7 @@ def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
             f"a {called}",
             f"counts weights, not rows ({counts[counts != np.rint(counts)][0]:g}), so that a class of fewer than"
             f" {min_count:g} rows is not seen",
-            "describe it with its data, cs.describe(model, data=..., sample_weight=...), or give min_count=0",
+            "describe it with its data, `cs.describe(model, data=..., sample_weight=...)`, or give `min_count=0`",
             "E-FEW",
         )
     if statistics.classes is not None:
@@ -429,7 +429,7 @@ def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
             Problem(
                 names[column],
                 f"has a value in {counts[column]:g} rows, fewer than {min_count:g}",
-                "leave that column out, or give min_count=0",
+                "leave that column out, or give `min_count=0`",
                 "E-FEW",
             )
             for column in thin.tolist()

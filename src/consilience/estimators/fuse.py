@@ -72,7 +72,7 @@ def prepare_estimators(request: Request) -> Prepared:
         cut = f"the sums of {', '.join(gated.details['cut'])} count as the median number of rows"
         fused = replace(fused, approximations=(*fused.approximations, cut))
     if gated is not None and (thin := gated.details.get("withheld_classes")):
-        text = f"classes {', '.join(thin)} are at fewer than 3 sites, so that nobody can judge them, and robust=True"
+        text = f"classes {', '.join(thin)} are at fewer than 3 sites, so that nobody can judge them, and `robust=True`"
         fused = replace(fused, approximations=(*fused.approximations, f"{text} leaves them out"))
     differing = differing_parameters(sites, parameters)
     adapter = adapter_of_kind(fused.kind)

@@ -82,7 +82,7 @@ def _with_networks(models: Sequence[Any], names: Sequence[str], adapter: Laplace
         raise UnsupportedError(
             f"a {adapter.class_name}",
             "has no network in its file, so that it predicts nothing",
-            'compare in Python with your own, as it was fitted: cs.evaluate("fused.safetensors", laplace, (X, y))',
+            'compare in Python with your own, as it was fitted: `cs.evaluate("fused.safetensors", laplace, (X, y))`',
         )
     try:
         return [
@@ -110,7 +110,7 @@ def _inputs(data: Any, labels: Any) -> tuple[Any, Any, str]:
         raise InputError(called, "has NaN or infinite entries", "take them out", "E-NUMBER")
     if labels is None:
         raise InputError(
-            called, "has no y, which this model is fitted to", "give data=(X, y), or a .npz with x and y", "E-NEEDED"
+            called, "has no y, which this model is fitted to", "give `data=(X, y)`, or a .npz with x and y", "E-NEEDED"
         )
     if isinstance(labels, str | Path):
         labels = read_class_labels(Path(labels), called, len(X), "labels")

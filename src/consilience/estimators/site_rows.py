@@ -140,7 +140,7 @@ def _read_table(path: Path, names: tuple[str, ...] | None, n_columns: int | None
             path,
             f"has the columns {', '.join(header[:8]) or 'without names'}; expected {wanted} and one more, the"
             f" {'class' if needs == 'classes' else 'target'}",
-            f'write such a table, or a .npz with x and y; or name the column: data=("{path.name}", "outcome")',
+            f'write such a table, or a .npz with x and y; or name the column: `data=("{path.name}", "outcome")`',
             "E-SHAPE",
         )
     ordered = inputs if names is None else tuple(header.index(name) for name in names)
@@ -171,7 +171,10 @@ def _split(data: Any, needs: Needs, names: tuple[str, ...] | None, n_columns: in
         if path.suffix.lower() == ".parquet":
             if needs != "nothing":
                 raise InputError(
-                    path, "which of its columns is y is not stated", f'give data=("{path.name}", "outcome")', "E-NEEDED"
+                    path,
+                    "which of its columns is y is not stated",
+                    f'give `data=("{path.name}", "outcome")`',
+                    "E-NEEDED",
                 )
             return data, None, str(data)
         arrays = read_labelled_arrays(path)
@@ -184,7 +187,7 @@ def _split(data: Any, needs: Needs, names: tuple[str, ...] | None, n_columns: in
         return data[0], data[1], "X"
     if needs != "nothing":
         raise InputError(
-            "data", f"expected (X, y), found {type(data).__name__} without y", "give data=(X, y)", "E-TYPE"
+            "data", f"expected (X, y), found {type(data).__name__} without y", "give `data=(X, y)`", "E-TYPE"
         )
     return data, None, "data"
 

@@ -59,7 +59,7 @@ class HierarchicalDraws(DrawsMethod):
                 raise InputError(
                     name,
                     "says less of some coordinate than its prior and Jacobian: no likelihood is left without these",
-                    "give it more rows, or take method='consensus_mc', which divides them out of the product alone",
+                    "give it more rows, or take `method='consensus_mc'`, which divides them out of the product alone",
                     "E-NEEDED",
                 )
         return site_naturals - common, common

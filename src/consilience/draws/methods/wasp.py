@@ -56,7 +56,7 @@ class WASP(DrawsMethod):
                 f"raised its likelihood to {power:g}, expected {stack.n_sites}, the number of sites: the barycenter"
                 " would be too wide or too narrow",
                 f"sample with likelihood^{stack.n_sites} and the whole prior, and state"
-                f" likelihood_power={stack.n_sites}",
+                f" `likelihood_power={stack.n_sites}`",
             )
             for name, power in odd
         ]

@@ -224,8 +224,8 @@ class EstimatorAdapter(ABC):
         raise InputError(
             f"a {self.class_name}",
             f"does not keep {self.lacks}",
-            "describe it where its data are: cs.describe(model, data="
-            + ("X)" if self.needs == "nothing" else "(X, y))"),
+            "describe it where its data are: `cs.describe(model, data="
+            + ("X)`" if self.needs == "nothing" else "(X, y))`"),
             "E-DESCRIBE",
         )
 

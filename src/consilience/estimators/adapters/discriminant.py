@@ -76,7 +76,7 @@ class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
         model.means_ = record.mean.copy()
         if model.solver == "svd":
             if model.shrinkage is not None or model.covariance_estimator is not None:
-                raise InputError("shrinkage", "is not for solver='svd'", "give solver='lsqr' or 'eigen'")
+                raise InputError("shrinkage", "is not for `solver='svd'`", "give `solver='lsqr'` or 'eigen'")
             _fit_svd(model, statistics, n)
         else:
             model.covariance_ = _within_covariance(model, statistics)
@@ -212,7 +212,7 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
                 covariance = (vectors * values) @ vectors.T
             rank = int(np.count_nonzero(values > model.tol))
             if rank < d:
-                remedy = "give solver='eigen' and shrinkage" if is_eigen else "give reg_param"
+                remedy = "give `solver='eigen'` and shrinkage" if is_eigen else "give reg_param"
                 raise InputError(
                     f"class {name}",
                     f"has a covariance of rank {rank} in {d} columns, of {n:g} rows in all",

@@ -262,7 +262,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
             )
         if not self.is_fitted(like):
             raise InputError(
-                "like", f"this {self.class_name} is not fitted", "call fit(train_loader) first", "E-UNFITTED"
+                "like", f"this {self.class_name} is not fitted", "call `fit(train_loader)` first", "E-UNFITTED"
             )
         if self.shapes_of(like) != dict(fused.weights):
             raise InputError(
@@ -317,7 +317,7 @@ class FullLaplaceAdapter(LaplaceTorchAdapter):
                 f" {MIN_COSINE:g} or more): hidden units are not in the same order, so that their posteriors"
                 " are of different modes",
                 "train all sites from one start (and say so by prior_mean, its weights), fit the last layer of one"
-                ' network everywhere, or fuse hessian_structure="diag", whose units are matched',
+                ' network everywhere, or fuse `hessian_structure="diag"`, whose units are matched',
                 "E-MISMATCH",
             )
         ]

@@ -111,7 +111,7 @@ class RegressionAdapter(RefittedAdapter):
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse coefficients that are held positive: an inequality is no function of sums alone."""
         if parameters.get("positive"):
-            return Problem("positive", "holds coefficients above zero, which is not fused", "fit with positive=False")
+            return Problem("positive", "holds coefficients above zero, which is not fused", "fit with `positive=False`")
         return None
 
 

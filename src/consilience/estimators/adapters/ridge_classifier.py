@@ -26,7 +26,7 @@ class RidgeClassifierAdapter(ClassMomentsAdapter):
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse coefficients that are held positive."""
         if parameters.get("positive"):
-            return Problem("positive", "holds coefficients above zero, which is not fused", "fit with positive=False")
+            return Problem("positive", "holds coefficients above zero, which is not fused", "fit with `positive=False`")
         return None
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:

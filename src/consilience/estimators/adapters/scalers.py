@@ -47,8 +47,8 @@ class StandardScalerAdapter(RefittedAdapter):
         if model.mean_ is None:
             raise InputError(
                 "a StandardScaler",
-                "with with_mean=False and with_std=False does not keep the means of its columns",
-                "describe it where its data are: cs.describe(model, data=X)",
+                "with `with_mean=False` and `with_std=False` does not keep the means of its columns",
+                "describe it where its data are: `cs.describe(model, data=X)`",
                 "E-NEEDED",
             )
         n = np.array(np.broadcast_to(np.asarray(model.n_samples_seen_, dtype=np.float64), d))
@@ -92,7 +92,7 @@ class ExtremesAdapter(RefittedAdapter):
         return Problem(
             f"a {self.class_name}",
             "is made of the least and the greatest value of every column, each of which is one person's",
-            "scale by StandardScaler, whose moments add up; min_count=0 sends them",
+            "scale by StandardScaler, whose moments add up; `min_count=0` sends them",
         )
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:

@@ -109,7 +109,7 @@ def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
     sites = {site.name: site.value for site in described}
     if any(TOTAL not in site.moments or site.parameters.get("features") is None for site in sites.values()):
         raise InputError(
-            "models", "are no ridge or lda heads", "fit cs.learners.Head('lda', features=...) at the sites", "E-TYPE"
+            "models", "are no ridge or lda heads", "fit `cs.learners.Head('lda', features=...)` at the sites", "E-TYPE"
         )
     if noisy := [name for name, site in sites.items() if NOISE in site.counts]:
         raise InputError(

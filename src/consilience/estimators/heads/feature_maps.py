@@ -121,7 +121,7 @@ class ModuleFeatures(FeatureMap):
             raise InputError(
                 f"features: {self.name}",
                 f"is in training mode ({', '.join(training[:3])}), so that its features depend on the batch",
-                "call module.eval() before fit",
+                "call `module.eval()` before fit",
             )
 
     def _measure(self) -> str:
@@ -214,7 +214,7 @@ class TransformerFeatures(FeatureMap):
             raise InputError(
                 "features",
                 f"is a {type(self.transformer).__name__}, whose content has no digest that sites could compare",
-                'name what it is: cs.features.frozen(function, digest="resnet18, ImageNet, release 1")',
+                'name what it is: `cs.features.frozen(function, digest="resnet18, ImageNet, release 1")`',
                 "E-TYPE",
             )
         digest = hashlib.sha256()
@@ -361,7 +361,7 @@ def as_rows(values: Any, name: str) -> Array:
         raise InputError(
             name,
             f"expected a row of features for each input, found shape {array.shape}",
-            "give rows (n, columns), or features= that make such of each input",
+            "give rows (n, columns), or `features=` that make such of each input",
             "E-SHAPE",
         )
     is_odd = ~np.isfinite(array)
@@ -393,7 +393,7 @@ def _walk(digest: Any, value: Any, depth: int) -> None:
     """
     if depth > _MAX_DEPTH:
         raise UnsupportedError(
-            "features", "are nested too deeply for a digest", "give cs.features.frozen(..., digest=)"
+            "features", "are nested too deeply for a digest", "give `cs.features.frozen(..., digest=)`"
         )
     if value is None or isinstance(value, str | int | float | bool | np.generic):
         digest.update(f"{type(value).__name__} {value!r};".encode())
@@ -421,5 +421,5 @@ def _walk(digest: Any, value: Any, depth: int) -> None:
         raise UnsupportedError(
             "features",
             f"have an attribute of type {type(value).__name__}, which has no digest",
-            'name what they are: cs.features.frozen(transformer, digest="...")',
+            'name what they are: `cs.features.frozen(transformer, digest="...")`',
         )

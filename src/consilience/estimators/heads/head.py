@@ -184,7 +184,7 @@ class Head:
             raise InputError(
                 "y",
                 f"expected one class for each of the {len(rows)} rows, found shape {targets.shape}",
-                "real targets, one or several, take Head('ridge_regression')" if targets.ndim == 2 else "",
+                "real targets, one or several, take `Head('ridge_regression')`" if targets.ndim == 2 else "",
                 "E-SHAPE",
             )
         if len(rows) == 0:
@@ -232,7 +232,7 @@ class Head:
         rows, y = rows[~is_held], y[~is_held]
         if len(rows) < max(min_count, 1.0):
             text = f"has {len(rows)} rows, fewer than {max(min_count, 1):g}: nothing may leave"
-            remedy = "take more rows, or a lower min_count=" if len(rows) else "take more rows"
+            remedy = "take more rows, or a lower `min_count=`" if len(rows) else "take more rows"
             raise InputError("y", text, remedy, "E-FEW")
         sums = self._adapter.sums_of_rows(SiteRows(rows, y), None, 0, self.parameters, products=False)
         self.statistics = Statistics(
@@ -280,7 +280,7 @@ class Head:
         """
         statistics = getattr(fused, "statistics", fused)
         if self._held_out is None or not len(self._held_out[0]):
-            raise InputError("head", "has no rows held out", "fit it with held_out=0.1", "E-SHAPE")
+            raise InputError("head", "has no rows held out", "fit it with `held_out=0.1`", "E-SHAPE")
         ridge_kinds = {KINDS[name].kind for name in ("ridge", "ridge_regression")}
         if not isinstance(statistics, Statistics) or statistics.kind not in ridge_kinds:
             raise InputError("fused", "is no fusion of ridge heads", code="E-TYPE")
@@ -305,7 +305,7 @@ def real_targets(y: Any, n: int) -> Array:
         targets: Array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(
-            "y", "expected a number for every row, found texts", "classes take Head('ridge')", "E-TYPE"
+            "y", "expected a number for every row, found texts", "classes take `Head('ridge')`", "E-TYPE"
         ) from None
     if targets.ndim not in (1, 2) or len(targets) != n or 0 in targets.shape[1:]:
         raise InputError(
@@ -336,13 +336,13 @@ def _without_thin_classes(
     is_kept = (counts > 0) & (counts >= min_count)
     thin = np.flatnonzero((counts > 0) & ~is_kept)
     if not np.any(is_kept):
-        remedy = "min_count=0 keeps classes of fewer"
+        remedy = "`min_count=0` keeps classes of fewer"
         if labels.array().dtype.kind == "f":
-            remedy += "; real numbers take Head('ridge_regression')"
+            remedy += "; real numbers take `Head('ridge_regression')`"
         raise InputError("y", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", remedy, "E-FEW")
     for number in thin.tolist():
         text = f"has {counts[number]} rows, fewer than {min_count:g}: they are in no sum"
-        problem = Problem(f"class {labels.names[number]}", text, "min_count=0 keeps them", "E-FEW")
+        problem = Problem(f"class {labels.names[number]}", text, "`min_count=0` keeps them", "E-FEW")
         warn_caller(str(problem), WithheldWarning)
     kept = np.flatnonzero(is_kept)
     position_of = np.full(len(labels), -1)

@@ -137,7 +137,7 @@ def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
         raise InputError(
             "covariance",
             f"has shape {matrix.shape}, expected {(p, p)}",
-            "of standard errors se: np.diag(se ** 2)",
+            "of standard errors se: `np.diag(se ** 2)`",
             "E-SHAPE",
         )
     if labels is not None and (len(labels) != p or len(set(labels)) != p):

@@ -52,8 +52,8 @@ class FourthMoments(RequestKind):
     """Fourth moments for Ledoit's and Wolf's shrinkage, after which the fused estimator is that of all rows."""
 
     name: ClassVar[str] = "moments4"
-    summary: ClassVar[str] = 'fourth moments by which LedoitWolf and shrinkage="auto" shrink as on all rows'
-    supports: ClassVar[str] = 'LedoitWolf, and discriminant analyses with shrinkage="auto"'
+    summary: ClassVar[str] = 'fourth moments by which LedoitWolf and `shrinkage="auto"` shrink as on all rows'
+    supports: ClassVar[str] = 'LedoitWolf, and discriminant analyses with `shrinkage="auto"`'
     models: ClassVar[str] = "estimators"
     request_fields: ClassVar[type[StrictModel]] = FramesFields
     no_request: ClassVar[str] = "has no frames"
