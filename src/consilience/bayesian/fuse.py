@@ -122,7 +122,7 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts
     members = models.bnns
     priors = class_priors([bnn.description for bnn in members])
     if without_module := [bnn.name for bnn in members if bnn.module is None]:
-        remedy = "give module=, one of the architecture"
+        remedy = "give `module=`, one of the architecture"
         raise InputError(", ".join(without_module), "an ensemble asks modules", remedy, "E-NEEDED")
     return BayesianFusion(
         network=models.networks[0],

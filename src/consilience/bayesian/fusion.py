@@ -46,7 +46,7 @@ class BayesianFusion(NetworkFusion):
             return ensemble
         members = [] if self._rebuild is None else [self._rebuild(local.network) for local in self.inputs]
         if not members or any(member.module is None for member in members):
-            remedy = "give module=, one of the architecture"
+            remedy = "give `module=`, one of the architecture"
             raise InputError("models", "these came without a module", remedy, "E-NEEDED")
         descriptions = tuple(local.description for local in self.inputs)
         weights = np.array([local.weight for local in self.inputs])

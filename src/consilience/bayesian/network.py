@@ -284,7 +284,7 @@ class BayesianNetwork(Displayed):
     @property
     def _module(self) -> nn.Module:
         if self.module is None:
-            remedy = "use with_module(module) with a module of its architecture"
+            remedy = "use `with_module(module)` with a module of its architecture"
             raise UnsupportedError(self.name, "came without a module, so it cannot be asked", remedy)
         return self.module
 

@@ -134,7 +134,7 @@ def _refuse_to_replace(output: Path, overwrite: bool) -> None:
         raise InputError(output, "exists and is no folder", "give another output", "E-OUTPUT")
     entries = [] if single else list(output.iterdir())
     if not overwrite and (single or entries):
-        remedy = "give another output, or allow it to be overwritten (overwrite=True)"
+        remedy = "give another output, or allow it to be overwritten (`overwrite=True`)"
         raise InputError(output, "exists" if single else "is not empty", remedy, "E-OUTPUT")
     if entries and not _is_of_checkpoint(entries):
         raise OptionError(output, "is no folder of a checkpoint alone, so it is not overwritten", "remove it yourself")

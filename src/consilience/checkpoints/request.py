@@ -217,7 +217,7 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
     if inputs.base is not None and not based:
         problems.append(Problem("base", f"no method here looks at one {named}", "leave it out"))
     if informed and not inputs.fishers:
-        text = "method 'fisher' needs fishers=, a file of Fisher diagonals for each model"
+        text = "method 'fisher' needs `fishers=`, a file of Fisher diagonals for each model"
         problems.append(Problem("", text, code="E-NEEDED"))
     problems += _unusable_information(inputs, treatments)
     if inputs.fishers and not informed:

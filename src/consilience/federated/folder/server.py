@@ -172,7 +172,7 @@ def serve_folder(
     refuse_unwritable(target)
     work_folder = work_folder_of(target, work)
     if isinstance(storage, LocalStorage) and work_folder.resolve().is_relative_to(storage.root.resolve()):
-        remedy = "give a folder of the server's own as work="
+        remedy = "give a folder of the server's own as `work=`"
         raise InputError(work_folder, f"lies in {place}, where sites may write", remedy, "E-ROUND")
     with closing_signal() as interruption:
         book = None if ledger is None else Path(ledger)
@@ -452,7 +452,7 @@ class _Server:
             stored_plan = json.loads(state.read_text())
             if changed := sorted(key for key in fingerprint if stored_plan.get(key) != fingerprint[key]):
                 text = f"is of a round with other {', '.join(changed)}"
-                raise InputError(self.work, text, "go on with the same, or give another work=", "E-ROUND")
+                raise InputError(self.work, text, "go on with the same, or give another `work=`", "E-ROUND")
             while (ended := self.work / str(len(reports) + 1) / "round.json").exists():
                 reports.append(RoundReport.from_bytes(ended.read_bytes()))
             if reports:  # the server may have been killed before it published the last one

@@ -76,7 +76,7 @@ def summand_of(
         return NetworkSum(file, weights, noise, site, threshold)
     if noise is not None:
         text = "is for averages of networks, whose updates can be cut to a norm: rows of estimators have no bound here"
-        raise OptionError("noise", text, "bound the features at the sites: consilience.learners.Head(noise=...)")
+        raise OptionError("noise", text, "bound the features at the sites: `consilience.learners.Head(noise=...)`")
     if weights != EQUAL:
         raise OptionError("weights", "is for averages of networks: sums count every row once; leave it out")
     if is_request:

@@ -138,7 +138,7 @@ def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
         Where there are none, and where no units are matched: layers of sites are then not those of the fused network.
     """
     if not fusion.matching and fusion.network.symmetry.by_name:
-        remedy = "fuse by a method that matches them, such as method='consensus'"
+        remedy = "fuse by a method that matches them, such as `method='consensus'`"
         raise UnsupportedError(request, "no units of these networks are matched", remedy)
     layers = [path for path, _ in weights_in_order(fusion.network)]
     shapes = {name: tuple(values.shape) for name, values in fusion.network.arrays.items()}
@@ -171,7 +171,7 @@ def input_batches(data: Any, network: Any, min_count: float) -> tuple[list[Any],
     least = max(min_count, MIN_ROWS) if min_count > 0 else 1
     if n < least:
         text = f"has {n} rows, and moments of layers over fewer than {least:g} do not leave a site"
-        raise few_rows(None, text, "answer with more rows, or take min_count=0")
+        raise few_rows(None, text, "answer with more rows, or take `min_count=0`")
     return batches, n
 
 

@@ -67,7 +67,7 @@ def count_problems(counts: Array, answer: Answer) -> list[Problem]:
     return []
 
 
-def few_rows(data: Any, text: str, remedy: str = "answer with more rows, or take a lower min_count=") -> InputError:
+def few_rows(data: Any, text: str, remedy: str = "answer with more rows, or take a lower `min_count=`") -> InputError:
     """Return the error for data of too few rows for their sums to leave the site."""
     return InputError(name_of(data), text, remedy, "E-FEW")
 

@@ -119,7 +119,7 @@ class Refinement(RequestKind):
                 text = (
                     f"has {counts[thin[0]]} rows of class {name}, and sums over fewer than {min_count:g} do not leave"
                 )
-                raise few_rows(data, text, "answer without that class, or take a lower min_count=")
+                raise few_rows(data, text, "answer without that class, or take a lower `min_count=`")
         if rows.n < max(min_count, 1.0):
             raise few_rows(data, f"has {rows.n} rows, and sums over fewer than {min_count:g} do not leave a site")
         try:
