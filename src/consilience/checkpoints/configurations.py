@@ -132,7 +132,7 @@ def _canonical(config: Mapping[str, Json]) -> dict[str, Any]:
 
 
 def _spell_rotary(fields: dict[str, Any]) -> None:
-    """Bring what is said of rotary positions into one spelling."""
+    """Spell the fields of rotary positions in one way."""
     # transformers 5 keeps all of the rotary positions in one mapping, earlier versions in two fields.
     rope = fields.pop("rope_parameters", None)
     if isinstance(rope, Mapping) and "rope_theta" in rope:
