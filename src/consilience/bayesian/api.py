@@ -21,14 +21,25 @@ def predictive_barrier(
     Parameters
     ----------
     bnn_a, bnn_b : BayesianNetwork
-        Posteriors of one architecture and width; after alignment, say ``fusion.aligned_models``.
+        Posteriors of one architecture and width; after alignment, say ``fusion.aligned_models``. The module of the
+        first predicts at all positions.
     inputs : Tensor or array_like of shape (n, ...)
         Inputs, as the module takes them.
     labels : array_like of int, shape (n,)
         Number of the class of each input, from 0.
-    **options
-        ``path`` ("wasserstein", "natural" or "mixture"), ``points``, ``samples``, ``rng``, ``batch_size`` and
-        ``repeats``.
+    path : {"wasserstein", "natural", "mixture"}
+        Which path. Default: "wasserstein".
+    points : int
+        Number of positions on the path, ends included; the middle is always added. Default: 25, a usual grid.
+    samples : int
+        Samples S of the weights for one prediction. Default: 128, the test samples of table 1 of Rossi et al. 2023.
+    rng : int or numpy.random.Generator
+        Seed or generator. The ends of the first run are what ``predict`` of the networks gives for the same seed.
+    batch_size : int
+        Inputs in one forward pass. Default: 4096.
+    repeats : int
+        Runs, each with draws of its own. From two on, `PredictiveBarrier.height_error` estimates the Monte Carlo error.
+        Default: 1.
 
     Raises
     ------
@@ -36,6 +47,8 @@ def predictive_barrier(
         For networks of different architectures or widths, and labels that are no classes.
     OptionError
         For a path that does not exist, or counts that are none.
+    UnsupportedError
+        For networks that came without a module.
 
     Examples
     --------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from consilience.bayesian.files import symmetry_of_parameters, traced_symmetry
+from consilience.bayesian.files import known_symmetry
 from consilience.bayesian.network import BayesianNetwork
 from consilience.errors import InputError, OptionError
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -73,11 +73,8 @@ def describe_bayesian(
         raise InputError("classes", text, "give its own, or leave them out")
     description = replace(described, digest=bnn.digest, channels={}, class_features=None)
     example = first_inputs if example is None else example
-    full = bnn.symmetry if symmetry is None else symmetry
-    if full is None:
-        full = traced_symmetry(bnn, bnn.example if example is None else example)
-    of_parameters = None if full is None else symmetry_of_parameters(full, bnn.means, bnn.name)
-    return replace(bnn, description=description, symmetry=of_parameters, n_observations=description.n_observations)
+    known = known_symmetry(bnn, symmetry, bnn.example if example is None else example, bnn.name)
+    return replace(bnn, description=description, symmetry=known, n_observations=description.n_observations)
 
 
 def _asked_module(bnn: BayesianNetwork) -> nn.Module:

@@ -9,7 +9,7 @@ parameters, so they are not in it. `BayesianNetwork` checks the values (finite, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -254,20 +254,19 @@ def _tensor_problems(
 
 
 def _units(where: str, symmetry: Symmetry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Return the number of units by group.
+    """Return the number of units by group."""
+    refuse_tied_names(symmetry, shapes, where)
+    return symmetry.units(shapes, where)
 
-    Raises
-    ------
-    InputError
-        When the symmetry is of other arrays than these.
-    """
+
+def refuse_tied_names(symmetry: Symmetry, names: Collection[str], where: str) -> None:
+    """Raise for tied parameters under another of their names than the symmetry has."""
     if problems := [
         Problem(where, f"parameter {alias} is {name} by another name (tied weights)", "give it under that name only")
         for alias, name in symmetry.aliases.items()
-        if alias in shapes
+        if alias in names
     ]:
         raise InputError(problems[:_MAX_PROBLEMS])
-    return symmetry.units(shapes, where)
 
 
 BAYESIAN_FILES = Format(

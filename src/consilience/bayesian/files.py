@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.bayesian.file_format import BayesianFile, read_bayesian, write_bayesian
+from consilience.bayesian.file_format import BayesianFile, read_bayesian, refuse_tied_names, write_bayesian
 from consilience.bayesian.gaussian_arrays import inherit_proof, without_deviations
 from consilience.bayesian.network import BayesianNetwork
 from consilience.checks import Json
-from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.errors import InputError, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.descriptions.files import description_path, remove_description_of_another
-from consilience.networks.symmetry.axes import Layout
+from consilience.networks.symmetry.axes import Group, Layout
 from consilience.networks.symmetry.symmetry import Symmetry
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ def write_bayesian_network(
     InputError
         As `consilience.bayesian.file_format.write_bayesian`.
     """
-    full = bnn.symmetry if symmetry is None else symmetry
-    if full is None:
-        full = traced_symmetry(bnn, bnn.example)
-    of_parameters = None if full is None else symmetry_of_parameters(full, bnn.means, f"{path}: cannot be written")
+    of_parameters = known_symmetry(bnn, symmetry, bnn.example, f"{path}: cannot be written")
     content = BayesianFile(
         bnn.means, bnn.variances, bnn.prior, bnn.classes, of_parameters, provenance, None, bnn.n_observations
     )
@@ -56,16 +53,29 @@ def write_bayesian_network(
         remove_description_of_another(path, bnn.digest)
 
 
-def traced_symmetry(bnn: BayesianNetwork, example: Any) -> Symmetry | None:
-    """Return the symmetry of a network's module by an input; None without one, and where it cannot be traced."""
-    if bnn.module is None or example is None:
-        return None
-    from consilience.networks.tracing.proof import symmetry as trace_and_prove  # here, since it needs torch
+def known_symmetry(bnn: BayesianNetwork, symmetry: Symmetry | None, example: Any, where: str) -> Symmetry | None:
+    """Return the symmetry of a network's parameters: as given, its own, or traced; None where none is known.
 
-    try:
-        return trace_and_prove(bnn.module, example)
-    except (InputError, UnsupportedError):  # the file is a network's all the same
-        return None
+    Parameters
+    ----------
+    bnn : BayesianNetwork
+        The network.
+    symmetry : Symmetry or None
+        That of the module or of the parameters, where it is given.
+    example : Tensor or None
+        An input that it takes.
+    where : str
+        Name of the network in messages.
+    """
+    full = bnn.symmetry if symmetry is None else symmetry
+    if full is None and bnn.module is not None and example is not None:
+        from consilience.networks.tracing.proof import symmetry as trace_and_prove  # here, since it needs torch
+
+        try:
+            full = trace_and_prove(bnn.module, example)
+        except (InputError, UnsupportedError):  # the file is a network's all the same
+            return None
+    return None if full is None else symmetry_of_parameters(full, bnn.means, where)
 
 
 def read_bayesian_network(where: Path | SafetensorsFile, module: nn.Module | None = None) -> BayesianNetwork:
@@ -132,22 +142,15 @@ def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: st
     (['bias'], ('running_mean: moves with hidden, but is no parameter, so it must move along where it is kept',))
     """
     plain = without_deviations(symmetry)
-    if problems := [
-        Problem(where, f"parameter {alias} is {name} by another name (tied weights)", "give it under that name only")
-        for alias, name in plain.aliases.items()
-        if alias in names
-    ]:
-        raise InputError(problems)
+    refuse_tied_names(plain, names, where)
     layouts = {name: layout for name, layout in plain.layouts.items() if name in names}
     # Arrays that are left out although they move, with their groups.
     moving_buffers = {
         name: groups for name, layout in plain.layouts.items() if name not in names and (groups := _groups_of(layout))
     }
-    used = {group for layout in layouts.values() for group in _groups_of(layout)}
-    used |= {group.parent for group in plain.all_groups if group.name in used and group.parent is not None}
     restricted = Symmetry(
         layouts,
-        tuple(group for group in plain.all_groups if group.name in used),
+        _groups_among(plain, layouts.values()),
         {alias: name for alias, name in plain.aliases.items() if name in layouts},
         plain.notes
         + tuple(
@@ -156,6 +159,13 @@ def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: st
         ),
     )
     return restricted if moving_buffers else inherit_proof(restricted, plain)
+
+
+def _groups_among(symmetry: Symmetry, layouts: Iterable[Layout]) -> tuple[Group, ...]:
+    """Return the groups that some arrays follow, and those that have these inside."""
+    used = {name for layout in layouts for name in _groups_of(layout)}
+    used |= {group.parent for group in symmetry.all_groups if group.name in used and group.parent is not None}
+    return tuple(group for group in symmetry.all_groups if group.name in used)
 
 
 def _groups_of(layout: Layout) -> list[str]:

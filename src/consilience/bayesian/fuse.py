@@ -51,10 +51,7 @@ def _prepare(
     description_files: Sequence[NamedInput],
 ) -> Prepared:
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
-    unused = ("fishers",) if method.road == "chosen" else ("fishers", "inputs")
-    for option in unused:
-        if getattr(arguments, option) is not None:
-            raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
+    _refuse_of_no_use(arguments, ("fishers",) if method.road == "chosen" else ("fishers", "inputs"))
     names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
     proof_rng, fusion_rng, choice_rng = request.rng.spawn(3)
@@ -92,6 +89,13 @@ def _prepare(
     return Prepared((), partial(_recorded, fuse, method, request))
 
 
+def _refuse_of_no_use(arguments: NetworkArguments, options: Sequence[str]) -> None:
+    """Raise for options of networks that Bayesian ones have no use for."""
+    for option in options:
+        if getattr(arguments, option) is not None:
+            raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
+
+
 def _recorded(fuse: Callable[[], NetworkFusion], method: NetworkMethod, request: Request) -> NetworkFusion:
     """Return a fusion with the record of how it was made."""
     fusion = fuse()
@@ -118,9 +122,8 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts
     members = models.bnns
     priors = class_priors([bnn.description for bnn in members])
     if without_module := [bnn.name for bnn in members if bnn.module is None]:
-        raise InputError(
-            ", ".join(without_module), "an ensemble asks modules", "give `module=`, one of the architecture", "E-NEEDED"
-        )
+        remedy = "give `module=`, one of the architecture"
+        raise InputError(", ".join(without_module), "an ensemble asks modules", remedy, "E-NEEDED")
     return BayesianFusion(
         network=models.networks[0],
         matching={},

@@ -46,9 +46,8 @@ class BayesianFusion(NetworkFusion):
             return ensemble
         members = [] if self._rebuild is None else [self._rebuild(local.network) for local in self.inputs]
         if not members or any(member.module is None for member in members):
-            raise InputError(
-                "models", "these came without a module", "give `module=`, one of the architecture", "E-NEEDED"
-            )
+            remedy = "give `module=`, one of the architecture"
+            raise InputError("models", "these came without a module", remedy, "E-NEEDED")
         descriptions = tuple(local.description for local in self.inputs)
         weights = np.array([local.weight for local in self.inputs])
         sites = Sites(tuple(local.name for local in self.inputs), weights, descriptions)
@@ -104,8 +103,6 @@ class BayesianFusion(NetworkFusion):
         InputError
             When the path cannot be written, or what is to be shown is something else.
         """
-        from consilience.bayesian.report.write import (
-            write_bayesian_page,  # here, so that fusing needs no pages  # here, so that fusing starts without the pages
-        )
+        from consilience.bayesian.report.write import write_bayesian_page  # here, so that fusing needs no pages
 
         write_bayesian_page(Path(path), self._shown(), **shown)

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from consilience.checks import AnyArray, Array, is_count, is_number
 from consilience.drawing.display import Displayed, names_in_line
@@ -27,7 +27,7 @@ from consilience.drawing.words import first_names, format_count, shorten
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.digest import network_digest
-from consilience.networks.network import is_floating, non_finite_problems
+from consilience.networks.network import is_floating, non_finite_problems, same_values
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.unit_rows import take_units
 from consilience.networks.torch_modules import arrays_of_module, is_module, module_with
@@ -104,9 +104,8 @@ class BayesianNetwork(Displayed):
 
     def __post_init__(self) -> None:
         if self.module is not None and not is_module(self.module):
-            raise InputError(
-                self.name, f"module: expected a torch module, found {type(self.module).__name__}", code="E-TYPE"
-            )
+            text = f"module: expected a torch module, found {type(self.module).__name__}"
+            raise InputError(self.name, text, code="E-TYPE")
         for what in ("means", "variances"):
             values = getattr(self, what)
             if not isinstance(values, Mapping) or any(not hasattr(value, "shape") for value in values.values()):
@@ -135,34 +134,25 @@ class BayesianNetwork(Displayed):
     def _name_problems(self) -> list[Problem]:
         if not self.means:
             return [Problem(self.name, "has no parameters", code="E-NEEDED")]
-        problems = []
-        if missing := [key for key in self.means if key not in self.variances]:
-            problems.append(Problem(self.name, f"{_join_names(missing)}: no variance", _REMEDY, "E-NEEDED"))
-        if unknown := [key for key in self.variances if key not in self.means]:
-            problems.append(
-                Problem(self.name, f"{_join_names(unknown)}: a variance, but no mean", "give both", "E-NEEDED")
-            )
+        without_variance = [key for key in self.means if key not in self.variances]
+        without_mean = [key for key in self.variances if key not in self.means]
+        found = [
+            (without_variance, "no variance", _REMEDY, "E-NEEDED"),
+            (without_mean, "a variance, but no mean", "give both", "E-NEEDED"),
+        ]
         if self.module is not None:
             parameters = dict(self.module.named_parameters())
-            if missing := [key for key in parameters if key not in self.means]:
-                problems.append(
-                    Problem(
-                        self.name,
-                        f"{_join_names(missing)}: parameters of the module without a mean",
-                        "give every one",
-                        "E-NEEDED",
-                    )
-                )
-            if unknown := [key for key in self.means if key not in parameters]:
-                problems.append(
-                    Problem(
-                        self.name,
-                        f"{_join_names(unknown)}: no parameters of the module",
-                        "give means of this architecture",
-                        "E-MISMATCH",
-                    )
-                )
-        return problems
+            missing = [key for key in parameters if key not in self.means]
+            unknown = [key for key in self.means if key not in parameters]
+            found += [
+                (missing, "parameters of the module without a mean", "give every one", "E-NEEDED"),
+                (unknown, "no parameters of the module", "give means of this architecture", "E-MISMATCH"),
+            ]
+        return [
+            Problem(self.name, f"{_join_names(names)}: {text}", remedy, code)
+            for names, text, remedy, code in found
+            if names
+        ]
 
     def _shape_problems(self) -> list[Problem]:
         shapes = {} if self.module is None else {k: tuple(v.shape) for k, v in self.module.named_parameters()}
@@ -272,20 +262,7 @@ class BayesianNetwork(Displayed):
             For groups that do not exist or must keep their width, and numbers that are no units.
         """
         units = symmetry.units({key: tuple(values.shape) for key, values in self.arrays.items()}, self.name)
-        # Which units stay, by group: (units,) each.
-        masks = {name: np.ones(count, dtype=np.bool_) for name, count in units.items()}
-        for name, unit_numbers in kept.items():
-            numbers = np.unique(np.asarray(unit_numbers))
-            if name not in masks or not symmetry.by_name[name].resizable or symmetry.by_name[name].parent is not None:
-                raise OptionError(
-                    "kept", f"group {name!r} does not exist, or must keep its width; there are {', '.join(masks)}"
-                )
-            if not numbers.size or numbers.dtype.kind not in "iu" or numbers[0] < 0 or numbers[-1] >= units[name]:
-                raise OptionError("kept", f"group {name}: expected numbers from 0 to {units[name] - 1}, at least one")
-            masks[name] = np.isin(np.arange(units[name]), numbers)
-        # What is inside a unit (the entries of an attention head) stays or goes with it.
-        for child in (group for group in symmetry.all_groups if group.parent is not None):
-            masks[child.name] = np.repeat(masks[str(child.parent)], child.size)
+        masks = _unit_masks(symmetry, units, kept)
 
         def narrow(arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
             names = {key: symmetry.aliases.get(key, key) for key in arrays}
@@ -307,11 +284,8 @@ class BayesianNetwork(Displayed):
     @property
     def _module(self) -> nn.Module:
         if self.module is None:
-            raise UnsupportedError(
-                self.name,
-                "came without a module, so it cannot be asked",
-                "use `with_module(module)` with a module of its architecture",
-            )
+            remedy = "use `with_module(module)` with a module of its architecture"
+            raise UnsupportedError(self.name, "came without a module, so it cannot be asked", remedy)
         return self.module
 
     @cached_property
@@ -368,13 +342,11 @@ class BayesianNetwork(Displayed):
         try:
             rows = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                "inputs", f"expected one tensor or array (n, ...), found {type(inputs).__name__}", code="E-TYPE"
-            ) from error
+            text = f"expected one tensor or array (n, ...), found {type(inputs).__name__}"
+            raise InputError("inputs", text, code="E-TYPE") from error
         if rows.ndim == 0 or len(rows) == 0:
-            raise InputError(
-                "inputs", f"expected (n, ...) with at least one input, found {tuple(rows.shape)}", code="E-SHAPE"
-            )
+            text = f"expected (n, ...) with at least one input, found {tuple(rows.shape)}"
+            raise InputError("inputs", text, code="E-SHAPE")
         rows = as_inputs(module, rows)
         outputs = []
         with torch.no_grad():
@@ -390,12 +362,11 @@ class BayesianNetwork(Displayed):
                     ) from error
         logits = torch.cat(outputs)  # (n, n_classes)
         if logits.ndim != 2 or len(logits) != len(rows) or logits.shape[1] < 2:
-            raise InputError(
-                self.name,
+            text = (
                 f"the module's output: expected logits of two classes or more ({len(rows)}, classes), "
-                f"found {tuple(logits.shape)}",
-                code="E-SHAPE",
+                f"found {tuple(logits.shape)}"
             )
+            raise InputError(self.name, text, code="E-SHAPE")
         return logits
 
     @cached_property
@@ -431,6 +402,35 @@ class BayesianNetwork(Displayed):
             summed = summed + self.logits(inputs, self.state(noise), batch_size).double().softmax(dim=1)
         probabilities: Array = (summed / samples).cpu().numpy()
         return probabilities
+
+
+def _unit_masks(
+    symmetry: Symmetry, units: Mapping[str, int], kept: Mapping[str, ArrayLike]
+) -> dict[str, NDArray[np.bool_]]:
+    """Return which units stay (units,), by group; see `BayesianNetwork.with_units`."""
+    masks = {name: np.ones(count, dtype=np.bool_) for name, count in units.items()}
+    for name, unit_numbers in kept.items():
+        numbers = np.unique(np.asarray(unit_numbers))
+        if name not in masks or not symmetry.by_name[name].resizable or symmetry.by_name[name].parent is not None:
+            text = f"group {name!r} does not exist, or must keep its width; there are {', '.join(masks)}"
+            raise OptionError("kept", text)
+        if not numbers.size or numbers.dtype.kind not in "iu" or numbers[0] < 0 or numbers[-1] >= units[name]:
+            raise OptionError("kept", f"group {name}: expected numbers from 0 to {units[name] - 1}, at least one")
+        masks[name] = np.isin(np.arange(units[name]), numbers)
+    # What is inside a unit (the entries of an attention head) stays or goes with it.
+    for child in (group for group in symmetry.all_groups if group.parent is not None):
+        masks[child.name] = np.repeat(masks[str(child.parent)], child.size)
+    return masks
+
+
+def differing_buffers(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> list[str]:
+    """Return the names of the buffers of two networks with modules that are not the same."""
+    buffers_a, buffers_b = ({k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in (bnn_a, bnn_b))
+    return [
+        key
+        for key in sorted({*buffers_a, *buffers_b})
+        if key not in buffers_a or key not in buffers_b or not same_values(buffers_a[key], buffers_b[key])
+    ]
 
 
 def as_inputs(module: nn.Module, inputs: Tensor) -> Tensor:

@@ -170,19 +170,11 @@ def _checked_probabilities(probabilities: ArrayLike, what: str) -> Array:
     if len(bad := np.flatnonzero(~np.isfinite(p).all(axis=1))):
         raise InputError(what, f"row {bad[0]}, counted from 0: has NaN or infinite values", code="E-NUMBER")
     if len(bad := np.flatnonzero((p < 0).any(axis=1))):
-        raise InputError(
-            what,
-            f"row {bad[0]}, counted from 0: is negative, {p[bad[0]].min():.3g}",
-            "give probabilities, not logits",
-            "E-NUMBER",
-        )
+        text = f"row {bad[0]}, counted from 0: is negative, {p[bad[0]].min():.3g}"
+        raise InputError(what, text, "give probabilities, not logits", "E-NUMBER")
     if len(bad := np.flatnonzero(np.abs(p.sum(axis=1) - 1.0) > _SUM_TOLERANCE)):
-        raise InputError(
-            what,
-            f"row {bad[0]}, counted from 0: sums to {p[bad[0]].sum():.6g}, expected 1",
-            "give probabilities of all classes",
-            "E-NUMBER",
-        )
+        text = f"row {bad[0]}, counted from 0: sums to {p[bad[0]].sum():.6g}, expected 1"
+        raise InputError(what, text, "give probabilities of all classes", "E-NUMBER")
     return p
 
 
@@ -198,10 +190,9 @@ def _class_numbers(labels: ArrayLike, p: Array, what: str) -> Labels:
     is_class = np.isfinite(as_float) & (as_float >= 0) & (as_float < p.shape[1]) & (as_float == np.floor(as_float))
     bad = np.flatnonzero(~is_class)
     if len(bad):
-        raise InputError(
-            what,
+        text = (
             f"row {bad[0]}, counted from 0: expected the number of a class, 0 to {p.shape[1] - 1}, found "
-            f"{numbers[bad[0]]}",
-            code="E-NUMBER",
+            f"{numbers[bad[0]]}"
         )
+        raise InputError(what, text, code="E-NUMBER")
     return as_float.astype(np.int64)

@@ -37,7 +37,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from consilience.bayesian.network import BayesianNetwork, sample_seeds
+from consilience.bayesian.network import BayesianNetwork, differing_buffers, sample_seeds
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.barrier import Barrier
@@ -111,37 +111,7 @@ def predictive_barrier(
 ) -> PredictiveBarrier:
     """Evaluate predictions along a path between two Bayesian networks, and return the curves with their barriers.
 
-    Parameters
-    ----------
-    bnn_a, bnn_b : BayesianNetwork
-        Posteriors of one architecture and width, such as ``fusion.aligned_models``. The module of the first
-        predicts at all positions.
-    inputs : Tensor or array_like of shape (n, ...)
-        Inputs, as the module takes them.
-    labels : array_like of int, shape (n,)
-        Number of the class of each input, from 0.
-    path : {"wasserstein", "natural", "mixture"}
-        Which path; see the module. Default: "wasserstein".
-    points : int
-        Number of positions on the path, ends included; the middle is always added. Default: 25, a usual grid.
-    samples : int
-        Samples S of the weights for one prediction. Default: 128, the test samples of table 1 of Rossi et al. 2023.
-    rng : int or numpy.random.Generator
-        Seed or generator. The ends of the first run are what ``predict`` of the networks gives for the same seed.
-    batch_size : int
-        Inputs in one forward pass. Default: 4096.
-    repeats : int
-        Runs, each with draws of its own. From two on, `PredictiveBarrier.height_error` estimates the Monte Carlo error.
-        Default: 1.
-
-    Raises
-    ------
-    InputError
-        For networks of different architectures or widths, and labels that are no classes or not one for each input.
-    OptionError
-        For a path that does not exist, or counts that are none.
-    UnsupportedError
-        For networks that came without a module.
+    Parameters and errors are those of `consilience.predictive_barrier`.
 
     Examples
     --------
@@ -191,22 +161,17 @@ def _class_numbers(labels: ArrayLike, count: int, classes: int) -> Tensor:
     """Return the labels as integers (n,)."""
     numbers = np.asarray(labels)
     if count == 0 or numbers.shape != (count,):
-        raise InputError(
-            "labels",
-            f"expected one for each of {count} inputs, at least one, found shape {numbers.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected one for each of {count} inputs, at least one, found shape {numbers.shape}"
+        raise InputError("labels", text, code="E-SHAPE")
     if numbers.dtype.kind not in "iuf" or np.any(numbers != np.floor(numbers)):
-        raise InputError(
-            "labels", f"expected classes, whole numbers from 0, found {numbers.dtype} values", code="E-NUMBER"
-        )
+        text = f"expected classes, whole numbers from 0, found {numbers.dtype} values"
+        raise InputError("labels", text, code="E-NUMBER")
     if numbers.min() < 0 or numbers.max() >= classes:
-        raise InputError(
-            "labels",
+        text = (
             f"expected classes from 0 to {classes - 1}, as the networks have {classes} outputs, found "
-            f"{numbers.min():g} to {numbers.max():g}",
-            code="E-NUMBER",
+            f"{numbers.min():g} to {numbers.max():g}"
         )
+        raise InputError("labels", text, code="E-NUMBER")
     return torch.from_numpy(numbers.astype(np.int64))
 
 
@@ -241,11 +206,7 @@ def _curves(
 
 
 def _states(
-    gaussians_a: GaussiansByName,
-    gaussians_b: GaussiansByName,
-    noise: Mapping[str, Tensor],
-    path: str,
-    positions: Array,
+    gaussians_a: GaussiansByName, gaussians_b: GaussiansByName, noise: Mapping[str, Tensor], path: str, positions: Array
 ) -> Iterator[dict[str, Tensor]]:
     """Yield the weights m_t + s_t eps at every position."""
     for t in positions.tolist():
@@ -379,29 +340,23 @@ def require_same_architecture(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) ->
     for name, bnn in (("bnn_a", bnn_a), ("bnn_b", bnn_b)):
         if not isinstance(bnn, BayesianNetwork):
             raise InputError(name, f"expected a consilience.BayesianNetwork, found {type(bnn).__name__}", code="E-TYPE")
-    shapes_a, shapes_b = ({key: tuple(values.shape) for key, values in bnn.means.items()} for bnn in (bnn_a, bnn_b))
-    problems = [f"bnn_b has no {key}, which bnn_a has; {_REMEDY}" for key in shapes_a if key not in shapes_b]
-    problems += [f"bnn_b has {key}, which bnn_a has not; {_REMEDY}" for key in shapes_b if key not in shapes_a]
-    problems += [
-        f"{key} has shape {shape} in bnn_a, {shapes_b[key]} in bnn_b; {_REMEDY}"
-        for key, shape in shapes_a.items()
-        if key in shapes_b and shapes_b[key] != shape
-    ]
+    problems = _shape_differences(bnn_a, bnn_b)
     if None not in (bnn_a.classes, bnn_b.classes) and bnn_a.classes != bnn_b.classes:
         problems.append(f"classes are {bnn_a.classes} in bnn_a, {bnn_b.classes} in bnn_b; bring them into one order")
     if not problems and bnn_a.module is not None and bnn_b.module is not None:
-        problems += [f"buffer {key} is not the same in bnn_a and bnn_b" for key in _differing_buffers(bnn_a, bnn_b)]
+        # Nothing says what a buffer would be in between.
+        problems += [f"buffer {key} is not the same in bnn_a and bnn_b" for key in differing_buffers(bnn_a, bnn_b)]
     if problems:
         raise InputError(problems[:_MAX_PROBLEMS])
 
 
-def _differing_buffers(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> list[str]:
-    """Return the names of buffers that differ: nothing says what they would be in between."""
-    buffers_a, buffers_b = ({k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in (bnn_a, bnn_b))
-    return [
-        key
-        for key in sorted({*buffers_a, *buffers_b})
-        if key not in buffers_a
-        or key not in buffers_b
-        or not torch.equal(torch.as_tensor(buffers_a[key]), torch.as_tensor(buffers_b[key]))
+def _shape_differences(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> list[str]:
+    """Return which parameters one of two networks lacks, or has in another shape."""
+    shapes_a, shapes_b = ({key: tuple(values.shape) for key, values in bnn.means.items()} for bnn in (bnn_a, bnn_b))
+    problems = [f"bnn_b has no {key}, which bnn_a has; {_REMEDY}" for key in shapes_a if key not in shapes_b]
+    problems += [f"bnn_b has {key}, which bnn_a has not; {_REMEDY}" for key in shapes_b if key not in shapes_a]
+    return problems + [
+        f"{key} has shape {shape} in bnn_a, {shapes_b[key]} in bnn_b; {_REMEDY}"
+        for key, shape in shapes_a.items()
+        if key in shapes_b and shapes_b[key] != shape
     ]

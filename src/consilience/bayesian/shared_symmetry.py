@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from consilience.bayesian.gaussian_arrays import (
     variances_of,
     without_deviations,
 )
-from consilience.bayesian.network import BayesianNetwork
+from consilience.bayesian.network import BayesianNetwork, differing_buffers
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.checks import AnyArray
 from consilience.core.gather import Reading, gather, twice
@@ -37,7 +38,7 @@ from consilience.networks.descriptions.inputs import example_of, with_descriptio
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
 from consilience.networks.inputs import DescribedNetwork
-from consilience.networks.network import Network, same_values, total_size
+from consilience.networks.network import Network, total_size
 from consilience.networks.shared_symmetry import NO_SYMMETRY, NetworksWithSymmetry, with_symmetry
 from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -286,19 +287,16 @@ def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: 
             "use layer or instance normalisation instead of batch normalisation",
         )
     with_modules = [bnn for bnn in bnns if bnn.module is not None]
-    buffers = [{k: v for k, v in bnn.arrays.items() if k not in bnn.means} for bnn in with_modules]
-    problems = []
-    for bnn, of_bnn in zip(with_modules[1:], buffers[1:], strict=True):
-        problems += [
-            Problem(
-                bnn.name,
-                f"buffer {key} differs from that of {with_modules[0].name}",
-                "give all networks the same",
-                "E-MISMATCH",
-            )
-            for key in sorted(of_bnn.keys() | buffers[0].keys())
-            if key not in of_bnn or key not in buffers[0] or not same_values(of_bnn[key], buffers[0][key])
-        ]
+    problems = [
+        Problem(
+            bnn.name,
+            f"buffer {key} differs from that of {with_modules[0].name}",
+            "give all networks the same",
+            "E-MISMATCH",
+        )
+        for bnn in with_modules[1:]
+        for key in differing_buffers(with_modules[0], bnn)
+    ]
     if problems:
         raise InputError(problems)
 
@@ -312,14 +310,8 @@ def _class_problems(bnns: Sequence[BayesianNetwork]) -> list[Problem]:
         if expected == classes:
             continue
         what = "the same classes in another order" if sorted(expected) == sorted(classes) else "other classes"
-        problems.append(
-            Problem(
-                bnn.name,
-                f"has {what}, {', '.join(classes)}, where {with_classes[0].name} has {', '.join(expected)}",
-                "train with one order of classes",
-                "E-SHAPE",
-            )
-        )
+        text = f"has {what}, {', '.join(classes)}, where {with_classes[0].name} has {', '.join(expected)}"
+        problems.append(Problem(bnn.name, text, "train with one order of classes", "E-SHAPE"))
     return problems
 
 
@@ -341,21 +333,8 @@ def _symmetry(
         symmetry = read_symmetry(Path(symmetry))
     if symmetry is not None:
         return symmetry
-    stated = [bnn.symmetry for bnn in bnns if bnn.symmetry is not None]
-    if len({candidate.digest for candidate in stated}) > 1:
-        names = ", ".join(bnn.name for bnn in bnns if bnn.symmetry is not None)
-        raise InputError(
-            names, "come with different symmetries, so they are of different architectures", code="E-MISMATCH"
-        )
-    if stated:
-        # Equal but for their proofs: the proof with the least deviation, whatever the order of the networks.
-        return min(
-            stated,
-            key=lambda candidate: (
-                candidate.proof is None,
-                0.0 if candidate.proof is None else candidate.proof.deviation,
-            ),
-        )
+    if (stated := _stated_symmetry(bnns)) is not None:
+        return stated
     if is_optional and example is None:
         trivial = Symmetry({key: Layout(fixed_axes(tuple(v.shape))) for key, v in bnns[0].means.items()}, ())
         return replace(trivial, proof=Proof(trivial.digest, 0.0, 1))  # nothing moves, so there is nothing to prove
@@ -367,3 +346,15 @@ def _symmetry(
     from consilience.networks.tracing.proof import symmetry as trace_and_prove
 
     return trace_and_prove(template, example, rng)
+
+
+def _stated_symmetry(bnns: Sequence[BayesianNetwork]) -> Symmetry | None:
+    """Return the symmetry that networks came with, with the proof of the least deviation; None where none has one."""
+    stated = [bnn.symmetry for bnn in bnns if bnn.symmetry is not None]
+    if len({candidate.digest for candidate in stated}) > 1:
+        names = ", ".join(bnn.name for bnn in bnns if bnn.symmetry is not None)
+        text = "come with different symmetries, so they are of different architectures"
+        raise InputError(names, text, code="E-MISMATCH")
+    # Equal but for their proofs, so that the order of the networks does not count.
+    proved = [(candidate.proof.deviation, candidate) for candidate in stated if candidate.proof is not None]
+    return min(proved, key=itemgetter(0))[1] if proved else next(iter(stated), None)

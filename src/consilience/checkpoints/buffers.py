@@ -88,12 +88,8 @@ def all_stored_finite(float_type: FloatType, stored: ByteArray) -> bool:
 
 def non_finite_problem(tensor: str, model: str) -> Problem:
     """Return the problem of a tensor with values that no model should have."""
-    return Problem(
-        model,
-        f"{tensor} has NaN or infinite values",
-        "leave this model out, or copy the tensor from another",
-        "E-NUMBER",
-    )
+    remedy = "leave this model out, or copy the tensor from another"
+    return Problem(model, f"{tensor} has NaN or infinite values", remedy, "E-NUMBER")
 
 
 def piece_length(entry_bytes: int, max_entries: int = PIECE_ENTRIES) -> int:

@@ -17,7 +17,7 @@ from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import MergeInputs
 from consilience.checks import Json
 from consilience.core.provenance import library_versions
-from consilience.drawing.words import format_count
+from consilience.drawing.words import format_count, printable
 
 FORMAT = "consilience-merge"
 
@@ -160,14 +160,12 @@ def _escape_fences(text: str) -> list[str]:
 
 def _escape_markdown(text: str) -> str:
     """Return text as one line of Markdown in which no character has a meaning."""
-    printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return "".join(f"\\{char}" if char in "\\`*_{}[]<>|#" else char for char in printable)
+    return "".join(f"\\{char}" if char in "\\`*_{}[]<>|#" else char for char in printable(text))
 
 
 def _code(text: str) -> str:
     """Return text as code in a cell of a table."""
-    printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return f"`{printable.replace('`', chr(39)).replace('|', '/')}`"
+    return f"`{printable(text).replace('`', chr(39)).replace('|', '/')}`"
 
 
 def _enumerate_names(names: Sequence[str]) -> str:

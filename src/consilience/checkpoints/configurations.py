@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from consilience.checkpoints.folder import Checkpoint, companion_files
+from consilience.checkpoints.folder import Checkpoint, companion_files, read_object
 from consilience.checks import Json
 from consilience.errors import FileFormatError, Problem
-from consilience.files.document import parse_document
 from consilience.files.quantisation import without_quantisation
 
 
@@ -121,6 +120,19 @@ _ABSENT = _Absent()
 def _canonical(config: Mapping[str, Json]) -> dict[str, Any]:
     """Return a configuration with one spelling for each field, derived fields stated, and nothing that is not set."""
     fields = {_SYNONYMS.get(name, name): value for name, value in config.items()}
+    _spell_rotary(fields)
+    _state_heads(fields)
+    canonical: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping) and name not in ("rope_scaling", "id2label", "label2id"):
+            canonical |= {f"{name}.{inner}": entry for inner, entry in _canonical(value).items()}
+        elif value not in (None, False, [], {}) or (name == _TIED and value is False):
+            canonical[name] = value
+    return canonical
+
+
+def _spell_rotary(fields: dict[str, Any]) -> None:
+    """Spell the fields of rotary positions in one way."""
     # transformers 5 keeps all of the rotary positions in one mapping, earlier versions in two fields.
     rope = fields.pop("rope_parameters", None)
     if isinstance(rope, Mapping) and "rope_theta" in rope:
@@ -133,19 +145,16 @@ def _canonical(config: Mapping[str, Json]) -> dict[str, Any]:
         if "partial_rotary_factor" in spelled:
             fields["partial_rotary_factor"] = spelled.pop("partial_rotary_factor")
         fields["rope_scaling"] = None if kind in (None, "default") else {"rope_type": kind, **spelled}
+
+
+def _state_heads(fields: dict[str, Any]) -> None:
+    """State what follows from the number of heads."""
     heads, width = fields.get("num_attention_heads"), fields.get("hidden_size")
     if isinstance(heads, int) and heads > 0:
         if isinstance(width, int):
             fields["head_dim"] = fields.get("head_dim") or width // heads
         if fields.get("num_key_value_heads") is None:
             fields["num_key_value_heads"] = heads
-    canonical: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, Mapping) and name not in ("rope_scaling", "id2label", "label2id"):
-            canonical |= {f"{name}.{inner}": entry for inner, entry in _canonical(value).items()}
-        elif value not in (None, False, [], {}) or (name == _TIED and value is False):
-            canonical[name] = value
-    return canonical
 
 
 def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -208,21 +217,11 @@ def _tokenizer(folder: Path) -> dict[str, Any] | None:
     copied, _ = companion_files(folder)  # of bounded size, and no links that lead elsewhere
     files = {path.name: path for path in copied}
     if "tokenizer.json" in files:
-        document = _json(files["tokenizer.json"])
-        stated = document.get("model")
-        model: Mapping[str, Any] = stated if isinstance(stated, Mapping) else {}
-        vocabulary = model.get("vocab", {})
-        if isinstance(vocabulary, list):  # of unigrams: [token, score], numbered by their place
-            vocabulary = {str(entry[0]): number for number, entry in enumerate(vocabulary) if entry}
-        added = [entry for entry in document.get("added_tokens") or [] if isinstance(entry, Mapping)]
-        numbers = dict(vocabulary) | {entry.get("content"): entry.get("id") for entry in added}
-        parts = {name: document.get(name) for name in ("normalizer", "pre_tokenizer", "added_tokens")}
-        parts |= {"type of model": model.get("type"), "merges": _as_pairs(model.get("merges"))}
-        return {"numbers": numbers, "parts": {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}}
+        return _fast_tokenizer(read_object(files["tokenizer.json"]))
     if "vocab.json" in files:
         merges = files["merges.txt"].read_text(encoding="utf-8", errors="replace") if "merges.txt" in files else ""
         rules = [line for line in merges.splitlines() if line and not line.startswith("#version")]
-        return {"numbers": _json(files["vocab.json"]), "parts": {"merges": json.dumps(rules)}}
+        return {"numbers": read_object(files["vocab.json"]), "parts": {"merges": json.dumps(rules)}}
     if "vocab.txt" in files:
         words = files["vocab.txt"].read_text(encoding="utf-8", errors="replace").splitlines()
         return {"numbers": {word: number for number, word in enumerate(words)}, "parts": {}}
@@ -231,18 +230,25 @@ def _tokenizer(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def _fast_tokenizer(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a tokenizer.json says; see `_tokenizer`."""
+    stated = document.get("model")
+    model: Mapping[str, Any] = stated if isinstance(stated, Mapping) else {}
+    vocabulary = model.get("vocab", {})
+    if isinstance(vocabulary, list):  # of unigrams: [token, score], numbered by their place
+        vocabulary = {str(entry[0]): number for number, entry in enumerate(vocabulary) if entry}
+    added = [entry for entry in document.get("added_tokens") or [] if isinstance(entry, Mapping)]
+    numbers = dict(vocabulary) | {entry.get("content"): entry.get("id") for entry in added}
+    parts = {name: document.get(name) for name in ("normalizer", "pre_tokenizer", "added_tokens")}
+    parts |= {"type of model": model.get("type"), "merges": _as_pairs(model.get("merges"))}
+    return {"numbers": numbers, "parts": {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}}
+
+
 def _as_pairs(merges: Any) -> Any:
     """Return merges as texts "a b": newer files of tokenizers have pairs."""
     if isinstance(merges, list):
         return [" ".join(map(str, pair)) if isinstance(pair, list) else pair for pair in merges]
     return merges
-
-
-def _json(path: Path) -> dict[str, Any]:
-    document = parse_document(path, path.read_bytes(), "content")
-    if not isinstance(document, dict):
-        raise FileFormatError(path, "is not a JSON object")
-    return document
 
 
 def _tokenizer_difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:

@@ -53,9 +53,8 @@ def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
         return stored_fisher, None
     header = FISHER_FILES.read_header(path)[0]
     if any(name.startswith(("factors/", "layers/")) for name in stored_fisher.tensors):
-        raise FileFormatError(
-            path, "has factors, which a merge of checkpoints has no room for", "compute it with `kind='diagonal'`"
-        )
+        text = "has factors, which a merge of checkpoints has no room for"
+        raise FileFormatError(path, text, "compute it with `kind='diagonal'`")
     tensors: dict[str, tuple[int, StoredTensor]] = {}
     for name, location in stored_fisher.tensors.items():
         parameter = name.removeprefix(_PREFIX)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from consilience.catalogue import unreadable
 from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read_header
 from consilience.checks import Json
+from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, Problem
 from consilience.files.document import METADATA_KEY, parse_document, validate_document
 from consilience.files.foreign_formats import named_foreign, part_of_checkpoint
@@ -182,8 +183,11 @@ def open_adapter(folder: Path) -> Checkpoint:
 
 def _from_folder(folder: Path) -> Checkpoint:
     # The order in which from_pretrained looks: one file, then an index, then (here) the only file there is.
+    def of_file(name: str) -> Checkpoint:
+        return _join_files([_weight_file(folder / name, folder)], str(folder), folder)
+
     if (folder / WEIGHTS).is_file():
-        return _join_files([_weight_file(folder / WEIGHTS, folder)], str(folder), folder)
+        return of_file(WEIGHTS)
     if (folder / INDEX).is_file():
         return _from_index(folder / INDEX, str(folder))
     names = sorted(path.name for path in folder.iterdir())
@@ -192,20 +196,22 @@ def _from_folder(folder: Path) -> Checkpoint:
         text = f"has {len(parts)} of the {parts[0][1]} parts of a checkpoint, and no {INDEX}"
         raise FileFormatError(folder, text, "fetch it whole, or save it again")
     if len(candidates) == 1:
-        return _join_files([_weight_file(folder / candidates[0], folder)], str(folder), folder)
+        return of_file(candidates[0])
     if candidates:
-        _refuse_other_formats(_join_files([_weight_file(folder / candidates[0], folder)], str(folder), folder))
-        raise FileFormatError(
-            folder,
-            f"has {len(candidates)} safetensors files and no {INDEX} that says which belong together",
-            "give the path of the one that is meant",
-        )
+        _refuse_other_formats(of_file(candidates[0]))
+        text = f"has {len(candidates)} safetensors files and no {INDEX} that says which belong together"
+        raise FileFormatError(folder, text, "give the path of the one that is meant")
+    raise _without_weights(folder, names)
+
+
+def _without_weights(folder: Path, names: list[str]) -> FileFormatError:
+    """Return the error for a folder without weights, which says what is there in their place."""
     if pickles := [name for name in names if name.endswith(_PICKLES)]:
-        raise FileFormatError(folder, f"has only pickles ({pickles[0]}), which are never loaded", _REMEDY)
+        return FileFormatError(folder, f"has only pickles ({pickles[0]}), which are never loaded", _REMEDY)
     if foreign := [problem for name in names if (problem := named_foreign(folder / name)) is not None]:
         text = f"has no {WEIGHTS}; {Path(foreign[0].subject).name} {foreign[0].text}"
-        raise FileFormatError(folder, text, foreign[0].remedy)
-    raise FileFormatError(folder, f"has no {WEIGHTS} and no {INDEX}", _REMEDY)
+        return FileFormatError(folder, text, foreign[0].remedy)
+    return FileFormatError(folder, f"has no {WEIGHTS} and no {INDEX}", _REMEDY)
 
 
 def _from_index(path: Path, name: str) -> Checkpoint:
@@ -225,11 +231,10 @@ def _from_index(path: Path, name: str) -> Checkpoint:
     # Sorted, so that neither tensors nor digests depend on the order in the index.
     files = [_weight_file(folder / shard, folder) for shard in sorted(names)]
     by_name = {file.path.name: file for file in files}
-    absent = [key for key, shard in index.weight_map.items() if key not in by_name[shard].header.tensors]
-    if absent:
-        more = f" and {len(absent) - _MAX_LISTED} more" if len(absent) > _MAX_LISTED else ""
-        listed = ", ".join(f"{key} ({index.weight_map[key]})" for key in absent[:_MAX_LISTED])
-        raise FileFormatError(path, f"names tensors that their files do not have: {listed}{more}")
+    places = index.weight_map.items()
+    if absent := [f"{key} ({shard})" for key, shard in places if key not in by_name[shard].header.tensors]:
+        text = f"names tensors that their files do not have: {first_names(absent, _MAX_LISTED)}"
+        raise FileFormatError(path, text)
     return _join_files(files, name, folder, index.weight_map)
 
 
@@ -315,6 +320,11 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Json]:
     _refuse_outside(path, folder)
     if path.stat().st_size > _MAX_COMPANION_BYTES:
         raise FileFormatError(path, "is too long for a configuration")
+    return read_object(path)
+
+
+def read_object(path: Path) -> dict[str, Json]:
+    """Return the JSON object in a file; raise for anything else."""
     document = parse_document(path, path.read_bytes(), "content")
     if not isinstance(document, dict):
         raise FileFormatError(path, "is not a JSON object")

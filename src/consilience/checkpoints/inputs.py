@@ -75,24 +75,13 @@ class MergeInputs:
         for model, fisher in zip(self.models, self.fishers, strict=False):
             problems += _fisher_mismatches(model, fisher)
         if self.fishers and len(self.fishers) != len(self.models):
-            problems.append(
-                Problem(
-                    "fishers",
-                    f"there are {len(self.fishers)} for {len(self.models)} models",
-                    "give one for each",
-                    "E-SHAPE",
-                )
-            )
+            text = f"there are {len(self.fishers)} for {len(self.models)} models"
+            problems.append(Problem("fishers", text, "give one for each", "E-SHAPE"))
         elif self.fishers:
             for other in self.fishers[1:]:
                 if unshared := sorted(set(other.tensors) ^ set(self.fishers[0].tensors)):
-                    problems.append(
-                        Problem(
-                            other.name,
-                            f"informs other parameters than {self.fishers[0].name} ({_listed(unshared)})",
-                            code="E-MISMATCH",
-                        )
-                    )
+                    text = f"informs other parameters than {self.fishers[0].name} ({_listed(unshared)})"
+                    problems.append(Problem(other.name, text, code="E-MISMATCH"))
         return problems
 
 
@@ -119,14 +108,13 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
         if stored.dtype not in ITEM_BITS or is_packed or is_unknown_float:
             by_type.setdefault(stored.dtype, []).append(name)
     for dtype, names in by_type.items():
-        yield (
-            Problem(
-                checkpoint.name,
-                f"{_listed(names)}: type {dtype} cannot be merged",
-                f"convert to one of {', '.join(FLOAT_TYPES)}",
-                "E-TYPE",
-            )
-        )
+        text = f"{_listed(names)}: type {dtype} cannot be merged"
+        yield Problem(checkpoint.name, text, f"convert to one of {', '.join(FLOAT_TYPES)}", "E-TYPE")
+    yield from _unmergeable_parts(checkpoint)
+
+
+def _unmergeable_parts(checkpoint: Checkpoint) -> Iterator[Problem]:
+    """Yield which weights are held in parts that no method can merge."""
     shapes = {name: stored.shape for name, (_, stored) in checkpoint.tensors.items()}
     weights = parts_in(checkpoint)
     merged = {name for parts in weights for name in parts.names}
@@ -140,34 +128,19 @@ def _unmergeable(checkpoint: Checkpoint) -> Iterator[Problem]:
     nested = find_parts(rest | {parts.name: shapes[parts.main] for parts in weights})
     for name in [*unknown_parts(rest), *(parts.name for parts in nested if parts.name not in seen)]:
         yield Problem(
-            checkpoint.name,
-            f"{name} is parametrised in a way that its tensors do not say",
-            REMOVAL,
-            "E-TYPE",
+            checkpoint.name, f"{name} is parametrised in a way that its tensors do not say", REMOVAL, "E-TYPE"
         )
 
 
 def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
     """Yield how another checkpoint differs from the first: tensors, shapes, and kinds of numbers."""
-    missing = [name for name in first.tensors if name not in other.tensors]
-    extra = [name for name in other.tensors if name not in first.tensors]
-    if missing:
-        yield Problem(
-            other.name,
-            f"lacks {_listed(missing)}, which {first.name} has{_tied_hint(missing, other, first)}",
-            code="E-NEEDED",
-        )
-    if extra:
-        yield Problem(
-            other.name,
-            f"has {_listed(extra)}, which {first.name} lacks{_tied_hint(extra, first, other)}",
-            code="E-NEEDED",
-        )
-    reshaped = [
-        name
-        for name in first.tensors
-        if name in other.tensors and _shape(first, name) != _shape(other, name) and not is_extra_state(name)
-    ]
+    for verb, lacks, having, without in (("lacks", "has", first, other), ("has", "lacks", other, first)):
+        if names := [name for name in having.tensors if name not in without.tensors]:
+            hint = _tied_hint(names, without, having)
+            text = f"{verb} {_listed(names)}, which {first.name} {lacks}{hint}"
+            yield Problem(other.name, text, code="E-NEEDED")
+    shared = [name for name in first.tensors if name in other.tensors]
+    reshaped = [name for name in shared if _shape(first, name) != _shape(other, name) and not is_extra_state(name)]
     for name in reshaped[:_MAX_LISTED]:
         yield (
             Problem(
@@ -183,11 +156,7 @@ def _differences(first: Checkpoint, other: Checkpoint) -> Iterator[Problem]:
             f"{len(reshaped) - _MAX_LISTED} more tensors have other shapes than in {first.name}",
             code="E-SHAPE",
         )
-    mixed = [
-        name
-        for name, (_, stored) in first.tensors.items()
-        if name in other.tensors and _number_kind(stored) != _number_kind(other.tensors[name][1])
-    ]
+    mixed = [name for name in shared if _number_kind(first.tensors[name][1]) != _number_kind(other.tensors[name][1])]
     if mixed:
         yield (
             Problem(
@@ -203,18 +172,14 @@ def _fisher_mismatches(model: Checkpoint, fisher: Checkpoint) -> Iterator[Proble
     """Yield why a Fisher diagonal is not that of a model."""
     weights = {parts.name for parts in parts_in(model)}  # whose information is refused where a method would need it
     if unknown := [name for name in fisher.tensors if name not in model.tensors and name not in weights]:
-        yield Problem(
-            fisher.name, f"{_listed(unknown)}: not in {model.name}", "give the information of this model", "E-MISMATCH"
-        )
+        text = f"{_listed(unknown)}: not in {model.name}"
+        yield Problem(fisher.name, text, "give the information of this model", "E-MISMATCH")
     for name, (_, stored) in fisher.tensors.items():
         if stored.dtype not in FLOAT_TYPES:
             yield Problem(fisher.name, f"{name} holds {stored.dtype}, not floats", code="E-TYPE")
         elif name in model.tensors and stored.shape != _shape(model, name):
-            yield Problem(
-                fisher.name,
-                f"{name} has shape {list(stored.shape)}, in {model.name} {list(_shape(model, name))}",
-                code="E-SHAPE",
-            )
+            text = f"{name} has shape {list(stored.shape)}, in {model.name} {list(_shape(model, name))}"
+            yield Problem(fisher.name, text, code="E-SHAPE")
 
 
 def _number_kind(stored: StoredTensor) -> str:

@@ -193,10 +193,8 @@ def merge(
         raise InputError("models", "there are none", "give at least one checkpoint", "E-NEEDED")
     tensor_method = make_tensor_method(method, options)
     if dtype is not None and dtype not in SAFETENSORS_NAMES:
-        raise OptionError(
-            "dtype",
-            f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}{suggestion(dtype, SAFETENSORS_NAMES)}",
-        )
+        text = f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}{suggestion(dtype, SAFETENSORS_NAMES)}"
+        raise OptionError("dtype", text)
     seed, generator = seeded(rng)
     if threads is not None and not is_count(threads):
         raise OptionError("threads", f"expected a positive integer, found {threads!r}")
@@ -235,9 +233,8 @@ def _paths(values: Any, option: str) -> tuple[Path, ...]:
     paths = []
     for value in values:
         if not isinstance(value, str | Path):
-            raise InputError(
-                option, f"expected paths of checkpoints, found {type(value).__name__}", "save it first", "E-TYPE"
-            )
+            text = f"expected paths of checkpoints, found {type(value).__name__}"
+            raise InputError(option, text, "save it first", "E-TYPE")
         paths.append(Path(value))
     return tuple(paths)
 

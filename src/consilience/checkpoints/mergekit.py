@@ -117,18 +117,7 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     name, defaults = METHODS[method]
     slices = _slices(path, document)
     base = _model_name(path, document["base_model"]) if document.get("base_model") is not None else None
-    models = list(dict.fromkeys(source.model for part in slices for source in part.sources))
-    for part in slices:
-        if {source.model for source in part.sources} != set(models):
-            raise FileFormatError(path, "slices have different models, which this library does not stack", _REMEDY)
-    if method not in ("linear", "slerp"):
-        if base is None:
-            raise FileFormatError(path, f"method {method} needs a base_model", "name what all were trained from")
-        models = [model for model in models if model != base]  # its change is nothing
-    if method == "slerp":
-        models = _slerp_models(path, models, base)
-    if not models:
-        raise FileFormatError(path, "names no models to merge", "list them under models")
+    models = _models_to_merge(path, method, slices, base)
     places = {model: _place(path, model) for model in [*models, *([base] if base is not None else [])]}
     first = open_checkpoint(Path(places[models[0]]))
     n_layers = _layer_count(first)
@@ -146,6 +135,22 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     return fields, _notes(document, method)
 
 
+def _models_to_merge(path: Path, method: str, slices: Sequence[_Slice], base: str | None) -> list[str]:
+    """Return the models of all slices, without a base whose change is nothing."""
+    models = list(dict.fromkeys(source.model for part in slices for source in part.sources))
+    if any({source.model for source in part.sources} != set(models) for part in slices):
+        raise FileFormatError(path, "slices have different models, which this library does not stack", _REMEDY)
+    if method == "slerp":
+        models = _slerp_models(path, models, base)
+    elif method != "linear":
+        if base is None:
+            raise FileFormatError(path, f"method {method} needs a base_model", "name what all were trained from")
+        models = [model for model in models if model != base]
+    if not models:
+        raise FileFormatError(path, "names no models to merge", "list them under models")
+    return models
+
+
 def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
     """Raise for methods, keys and parameters that have no counterpart here."""
     if other := [key for key in ("gate_mode", "experts") if key in document]:
@@ -156,9 +161,8 @@ def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
         raise FileFormatError(path, "has mergekit's form and no merge_method", f"give one of {there_are}")
     if method not in METHODS:
         known = " of mergekit is not in this library" if method in MISSING_METHODS else " does not exist"
-        raise FileFormatError(
-            path, f"method {method!r}{known}; there are {there_are}", "choose one of these", "E-METHOD"
-        )
+        text = f"method {method!r}{known}; there are {there_are}"
+        raise FileFormatError(path, text, "choose one of these", "E-METHOD")
     if unknown := [str(key) for key in document if key not in _KEYS]:
         hints = [key if key == "modules" else f"{key}{suggestion(key, _KEYS)}" for key in unknown]
         raise FileFormatError(path, f"has {', '.join(hints)}, which is not understood", _REMEDY, "E-RECIPE")
@@ -166,19 +170,21 @@ def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
         raise FileFormatError(path, f"sets chat_template ({template!r:.40})", "leave it out, and edit the output's")
     if ("models" in document) == ("slices" in document):
         raise FileFormatError(path, "needs models or slices, one of them", "leave the other out")
-    known_parameters = {*_EVERY_PARAMETER, "int8_mask"}
     for parameters in _all_parameters(document):
-        if not isinstance(parameters, Mapping):
-            raise FileFormatError(path, f"parameters must be a mapping, found {parameters!r:.40}", "name each")
-        # mergekit passes over parameters of other methods, and so do we, with a note; one that nobody knows is a slip.
-        unknown = [str(key) for key in parameters if key not in known_parameters]
-        if unknown:
-            takes = ", ".join(_PARAMETERS[str(method)])
-            hints = [f"{key}{suggestion(key, _PARAMETERS[str(method)])}" for key in unknown]
-            text = f"method {method!r} has no parameter {', '.join(hints)}; it has {takes}"
-            raise FileFormatError(path, text, "leave it out", "E-RECIPE")
-        if parameters.get("rescale", True) is not True:
-            raise FileFormatError(path, "sets rescale to false, which this library does not have", "leave it out")
+        _refuse_parameters(path, str(method), parameters)
+
+
+def _refuse_parameters(path: Path, method: str, parameters: Any) -> None:
+    """Raise for parameters that no method of mergekit has; those of other methods are passed over, with a note."""
+    if not isinstance(parameters, Mapping):
+        raise FileFormatError(path, f"parameters must be a mapping, found {parameters!r:.40}", "name each")
+    if unknown := [str(key) for key in parameters if key not in (*_EVERY_PARAMETER, "int8_mask")]:
+        takes = ", ".join(_PARAMETERS[method])
+        hints = [f"{key}{suggestion(key, _PARAMETERS[method])}" for key in unknown]
+        text = f"method {method!r} has no parameter {', '.join(hints)}; it has {takes}"
+        raise FileFormatError(path, text, "leave it out", "E-RECIPE")
+    if parameters.get("rescale", True) is not True:
+        raise FileFormatError(path, "sets rescale to false, which this library does not have", "leave it out")
 
 
 def _all_parameters(document: Mapping[str, Any]) -> list[Any]:
@@ -250,11 +256,8 @@ def _model_name(path: Path, model: Any) -> str:
     if not isinstance(model, str) or not model:
         raise FileFormatError(path, f"a model must be a path or a name on the hub, found {model!r:.60}", "name it")
     if "+" in Path(model).name and not Path(model).exists():
-        raise FileFormatError(
-            path,
-            f"{model} is a model with an adapter",
-            "merge the adapter into its base first (merge_and_unload of peft), and name the result",
-        )
+        remedy = "merge the adapter into its base first (merge_and_unload of peft), and name the result"
+        raise FileFormatError(path, f"{model} is a model with an adapter", remedy)
     return model
 
 
@@ -269,13 +272,7 @@ def _slerp_models(path: Path, models: list[str], base: str | None) -> list[str]:
 
 
 def _place(recipe: Path, model: str) -> str:
-    """Return where a model lies: beside the recipe, here, or in the hub's cache.
-
-    Raises
-    ------
-    FileFormatError
-        Where it is in none of these.
-    """
+    """Return where a model lies: beside the recipe, here, or in the hub's cache."""
     for place in (recipe.parent / model, Path(model)):
         if place.exists():
             return str(place)
@@ -286,9 +283,8 @@ def _place(recipe: Path, model: str) -> str:
     commit = reference.read_text().strip() if reference.is_file() else revision
     if commit and (snapshot := cache / "snapshots" / commit).is_dir() and snapshot.parent == cache / "snapshots":
         return str(snapshot)
-    raise FileFormatError(
-        recipe, f"{model} is no folder next to it or here, nor in the hub's cache", f"fetch it: hf download {name}"
-    )
+    text = f"{model} is no folder next to it or here, nor in the hub's cache"
+    raise FileFormatError(recipe, text, f"fetch it: hf download {name}")
 
 
 def _layer_count(checkpoint: Checkpoint) -> int:
@@ -309,9 +305,8 @@ def _refuse_stacking(path: Path, slices: Sequence[_Slice], n_layers: int) -> Non
         expected = stop
     if expected != n_layers or len(ranges) != len(slices):
         text = f"its slices have layers {', '.join(map(str, map(list, ranges)))} of {n_layers}"
-        raise FileFormatError(
-            path, f"{text}: layers are not stacked or left out here", "let slices cover them in order"
-        )
+        text = f"{text}: layers are not stacked or left out here"
+        raise FileFormatError(path, text, "let slices cover them in order")
 
 
 class _Levels:

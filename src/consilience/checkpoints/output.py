@@ -116,35 +116,39 @@ def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None
     """
     if not output.parent.is_dir():
         raise InputError(output, f"cannot be written: there is no folder {output.parent}", code="E-OUTPUT")
-    single = output.suffix == SINGLE_FILE_SUFFIX
     target = output.resolve()
-    for path in inputs:
-        source = path.resolve()
-        if target == source or target in source.parents or (path.is_dir() and source in target.parents):
-            raise InputError(output, "is one of the inputs, or lies in one", "give another output", "E-OUTPUT")
+    if any(_is_in_one(target, path) for path in inputs):
+        raise InputError(output, "is one of the inputs, or lies in one", "give another output", "E-OUTPUT")
     if output.is_symlink():
         raise InputError(output, "is a link", "give the path of what it leads to", "E-OUTPUT")
-    if not output.exists():
-        return
-    if single:
-        if not output.is_file():
-            raise InputError(output, "is no ordinary file", code="E-OUTPUT")
-        if not overwrite:
-            raise InputError(
-                output, "exists", "give another output, or allow it to be overwritten (`overwrite=True`)", "E-OUTPUT"
-            )
-        return
-    if not output.is_dir():
+    if output.exists():
+        _refuse_to_replace(output, overwrite)
+
+
+def _refuse_to_replace(output: Path, overwrite: bool) -> None:
+    """Raise for an output that exists and may not be replaced; see `refuse_output`."""
+    single = output.suffix == SINGLE_FILE_SUFFIX
+    if single and not output.is_file():
+        raise InputError(output, "is no ordinary file", code="E-OUTPUT")
+    if not single and not output.is_dir():
         raise InputError(output, "exists and is no folder", "give another output", "E-OUTPUT")
-    entries = list(output.iterdir())
-    if not entries:
-        return
-    if not overwrite:
-        raise InputError(
-            output, "is not empty", "give another output, or allow it to be overwritten (`overwrite=True`)", "E-OUTPUT"
-        )
-    if any(entry.is_dir() for entry in entries) or not any(entry.suffix == ".safetensors" for entry in entries):
+    entries = [] if single else list(output.iterdir())
+    if not overwrite and (single or entries):
+        remedy = "give another output, or allow it to be overwritten (`overwrite=True`)"
+        raise InputError(output, "exists" if single else "is not empty", remedy, "E-OUTPUT")
+    if entries and not _is_of_checkpoint(entries):
         raise OptionError(output, "is no folder of a checkpoint alone, so it is not overwritten", "remove it yourself")
+
+
+def _is_in_one(target: Path, path: Path) -> bool:
+    """Return whether an output is an input, holds it, or lies in it."""
+    source = path.resolve()
+    return target == source or target in source.parents or (path.is_dir() and source in target.parents)
+
+
+def _is_of_checkpoint(entries: Sequence[Path]) -> bool:
+    """Return whether what lies in a folder may be a checkpoint alone: files, weights among them."""
+    return not any(entry.is_dir() for entry in entries) and any(entry.suffix == ".safetensors" for entry in entries)
 
 
 def as_json(record: Mapping[str, Any]) -> str:

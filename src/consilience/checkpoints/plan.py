@@ -161,33 +161,34 @@ def plan_tasks(
     parts : mapping of str to MergedPart, optional
         The tensors that are parts of a weight, by name. Default: none.
     """
-    tasks = []
-    for name, (_, stored) in inputs.models[0].tensors.items():
-        treatment = treatments[name]
-        if (part := parts.get(name)) is not None:
-            copy = Treatment(None, treatment.weights)
-            tasks.append(replace(_floating_task(name, stored, dtype or stored.dtype, copy), part=part))
-            continue
-        if stored.dtype in COMPLEX_TYPES and treatment.method is not None:
-            # No type of the output but their own holds complex numbers.
-            task = _floating_task(name, stored.real_pairs, COMPLEX_TYPES[stored.dtype], treatment)
-            tasks.append(replace(task, complex_type=stored.dtype))
-            continue
-        is_floating = stored.dtype in FLOAT_TYPES
-        if treatment.method is None or not is_floating:
-            # Copied: on request, or because integers and truth values have no mean (then the first model's).
-            source = inputs.models[treatment.source if treatment.method is None else 0].tensors[name][1]
-            is_same_type = dtype is None or source.dtype not in FLOAT_TYPES or source.dtype == dtype
-            if is_same_type:
-                copy = Treatment(None, treatment.weights, treatment.source if treatment.method is None else 0)
-                compared = not is_floating and treatment.method is not None
-                tasks.append(TensorTask(name, source.shape, source.dtype, source.nbytes, copy, compared))
-                continue
-        if treatment.method is None:  # a copy in another type: the mean with all weight on one model
-            weights = tuple(float(number == treatment.source) for number in range(len(inputs.models)))
-            treatment = Treatment(TensorAverage(), weights)
-        tasks.append(_floating_task(name, stored, dtype or stored.dtype, treatment))
-    return tasks
+    return [_task(inputs, name, treatments[name], dtype, parts.get(name)) for name in inputs.models[0].tensors]
+
+
+def _task(
+    inputs: MergeInputs, name: str, treatment: Treatment, dtype: str | None, part: MergedPart | None
+) -> TensorTask:
+    """Return what is done for one tensor."""
+    stored = inputs.models[0].tensors[name][1]
+    if part is not None:
+        copy = Treatment(None, treatment.weights)
+        return replace(_floating_task(name, stored, dtype or stored.dtype, copy), part=part)
+    is_copied = treatment.method is None
+    if stored.dtype in COMPLEX_TYPES and not is_copied:
+        # No type of the output but their own holds complex numbers.
+        task = _floating_task(name, stored.real_pairs, COMPLEX_TYPES[stored.dtype], treatment)
+        return replace(task, complex_type=stored.dtype)
+    is_floating = stored.dtype in FLOAT_TYPES
+    if is_copied or not is_floating:
+        # Copied: on request, or because integers and truth values have no mean (then the first model's).
+        number = treatment.source if is_copied else 0
+        source = inputs.models[number].tensors[name][1]
+        if dtype is None or source.dtype not in FLOAT_TYPES or source.dtype == dtype:
+            copy, compared = Treatment(None, treatment.weights, number), not is_floating and not is_copied
+            return TensorTask(name, source.shape, source.dtype, source.nbytes, copy, compared)
+    if is_copied:  # in another type: the mean with all weight on one model
+        weights = tuple(float(number == treatment.source) for number in range(len(inputs.models)))
+        treatment = Treatment(TensorAverage(), weights)
+    return _floating_task(name, stored, dtype or stored.dtype, treatment)
 
 
 def _floating_task(name: str, stored: StoredTensor, dtype: str, treatment: Treatment) -> TensorTask:

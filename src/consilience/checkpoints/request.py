@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -21,7 +21,7 @@ from consilience.checkpoints.methods.slerp import SLERP
 from consilience.checkpoints.methods.table import make_tensor_method
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.parametrised_weights import merged_parts
-from consilience.checkpoints.plan import MergePlan, Treatment, assign_shards, plan_tasks
+from consilience.checkpoints.plan import MergePlan, TensorTask, Treatment, assign_shards, plan_tasks
 from consilience.checkpoints.recipe import TensorRule
 from consilience.checks import Json, as_weights
 from consilience.drawing.words import first_names
@@ -161,14 +161,8 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
         if model is not None
     ]
     if len(request.fishers) not in (0, len(request.models)):
-        problems.append(
-            Problem(
-                "fishers",
-                f"there are {len(request.fishers)} for {len(request.models)} models",
-                "give one for each",
-                "E-SHAPE",
-            )
-        )
+        text = f"there are {len(request.fishers)} for {len(request.models)} models"
+        problems.append(Problem("fishers", text, "give one for each", "E-SHAPE"))
     if problems:
         raise InputError(problems)
     inputs = MergeInputs(
@@ -212,43 +206,44 @@ def compare_inputs(inputs: MergeInputs, allow_differences: bool) -> tuple[list[P
 
 def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment]) -> list[Problem]:
     """Return which methods lack a base or Fisher diagonals, and which of these no method needs."""
-    methods = {
-        treatment.method.name: treatment.method for treatment in treatments.values() if treatment.method is not None
-    }
+    methods = _methods_of(treatments)
     based = [name for name, method in methods.items() if method.needs_base]
     informed = [name for name, method in methods.items() if method.needs_information]
+    named = f"(method {request.method.name!r})"
     problems = []
     if based and inputs.base is None:
         text = f"method {based[0]!r} needs `base=`, the checkpoint that all models were trained from"
         problems.append(Problem("", text))
     if inputs.base is not None and not based:
-        problems.append(
-            Problem("base", f"no method here looks at one (method {request.method.name!r})", "leave it out")
-        )
+        problems.append(Problem("base", f"no method here looks at one {named}", "leave it out"))
     if informed and not inputs.fishers:
-        problems.append(
-            Problem("", "method 'fisher' needs `fishers=`, a file of Fisher diagonals for each model", code="E-NEEDED")
+        text = "method 'fisher' needs `fishers=`, a file of Fisher diagonals for each model"
+        problems.append(Problem("", text, code="E-NEEDED"))
+    problems += _unusable_information(inputs, treatments)
+    if inputs.fishers and not informed:
+        problems.append(Problem("fishers", f"no method here looks at them {named}", "leave them out"))
+    if request.symmetry is not None and based:
+        text = (
+            f"method {based[0]!r} takes units as they are numbered, since models with a common initialisation have"
+            " one numbering"
         )
+        problems.append(Problem("symmetry", text, "leave it out"))
+    return problems
+
+
+def _methods_of(treatments: Mapping[str, Treatment]) -> dict[str, TensorMethod]:
+    """Return the methods of all tensors by name."""
+    return {one.method.name: one.method for one in treatments.values() if one.method is not None}
+
+
+def _unusable_information(inputs: MergeInputs, treatments: Mapping[str, Treatment]) -> Iterator[Problem]:
+    """Yield the weights that are held in parts and have information, which no merge can use."""
     for weight in parts_in(inputs.models[0]):
         method = treatments[weight.main].method
         names = {weight.name, *(weight.names if method is not None and method.needs_information else ())}
         if any(names & set(one.tensors) for one in inputs.fishers):
             text = f"a merge cannot use information of {weight.name}, which is held in parts"
-            problems.append(Problem("fishers", text, f"{REMOVAL}, or fuse the modules: consilience.fuse", "E-TYPE"))
-    if inputs.fishers and not informed:
-        problems.append(
-            Problem("fishers", f"no method here looks at them (method {request.method.name!r})", "leave them out")
-        )
-    if request.symmetry is not None and based:
-        problems.append(
-            Problem(
-                "symmetry",
-                f"method {based[0]!r} takes units as they are numbered, since models with a common initialisation have"
-                " one numbering",
-                "leave it out",
-            )
-        )
-    return problems
+            yield Problem("fishers", text, f"{REMOVAL}, or fuse the modules: consilience.fuse", "E-TYPE")
 
 
 def units_of(symmetry: Symmetry, inputs: MergeInputs) -> dict[str, int]:
@@ -289,31 +284,7 @@ def _make_plan(
     tasks = plan_tasks(inputs, treatments, request.dtype, parts)
     single = output.name if output.suffix == SINGLE_FILE_SUFFIX else None
     shards = assign_shards(tasks, request.shard_bytes, single)
-    notes = []
-    if merged := list(dict.fromkeys(part.weight.name for part in parts.values())):
-        notes.append(
-            f"{', '.join(merged[:_MAX_LISTED])}{', ...' if len(merged) > _MAX_LISTED else ''}: "
-            "merged as the weight that the parts stand for, and written as parts"
-        )
-    copied = [
-        task.name for task in tasks if task.compared and not is_extra_state(task.name) and not is_counter(task.name)
-    ]
-    if extra := [task.name for task in tasks if task.compared and is_extra_state(task.name)]:
-        shown = f"{', '.join(extra[:_MAX_LISTED])}{', ...' if len(extra) > _MAX_LISTED else ''}"
-        notes.append(f"{shown}: extra state has no mean, the first model's is taken")
-    if copied:
-        notes.append(
-            f"{len(copied)} tensor{'s' if len(copied) > 1 else ''} of integers or truth values "
-            f"({', '.join(copied[:_MAX_LISTED])}{', ...' if len(copied) > _MAX_LISTED else ''}) "
-            "have no mean: all models must have the same"
-        )
-    fisher_tasks = [task for task in tasks if isinstance(task.treatment.method, TensorFisher)]
-    if fisher_tasks:
-        uninformed = [task.name for task in fisher_tasks if task.name not in inputs.fishers[0].tensors]
-        if uninformed:
-            notes.append(
-                f"{len(uninformed)} tensors without information ({', '.join(uninformed[:_MAX_LISTED])}) are averaged"
-            )
+    notes = _notes(tasks, inputs, list(dict.fromkeys(part.weight.name for part in parts.values())))
     if request.symmetry is not None and not request.symmetry.proved:
         notes.append("the symmetry is unproved: if it is wrong, so is the merge; look at it before it is used")
     return MergePlan(
@@ -323,6 +294,32 @@ def _make_plan(
         _memory_bound(request, inputs) + _bytes_of_weights(inputs, weights),
         tuple(notes),
     )
+
+
+def _notes(tasks: Sequence[TensorTask], inputs: MergeInputs, merged: Sequence[str]) -> list[str]:
+    """Return notes on weights that are merged whole, and on tensors that are copied or averaged for want of more."""
+    notes = []
+    compared = [task.name for task in tasks if task.compared]
+    if merged:
+        notes.append(f"{_first(merged)}: merged as the weight that the parts stand for, and written as parts")
+    if extra := list(filter(is_extra_state, compared)):
+        notes.append(f"{_first(extra)}: extra state has no mean, the first model's is taken")
+    if copied := [name for name in compared if not is_extra_state(name) and not is_counter(name)]:
+        notes.append(
+            f"{len(copied)} tensor{'s' if len(copied) > 1 else ''} of integers or truth values ({_first(copied)}) "
+            "have no mean: all models must have the same"
+        )
+    informed = [task.name for task in tasks if isinstance(task.treatment.method, TensorFisher)]
+    if uninformed := [name for name in informed if name not in inputs.fishers[0].tensors]:
+        notes.append(
+            f"{len(uninformed)} tensors without information ({', '.join(uninformed[:_MAX_LISTED])}) are averaged"
+        )
+    return notes
+
+
+def _first(names: Sequence[str]) -> str:
+    """Return the first names, and whether there are more."""
+    return f"{', '.join(names[:_MAX_LISTED])}{', ...' if len(names) > _MAX_LISTED else ''}"
 
 
 def _memory_bound(request: MergeRequest, inputs: MergeInputs) -> int:
@@ -408,7 +405,7 @@ def treatments_by_tensor(
         if matches:
             n_applied[matches[0]] += 1
         treatments[name] = by_rule[matches[0]] if matches else default
-    problems = [
+    unused = [
         Problem(
             "patterns",
             f"{rule.pattern!r} matches no tensor"
@@ -417,16 +414,18 @@ def treatments_by_tensor(
         for rule, applied, matched in zip(rules, n_applied, n_matched, strict=True)
         if not applied
     ]
-    problems += [
-        Problem(
-            "patterns",
-            f"the parts of {weight.name} ({', '.join(weight.names)}) would be merged differently, and are one weight",
-            f"match its name, {weight.name}",
-        )
-        for weight in weights_in_parts
-        if any(treatments[name] != treatments[weight.main] for name in weight.names)
-    ]
-    return treatments, problems
+    return treatments, [*unused, *_torn_weights(treatments, weights_in_parts)]
+
+
+def _torn_weights(treatments: Mapping[str, Treatment], weights: Sequence[WeightParts]) -> Iterator[Problem]:
+    """Yield the weights that are held in parts of which rules treat some differently."""
+    for weight in weights:
+        if any(treatments[name] != treatments[weight.main] for name in weight.names):
+            text = (
+                f"the parts of {weight.name} ({', '.join(weight.names)}) would be merged differently, and are one"
+                " weight"
+            )
+            yield Problem("patterns", text, f"match its name, {weight.name}")
 
 
 def _rule_treatment(
@@ -482,20 +481,28 @@ def with_common_names(
     shapes = [{name: stored.shape for name, (_, stored) in one.tensors.items()} for one in checkpoints]
     found = common_names(shapes, [one.name for one in checkpoints], expected)
     own_names = [{name: name for name in one} for one in shapes] if inputs.fishers else list(found.own_names)
+    dropped = _dropped(own_names, shapes)
+    notes = [] if inputs.fishers else list(found.notes)
+    if dropped:
+        notes.append(f"{first_names(dropped, _MAX_LISTED)}: bookkeeping that not all models have, left out")
+    renamed = [_renamed(one, names, dropped) for one, names in zip(checkpoints, own_names, strict=True)]
+    count = len(inputs.models)
+    return (
+        replace(inputs, models=tuple(renamed[:count]), base=next(iter(renamed[count:]), None)),
+        notes,
+        list(found.problems),
+    )
+
+
+def _dropped(own_names: Sequence[Mapping[str, str]], shapes: Sequence[Mapping[str, tuple[int, ...]]]) -> list[str]:
+    """Return the bookkeeping that not all checkpoints have, by the names in common."""
     bookkeeping = {
         name: None
         for one, of_shapes in zip(own_names, shapes, strict=True)
         for name, own in one.items()
         if is_bookkeeping(name, of_shapes[own])
     }
-    dropped = [name for name in bookkeeping if not all(name in one for one in own_names)]
-    notes = [] if inputs.fishers else list(found.notes)
-    if dropped:
-        notes.append(f"{first_names(dropped, _MAX_LISTED)}: bookkeeping that not all models have, left out")
-    renamed = [_renamed(one, names, dropped) for one, names in zip(checkpoints, own_names, strict=True)]
-    count = len(inputs.models)
-    base = None if inputs.base is None else renamed[count]
-    return replace(inputs, models=tuple(renamed[:count]), base=base), notes, list(found.problems)
+    return [name for name in bookkeeping if not all(name in one for one in own_names)]
 
 
 def _renamed(checkpoint: Checkpoint, own_names: dict[str, str], dropped: Collection[str]) -> Checkpoint:

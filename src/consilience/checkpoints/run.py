@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ from consilience.networks.methods.weight_matching.coordinate_descent import impr
 from consilience.networks.methods.weight_matching.lazy_arrays import LazyArrays, LazyModel, RecomputedProducts
 from consilience.networks.methods.weight_matching.match import match_incoming
 from consilience.networks.methods.weight_matching.state import MatchingState, has_matched_units
+from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, move
 
@@ -114,16 +115,9 @@ def run(
                 if any(inputs.digests) and bytes_to_write:
                     refuse_mismatched_fishers(inputs.models, inputs.fishers, inputs.digests, input_files)
                 alignment = _align(prepared, input_files)
-                notes = _write_shards(
-                    prepared,
-                    partial_output,
-                    input_files,
-                    output_hashing,
-                    alignment,
-                    progress,
-                    threads or default_threads(),
-                    piece,
-                )
+                stream = Stream(threads or default_threads(), output_hashing, request.seed, piece)
+                execution = _Execution(prepared, input_files, alignment, progress)
+                notes = execution.write_shards(partial_output, stream)
                 digests = input_files.digests()
                 input_files.refuse_changed()  # last, after the last byte was read
             finally:
@@ -181,97 +175,127 @@ def _align(prepared: PreparedMerge, input_files: InputFiles) -> CheckpointAlignm
     return align(symmetry, units_of(symmetry, inputs), len(inputs.models), read, floating)
 
 
-def _write_shards(
-    prepared: PreparedMerge,
-    partial_output: PartialOutput,
-    input_files: InputFiles,
-    output_hashing: ThreadPoolExecutor,
-    alignment: CheckpointAlignment | None,
-    progress: Progress,
-    threads: int,
-    piece: int,
-) -> list[str]:
-    """Write all files that are not finished; return notes on weights that are held in parts."""
-    inputs, plan, request = prepared.inputs, prepared.plan, prepared.request
-    units = {} if alignment is None or request.symmetry is None else units_of(request.symmetry, inputs)
-    total = sum(task.nbytes for shard in plan.shards for task in shard.tasks)
-    written = sum(task.nbytes for shard in plan.shards if shard.name in partial_output.finished for task in shard.tasks)
-    norms: Facts | None = None  # of the Fisher diagonals; computed when the first tensor needs them
+@dataclass(eq=False)
+class _Execution:
+    """A merge under way: where its tensors are read, and how far it is.
 
-    def reader_of(checkpoint: Checkpoint, name: str, model: int | None) -> TensorReader:
+    Parameters
+    ----------
+    prepared : PreparedMerge
+        What is merged.
+    input_files : InputFiles
+        Its files, open.
+    alignment : CheckpointAlignment or None
+        Where units go; None where they stay.
+    progress : callable
+        Called with (bytes written, bytes in all).
+    """
+
+    prepared: PreparedMerge
+    input_files: InputFiles
+    alignment: CheckpointAlignment | None
+    progress: Progress
+    written: int = 0
+
+    @cached_property
+    def total(self) -> int:
+        """Bytes of all tensors."""
+        return sum(task.nbytes for shard in self.prepared.plan.shards for task in shard.tasks)
+
+    @cached_property
+    def units(self) -> Mapping[str, int]:
+        """Number of units of every group; none where units stay."""
+        symmetry = self.prepared.request.symmetry
+        return {} if self.alignment is None or symmetry is None else units_of(symmetry, self.prepared.inputs)
+
+    @cached_property
+    def norms(self) -> Facts:
+        """The norms of the Fisher diagonals."""
+        return diagonal_norms(self.prepared.inputs.fishers, partial(_read_entries, self.input_files))
+
+    def layout_of(self, name: str) -> Layout | None:
+        """Return which axes of a tensor move; None where units stay, and for tensors without a symmetry."""
+        symmetry = self.prepared.request.symmetry
+        if self.alignment is None or symmetry is None:
+            return None
+        return symmetry.layouts.get(symmetry.aliases.get(name, name))
+
+    def moved(self, values: Any, name: str, model: int) -> Any:
+        """Return a tensor's values with the units of a model in the order of the first."""
+        layout = self.layout_of(name)
+        if self.alignment is None or layout is None:
+            return values
+        return move(values, layout, self.alignment.transports[model], self.units)
+
+    def reader_of(self, checkpoint: Checkpoint, name: str, model: int | None) -> TensorReader:
         """Return the reader of a tensor, its units moved as those of a model; None and 0 leave them where they are."""
         file, stored = locate_tensor(checkpoint, name)
-        if alignment is not None and model and request.symmetry is not None:
-            symmetry = request.symmetry
-            layout = symmetry.layouts.get(symmetry.aliases.get(name, name))
-            if layout is not None and any(axis.moves for axis in layout.axes):
-                # Moving needs no arithmetic, so integers as wide as the entries stand for numbers of any type.
-                itemsize = stored.nbytes // max(1, prod(stored.shape))
-                values = read_tensor(input_files, file, stored).view(f"u{itemsize}").reshape(stored.shape)
-                moved = np.ascontiguousarray(move(values, layout, alignment.transports[model], units))
-                return ArrayTensorReader(moved.reshape(-1).view(np.uint8), stored.real_pairs.dtype, checkpoint.name)
-        return FileTensorReader(input_files, file, stored.start, stored.real_pairs.dtype, checkpoint.name)
+        layout = self.layout_of(name) if model else None
+        if model and layout is not None and any(axis.moves for axis in layout.axes):
+            # Moving needs no arithmetic, so integers as wide as the entries stand for numbers of any type.
+            itemsize = stored.nbytes // max(1, prod(stored.shape))
+            values = read_tensor(self.input_files, file, stored).view(f"u{itemsize}").reshape(stored.shape)
+            moved = np.ascontiguousarray(self.moved(values, name, model))
+            return ArrayTensorReader(moved.reshape(-1).view(np.uint8), stored.real_pairs.dtype, checkpoint.name)
+        return FileTensorReader(self.input_files, file, stored.start, stored.real_pairs.dtype, checkpoint.name)
 
-    def readers_of(task: TensorTask) -> TensorReaders:
+    def readers_of(self, task: TensorTask, merger: WeightMerger) -> TensorReaders:
+        """Return the readers of all that a tensor is merged of; a part of a weight is read from its merge."""
         if task.part is not None:
             return merger.part(task)
-        method = task.treatment.method
-        if method is None and not task.compared:
-            source = task.treatment.source
-            # Only the source is read, so only it is moved.
-            return TensorReaders(
-                tuple(
-                    reader_of(checkpoint, task.name, number if number == source else None)
-                    for number, checkpoint in enumerate(inputs.models)
-                )
-            )
-        models = tuple(reader_of(checkpoint, task.name, number) for number, checkpoint in enumerate(inputs.models))
+        inputs, method = self.prepared.inputs, task.treatment.method
+        # Of a copy only the source is read, so only it is moved.
+        moving = [task.treatment.source] if method is None and not task.compared else range(len(inputs.models))
+        models = tuple(
+            self.reader_of(checkpoint, task.name, number if number in moving else None)
+            for number, checkpoint in enumerate(inputs.models)
+        )
         base = None
         information: tuple[TensorReader, ...] = ()
         if method is not None and method.needs_base and inputs.base is not None:
-            base = reader_of(inputs.base, task.name, None)
+            base = self.reader_of(inputs.base, task.name, None)
         if method is not None and method.needs_information and task.name in inputs.fishers[0].tensors:
-            information = tuple(reader_of(fisher, task.name, number) for number, fisher in enumerate(inputs.fishers))
+            information = tuple(
+                self.reader_of(fisher, task.name, number) for number, fisher in enumerate(inputs.fishers)
+            )
         return TensorReaders(models, base, information)
 
-    def facts_of(task: TensorTask) -> Facts:
-        nonlocal norms
+    def facts_of(self, task: TensorTask) -> Facts:
+        """Return what a method needs to know of all tensors; the norms are computed when the first one needs them."""
         method = task.treatment.method
-        if not (isinstance(method, TensorFisher) and method.normalize):
-            return {}
-        if norms is None:
-            norms = diagonal_norms(inputs.fishers, partial(_read_entries, input_files))
-        return norms
+        return self.norms if isinstance(method, TensorFisher) and method.normalize else {}
 
-    def input_position(task: TensorTask) -> tuple[int, int]:
-        number, stored = inputs.models[0].tensors[task.name]
+    def input_position(self, task: TensorTask) -> tuple[int, int]:
+        """Return where a tensor lies in the first model, by which tensors are read in their order."""
+        number, stored = self.prepared.inputs.models[0].tensors[task.name]
         return number, stored.start
 
-    def on_written(nbytes: int) -> None:
-        nonlocal written
-        written += nbytes
-        progress(written, total)
+    def on_written(self, nbytes: int) -> None:
+        """Tell that so many more bytes are written."""
+        self.written += nbytes
+        self.progress(self.written, self.total)
 
-    def move_weight(values: Any, name: str, model: int) -> Any:
-        symmetry = request.symmetry
-        layout = None if symmetry is None else symmetry.layouts.get(symmetry.aliases.get(name, name))
-        if alignment is None or layout is None:
-            return values
-        return move(values, layout, alignment.transports[model], units)
-
-    shards = [shard for shard in plan.shards if shard.name not in partial_output.finished]
-    shards = with_carried_tensors(shards, readers_of)
-    stream = Stream(threads, output_hashing, request.seed, piece)
-    merger = WeightMerger(inputs, stream, partial(_read_tensor, input_files), move_weight)
-    try:
-        for shard in shards:
-            digest = stream.write_shard(
-                shard, partial_output.folder / shard.name, readers_of, facts_of, input_position, on_written
-            )
-            partial_output.finish(shard.name, digest)
-    finally:
-        stream.close()
-    return list(merger.notes.values())
+    def write_shards(self, partial_output: PartialOutput, stream: Stream) -> list[str]:
+        """Write all files that are not finished; return notes on weights that are held in parts."""
+        shards = [shard for shard in self.prepared.plan.shards if shard.name not in partial_output.finished]
+        self.written = self.total - sum(task.nbytes for shard in shards for task in shard.tasks)
+        inputs = self.prepared.inputs
+        merger = WeightMerger(inputs, stream, partial(_read_tensor, self.input_files), self.moved)
+        readers_of = partial(self.readers_of, merger=merger)
+        try:
+            for shard in with_carried_tensors(shards, readers_of):
+                digest = stream.write_shard(
+                    shard,
+                    partial_output.folder / shard.name,
+                    readers_of,
+                    self.facts_of,
+                    self.input_position,
+                    self.on_written,
+                )
+                partial_output.finish(shard.name, digest)
+        finally:
+            stream.close()
+        return list(merger.notes.values())
 
 
 def _read_tensor(input_files: InputFiles, checkpoint: Checkpoint, name: str) -> Any:

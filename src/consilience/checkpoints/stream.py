@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from io import BytesIO
 from math import isfinite
 from pathlib import Path
@@ -34,7 +35,7 @@ from consilience.checkpoints.buffers import (
     piece_length,
 )
 from consilience.checkpoints.carried_tensors import convert, is_constant, refuse_other_constant
-from consilience.checkpoints.methods.base import BLOCK_ENTRIES, Facts, Floats, TensorBlock, TensorSetting
+from consilience.checkpoints.methods.base import BLOCK_ENTRIES, Facts, Floats, TensorBlock, TensorMethod, TensorSetting
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.plan import OutputShard, TensorTask
 from consilience.checkpoints.tensor_reader import ByteArray, RunningDigest
@@ -53,6 +54,17 @@ _COPY_BYTES = 2**22
 
 _OVERFLOW_CHECK_FROM = 2.0**15
 """Below this no type that does not saturate overflows (the largest float16 is 65504), so patterns need no check."""
+
+
+@dataclass(frozen=True, eq=False)
+class _TensorMerge:
+    """The merge of one tensor: what is done, where the tensor is read, and what is known of it."""
+
+    task: TensorTask
+    readers: TensorReaders
+    method: TensorMethod
+    setting: TensorSetting
+    facts: Facts
 
 
 class Stream:
@@ -206,19 +218,18 @@ class Stream:
         """Merge one tensor, after as many surveys as its method asks for, and write it from byte `position` on."""
         method = task.treatment.method
         assert method is not None  # noqa: S101  (the caller looked)
-        # Facts first, in passes over the whole tensor; every pass reads it again.
         setting = TensorSetting(task.name, task.size, task.treatment.weights, self._seed)
+        merge = _TensorMerge(task, readers, method, setting, facts)
+        # Facts first, in passes over the whole tensor; every pass reads it again.
         for number in range(method.surveys):
-            facts = self._survey_tensor(number, task, readers, setting, facts)
+            merge = replace(merge, facts=self._survey_tensor(number, merge))
         itemsize = FLOAT_TYPES[task.dtype].itemsize
         for start, count in self._pieces(readers, task.size):
             with self._piece_buffers() as (buffers, users):
                 stored = self._read_piece(readers, buffers, start, count, users)
                 buffers.written = grown(buffers.written, count * itemsize)
                 written = buffers.written[: count * itemsize]
-                merging = self._computing.submit(
-                    self._merge_piece, task, readers, setting, facts, stored, start, written
-                )
+                merging = self._computing.submit(self._merge_piece, merge, stored, start, written)
                 # One thread writes, in the order of submission, so it waits for this piece before it takes the next.
                 writing = self._writing.submit(
                     self._put_after, merging, out, digest, position + start * itemsize, written
@@ -233,12 +244,8 @@ class Stream:
         self._wait_for_pending()
         return np.frombuffer(out.getbuffer(), dtype=np.uint8)
 
-    def _survey_tensor(
-        self, number: int, task: TensorTask, readers: TensorReaders, setting: TensorSetting, facts: Facts
-    ) -> Facts:
+    def _survey_tensor(self, number: int, merge: _TensorMerge) -> Facts:
         """Return the facts after one more pass over a tensor."""
-        method = task.treatment.method
-        assert method is not None  # noqa: S101
         total: Any = None
         surveys: deque[Future[list[Any]]] = deque()
 
@@ -248,35 +255,27 @@ class Stream:
             for statistic in statistics:
                 total = statistic if total is None else total + statistic
 
-        for start, count in self._pieces(readers, task.size):
+        for start, count in self._pieces(merge.readers, merge.task.size):
             with self._piece_buffers() as (buffers, users):
-                stored = self._read_piece(readers, buffers, start, count, users)
-                survey = self._computing.submit(
-                    self._survey_piece, number, task, readers, setting, facts, stored, start
-                )
+                stored = self._read_piece(merge.readers, buffers, start, count, users)
+                survey = self._computing.submit(self._survey_piece, number, merge, stored, start)
                 users.append(survey)
                 surveys.append(survey)
             while len(surveys) > N_PIECE_BUFFERS:  # results wait in memory, histograms of 512 kB among them
                 add(surveys.popleft().result())
         for survey in surveys:
             add(survey.result())
-        return facts if total is None else method.conclude(number, total, setting, facts)
+        return merge.facts if total is None else merge.method.conclude(number, total, merge.setting, merge.facts)
 
     def _blocks(
-        self, task: TensorTask, readers: TensorReaders, stored: Sequence[ByteArray], start: int
+        self, merge: _TensorMerge, stored: Sequence[ByteArray], start: int
     ) -> Iterator[tuple[int, TensorBlock]]:
-        """Yield the blocks of a piece, decoded, each with its first entry in the piece.
-
-        Raises
-        ------
-        InputError
-            For values that are not finite, where the method's result would not show them.
-        """
-        dtype = np.dtype(np.float64 if needs_float64(task, readers) else np.float32)
+        """Yield the blocks of a piece, decoded, each with its first entry in the piece."""
+        readers = merge.readers
+        dtype = np.dtype(np.float64 if needs_float64(merge.task, readers) else np.float32)
         float_types = [FLOAT_TYPES[reader.dtype] for reader in readers.all]
         count = len(stored[0]) // float_types[0].itemsize
         scratch = self._scratch_blocks(len(float_types), dtype)
-        method = task.treatment.method
         n_models = len(readers.models)
         for first in range(0, count, BLOCK_ENTRIES):
             length = min(BLOCK_ENTRIES, count - first)
@@ -285,10 +284,10 @@ class Stream:
                 values = array[:length]
                 float_type.decode(data[first * float_type.itemsize : (first + length) * float_type.itemsize], values)
                 decoded.append(values)
-            if method is not None and not method.shows:
+            if not merge.method.shows:
                 for values, reader in zip(decoded, readers.all, strict=True):
                     if not all_finite(values):
-                        raise InputError(non_finite_problem(task.name, reader.name))
+                        raise InputError(non_finite_problem(merge.task.name, reader.name))
             has_base = readers.base is not None
             yield (
                 first,
@@ -308,53 +307,27 @@ class Stream:
             scratch.append(np.empty(BLOCK_ENTRIES, dtype=dtype))
         return scratch[:count]
 
-    def _survey_piece(
-        self,
-        number: int,
-        task: TensorTask,
-        readers: TensorReaders,
-        setting: TensorSetting,
-        facts: Facts,
-        stored: list[ByteArray],
-        start: int,
-    ) -> list[Any]:
+    def _survey_piece(self, number: int, merge: _TensorMerge, stored: list[ByteArray], start: int) -> list[Any]:
         """Return the statistics of a piece's blocks."""
-        method = task.treatment.method
-        assert method is not None  # noqa: S101
-        if is_constant(readers, stored):
+        if is_constant(merge.readers, stored):
             return []
         with np.errstate(all="ignore"):
             return [
-                method.survey(number, block, setting, facts) for _, block in self._blocks(task, readers, stored, start)
+                merge.method.survey(number, block, merge.setting, merge.facts)
+                for _, block in self._blocks(merge, stored, start)
             ]
 
-    def _merge_piece(
-        self,
-        task: TensorTask,
-        readers: TensorReaders,
-        setting: TensorSetting,
-        facts: Facts,
-        stored: list[ByteArray],
-        start: int,
-        written: ByteArray,
-    ) -> None:
-        """Merge a piece and encode it into `written`.
-
-        Raises
-        ------
-        InputError
-            For values that are not finite, or that the type of the output cannot hold.
-        """
-        method, float_type = task.treatment.method, FLOAT_TYPES[task.dtype]
-        assert method is not None  # noqa: S101
+    def _merge_piece(self, merge: _TensorMerge, stored: list[ByteArray], start: int, written: ByteArray) -> None:
+        """Merge a piece and encode it into `written`."""
+        task, readers, float_type = merge.task, merge.readers, FLOAT_TYPES[merge.task.dtype]
         if is_constant(readers, stored) and convert(
             stored[0], FLOAT_TYPES[readers.models[0].dtype], float_type, written
         ):
             self._constants.append(task)
             return
         with np.errstate(all="ignore"):
-            for first, block in self._blocks(task, readers, stored, start):
-                values = method.merge(block, setting, facts)
+            for first, block in self._blocks(merge, stored, start):
+                values = merge.method.merge(block, merge.setting, merge.facts)
                 largest = max(float(values.max()), -float(values.min()))
                 if not isfinite(largest):
                     raise InputError(self._non_finite_problems(task, readers, stored))
@@ -362,12 +335,8 @@ class Stream:
                 float_type.encode(values, out)
                 may_overflow = not float_type.saturates and largest > _OVERFLOW_CHECK_FROM
                 if may_overflow and not all_stored_finite(float_type, out):
-                    raise InputError(
-                        task.name,
-                        f"merged values reach {largest:.3g}, beyond {float_type.name}",
-                        "choose another dtype",
-                        "E-NUMBER",
-                    )
+                    text = f"merged values reach {largest:.3g}, beyond {float_type.name}"
+                    raise InputError(task.name, text, "choose another dtype", "E-NUMBER")
 
     def _non_finite_problems(
         self, task: TensorTask, readers: TensorReaders, stored: Sequence[ByteArray]

@@ -148,9 +148,8 @@ class InputFiles:
         for path, file in self._files.items():
             status = path.stat()
             if (status.st_size, status.st_mtime_ns) != (file.nbytes, file.modified):
-                problems.append(
-                    Problem(file.path, "changed while it was read", "merge again when it is complete", "E-MISMATCH")
-                )
+                remedy = "merge again when it is complete"
+                problems.append(Problem(file.path, "changed while it was read", remedy, "E-MISMATCH"))
         if problems:
             raise InputError(problems)
 

@@ -62,11 +62,7 @@ class Engine(ABC):
 
     @abstractmethod
     def derive(
-        self,
-        function: Callable[..., Result],
-        shards: Placed[Shard],
-        *common: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], shards: Placed[Shard], *common: Any, each: Sequence[Any] | None = None
     ) -> Placed[Result]:
         """Return shards made from shards, on the machines that hold these.
 
@@ -75,11 +71,7 @@ class Engine(ABC):
 
     @abstractmethod
     def map(
-        self,
-        function: Callable[..., Result],
-        shards: Placed[Shard],
-        *common: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], shards: Placed[Shard], *common: Any, each: Sequence[Any] | None = None
     ) -> list[Result]:
         """Return ``function(shard, *common)`` of every shard, or ``function(shard, each[i], *common)``.
 

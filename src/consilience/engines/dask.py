@@ -54,9 +54,8 @@ class Dask(Engine):
         try:
             from distributed import Client
         except ImportError as error:
-            raise OptionError(
-                "engine", "Dask is not installed", "pip install 'consilience[scale]'", "E-EXTRA"
-            ) from error
+            remedy = "pip install 'consilience[scale]'"
+            raise OptionError("engine", "Dask is not installed", remedy, "E-EXTRA") from error
         if isinstance(self.client, str):
             try:
                 object.__setattr__(self, "client", Client(self.client, timeout=CONNECT_SECONDS, set_as_default=False))  # type: ignore[no-untyped-call]
@@ -64,9 +63,8 @@ class Dask(Engine):
                 raise InputError("engine", f"no Dask scheduler answers at {self.client}: {error}") from error
             object.__setattr__(self, "_closes_client", True)
         elif not isinstance(self.client, Client):
-            raise OptionError(
-                "engine", f"expected a distributed.Client or a scheduler's address, found {self.client!r}"
-            )
+            text = f"expected a distributed.Client or a scheduler's address, found {self.client!r}"
+            raise OptionError("engine", text)
         elif self.client.asynchronous:
             raise OptionError("engine", "this distributed.Client is asynchronous", "make it with `asynchronous=False`")
 

@@ -99,6 +99,11 @@ class Contribution:
     fisher: Path | None = None
     problem: str | None = None
 
+    @property
+    def n_bytes(self) -> int:
+        """Length of the server's copies."""
+        return sum(path.stat().st_size for path in (self.path, self.fisher) if path is not None)
+
 
 @dataclass(frozen=True)
 class AnnouncementSelection:
@@ -151,3 +156,50 @@ def select_announcements(announcements: Iterable[Announcement]) -> AnnouncementS
             chosen[site] = last[0]
             ignored += attempts[:-1]
     return AnnouncementSelection(chosen, tuple(ignored), conflicts)
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """Contributions to a round: which count, and which are no expected site's.
+
+    Parameters
+    ----------
+    by_announcement : mapping of Announcement to Contribution
+        All of them.
+    selection : AnnouncementSelection
+        Those of the expected sites to this round.
+    misnumbered : mapping of str to Announcement
+        The last of an expected site that sent for other rounds only.
+    strangers : set of str
+        Names of others.
+    """
+
+    by_announcement: Mapping[Announcement, Contribution]
+    selection: AnnouncementSelection
+    misnumbered: Mapping[str, Announcement]
+    strangers: set[str]
+
+    @classmethod
+    def of(cls, contributions: Iterable[Contribution], sites: Iterable[str], number: int) -> Arrivals:
+        """Return the arrivals among contributions of any order and repetition."""
+        by_announcement = {contribution.announcement: contribution for contribution in contributions}
+        expected = set(sites)
+        announced = [one for one in by_announcement if one.site in expected]
+        selection = select_announcements(one for one in announced if one.number == number)
+        misnumbered = {
+            one.site: one
+            for one in sorted(announced, key=lambda one: one.name)
+            if one.number != number and one.site not in selection.chosen
+        }
+        return cls(by_announcement, selection, misnumbered, {one.site for one in by_announcement} - expected)
+
+
+def repeated(sites: Iterable[str], chosen: Mapping[str, Announcement], what: str) -> dict[str, str]:
+    """Return those of some sites that sent the same as another one, which counts once: for the first by name."""
+    first_sender: dict[str, str] = {}  # by digest
+    reasons: dict[str, str] = {}
+    for site in sorted(sites):
+        first = first_sender.setdefault(chosen[site].digest, site)
+        if first != site:
+            reasons[site] = f"sent the same {what} as {first}, which counts once"
+    return reasons

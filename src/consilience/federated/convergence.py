@@ -45,43 +45,39 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
     """
     convergence: dict[str, Json] = {"objective": objective if math.isfinite(objective) else None, "change": None}
     kind = kind_of_file(after)
-    pairs: list[tuple[Any, Any]]
     if kind is POSTERIORS:
         new = read_posterior(after)[0]
         convergence["components"] = new.n_components
-        if before is None:
-            return convergence
-        return {**convergence, **_compare_posteriors(read_posterior(before)[0], new)}
+        return convergence if before is None else {**convergence, **_compare_posteriors(read_posterior(before)[0], new)}
     if kind is ESTIMATORS:
         convergence["components"] = read_statistics(after)[0].n_components
-    if before is None:
+    if before is None or (arrays := _arrays_of(kind, before, after)) is None:
         return convergence
-    if kind is DRAWS:  # draws of two rounds have an order of their own each, so that their means are compared
-        means = [
-            {name: np.atleast_1d(v.mean(axis=(0, 1))) for name, v in read_draws(path)[0].variables.items()}
-            for path in (before, after)
-        ]
-        if means[0].keys() != means[1].keys():
-            return convergence
-        pairs = [(means[0], means[1])]
-    elif kind is ESTIMATORS:
-        old_sums, new_sums = (dict(read_statistics(path)[0].tensors()) for path in (before, after))
-        if old_sums.keys() != new_sums.keys():
-            return convergence
-        pairs = [(old_sums, new_sums)]
-    elif kind is BAYESIAN:
-        old_bnn, new_bnn = read_bayesian(before), read_bayesian(after)
-        # Means and variances are as many numbers, compared as one vector.
-        pairs = [(old_bnn.means, new_bnn.means), (old_bnn.variances, new_bnn.variances)]
-    else:
-        pairs = [(read_weights(before).arrays, read_weights(after).arrays)]
     # Only floating-point arrays: counters and buffers of integers are no parameters.
     values = [
-        (_floats(old.get(name)), _floats(new[name])) for old, new in pairs for name in new if _floats(new[name]).size
+        (_floats(old.get(name)), _floats(new[name])) for old, new in arrays for name in new if _floats(new[name]).size
     ]
     if any(old.shape != new.shape for old, new in values):
         return convergence
     return {**convergence, "change": _relative_change(values)}
+
+
+def _arrays_of(kind: Any, before: Path, after: Path) -> list[tuple[Any, Any]] | None:
+    """Return the arrays of two models by name, in pairs of mappings; None where they have other names."""
+    if kind is BAYESIAN:
+        old, new = read_bayesian(before), read_bayesian(after)
+        # Means and variances are as many numbers, compared as one vector.
+        return [(old.means, new.means), (old.variances, new.variances)]
+    if kind is DRAWS:  # draws of two rounds have an order of their own each, so that their means are compared
+        before_arrays, after_arrays = (
+            {name: np.atleast_1d(v.mean(axis=(0, 1))) for name, v in read_draws(path)[0].variables.items()}
+            for path in (before, after)
+        )
+    elif kind is ESTIMATORS:
+        before_arrays, after_arrays = (dict(read_statistics(path)[0].tensors()) for path in (before, after))
+    else:
+        return [(read_weights(before).arrays, read_weights(after).arrays)]
+    return [(before_arrays, after_arrays)] if before_arrays.keys() == after_arrays.keys() else None
 
 
 def _compare_posteriors(old: Posterior, new: Posterior) -> dict[str, Any]:

@@ -75,58 +75,67 @@ def isolate(order: Sequence[str], fuse: Callable[[tuple[str, ...]], Result]) -> 
     Isolation
         With d guilty of n sites, after at most 1 + 108 + (d + 1)(1 + ceil(log2 n)) + d rounds of d fusions.
     """
-    n_fusions = 0
-
-    def attempt(sites: Sequence[str]) -> tuple[Result | None, str]:
-        nonlocal n_fusions
-        n_fusions += 1
-        try:
-            return fuse(tuple(sites)), ""
-        except FusionFaultError as fault:
-            return None, str(fault)
-
-    result, reason = attempt(order)
+    attempts = _Attempts(fuse)
+    result, reason = attempts.fusion_of(order)
     if result is not None:
-        return Isolation(tuple(order), result, {}, n_fusions)
-    everyone = Isolation[Result]((), None, dict.fromkeys(order, reason), n_fusions)
-    if len(order) < MIN_SITES:
-        return everyone
-    base: tuple[str, ...] = ()
-    for triple in _triples(order):
-        result, _ = attempt(triple)
-        if result is not None:
-            base = triple
-            break
+        return Isolation(tuple(order), result, {}, attempts.count)
+    tried = ((triple, attempts.fusion_of(triple)[0]) for triple in _triples(order))
+    base, result = next((one for one in tried if one[1] is not None), ((), None))
     if result is None:
-        return Isolation((), None, everyone.guilty, n_fusions)
-    guilty: dict[str, str] = {}
-    stack = [tuple(site for site in order if site not in base)]
-    while stack:
-        candidates = stack.pop()
-        if not candidates:
-            continue
-        grown, reason = attempt((*base, *candidates))
-        if grown is not None:
-            base, result = (*base, *candidates), grown
-        elif len(candidates) == 1:
-            guilty[candidates[0]] = reason
-        else:
-            middle = len(candidates) // 2
-            stack += [candidates[middle:], candidates[:middle]]
+        return Isolation((), None, dict.fromkeys(order, reason), attempts.count)
+    base, result, guilty = attempts.grown(base, result, tuple(site for site in order if site not in base))
     # Faults that are not monotone: a site that failed beside few may fit beside more.
     is_growing = bool(guilty)
     while is_growing:
         is_growing = False
         for site in [site for site in order if site in guilty]:
-            grown, guilty[site] = attempt((*base, site))
+            grown, guilty[site] = attempts.fusion_of((*base, site))
             if grown is not None:
                 base, result, is_growing = (*base, site), grown, True
                 del guilty[site]
-    return Isolation(tuple(site for site in order if site in base), result, guilty, n_fusions)
+    return Isolation(tuple(site for site in order if site in base), result, guilty, attempts.count)
+
+
+@dataclass
+class _Attempts(Generic[Result]):
+    """Fusions that were tried, counted."""
+
+    fuse: Callable[[tuple[str, ...]], Result]
+    count: int = 0
+
+    def fusion_of(self, sites: Sequence[str]) -> tuple[Result | None, str]:
+        """Return the fusion of some sites, or None and why there is none."""
+        self.count += 1
+        try:
+            return self.fuse(tuple(sites)), ""
+        except FusionFaultError as fault:
+            return None, str(fault)
+
+    def grown(
+        self, base: tuple[str, ...], result: Result, others: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], Result, dict[str, str]]:
+        """Return a base with all others that fuse with it, found by halving, and why each of the rest does not."""
+        guilty: dict[str, str] = {}
+        stack = [others]
+        while stack:
+            candidates = stack.pop()
+            if not candidates:
+                continue
+            grown, reason = self.fusion_of((*base, *candidates))
+            if grown is not None:
+                base, result = (*base, *candidates), grown
+            elif len(candidates) == 1:
+                guilty[candidates[0]] = reason
+            else:
+                middle = len(candidates) // 2
+                stack += [candidates[middle:], candidates[:middle]]
+        return base, result, guilty
 
 
 def _triples(order: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the triples (pairs of three) that are tried as a base: windows of the order, then a fixed sample."""
+    if len(order) < MIN_SITES:
+        return []
     size = min(MIN_SITES, len(order) - 1)
     windows = [tuple(order[start : start + size]) for start in range(min(N_WINDOWS, len(order) - size + 1))]
     if len(order) < N_WINDOWS:  # no more triples than are tried anyway: 35 of seven sites

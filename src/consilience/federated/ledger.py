@@ -62,14 +62,11 @@ def too_near(path: Path, sites: Iterable[str]) -> list[Problem]:
     for earlier in read_ledger(path):
         between = sorted(group ^ earlier)
         if 0 < len(between) < MIN_DIFFERENCE:
-            return [
-                Problem(
-                    path,
-                    f"a model was published that differs by {', '.join(between)} only, and the two together tell what "
-                    f"{'it' if len(between) == 1 else 'they'} sent",
-                    f"publish the same sites again, or at least {MIN_DIFFERENCE} others",
-                )
-            ]
+            text = (
+                f"a model was published that differs by {', '.join(between)} only, and the two together tell what "
+                f"{'it' if len(between) == 1 else 'they'} sent"
+            )
+            return [Problem(path, text, f"publish the same sites again, or at least {MIN_DIFFERENCE} others")]
     return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from consilience.core.min_count import MIN_SITES, TWO_SITES
 from consilience.core.provenance import library_versions
 from consilience.drawing.words import printable
 from consilience.errors import FileFormatError, InputError, Problem
-from consilience.federated.contribution import Announcement
+from consilience.federated.contribution import Announcement, AnnouncementSelection
+from consilience.federated.plan import RoundPlan
 from consilience.files.atomic import write_bytes
 from consilience.files.document import check_version, parse_document
 
@@ -135,6 +136,36 @@ class RoundReport:
     plan: str | None = None
     masked: Mapping[str, Any] | None = None
 
+    @classmethod
+    def of_round(
+        cls,
+        plan: RoundPlan,
+        number: int,
+        selection: AnnouncementSelection,
+        reasons: Mapping[str, Sequence[str]],
+        /,
+        **more: Any,
+    ) -> RoundReport:
+        """Return the report on what sites announced, with the reasons by site why it was left out, and other fields."""
+        chosen = selection.chosen
+        fields = {
+            "left_out": tuple(
+                Record.of(chosen[site], *reasons[site])
+                if site in chosen
+                else Record(site, reasons=tuple(reasons[site]))
+                for site in sorted(reasons)
+            ),
+            "missing": tuple(site for site in plan.sites if site not in chosen and site not in reasons),
+            "ignored": tuple(
+                Record.of(one, f"attempt {chosen[one.site].attempt} replaces attempt {one.attempt}")
+                for one in selection.ignored
+            ),
+            "quorum": plan.needed,
+            "deadline": float(plan.deadline),
+            "seed": plan.seed,
+        }
+        return cls(plan.name, number, plan.sites, **{**fields, **more})
+
     @property
     def goes_on(self) -> bool:
         """Whether anything follows: another round of models, or a request."""
@@ -200,20 +231,18 @@ class RoundReport:
         asked = "" if self.request is None else " (request {kind} {number} of {rounds})".format(**self.request)
         took_part = "took part" if self.request is None else "answered"
         counts = f"{len(names)} of {len(self.expected)} sites {took_part}"
-        lines = [f"round {self.number}{asked} closed ({self.closed}): {counts}"]
-        lines += [f"{took_part}: {', '.join(names)}"] if names else []
-        lines += [f"two sites: {TWO_SITES}"] if len(names) == MIN_SITES - 1 else []
+        lines = [f"round {self.number}{asked} closed ({self.closed}): {counts}", *_listed(took_part, names)]
+        lines += _listed("two sites", [TWO_SITES] * (len(names) == MIN_SITES - 1))
         if self.masked is not None:
             lines.append(f"masked: the server saw the sum alone, which {self.quorum} sites had to open")
             lines += [printable(str(line)) for line in self.masked.get("troubles", ())]
         lines += [f"carried on: {record.site}: {printable('; '.join(record.reasons))}" for record in self.carried]
-        lines += [
-            f"left out: {record.site}: {printable(reason)}" for record in self.left_out for reason in record.reasons
-        ]
-        lines += [f"sent nothing: {', '.join(self.missing)}"] if self.missing else []
+        for record in self.left_out:
+            lines += [f"left out: {record.site}: {printable(reason)}" for reason in record.reasons]
+        lines += _listed("sent nothing", self.missing)
         lines += [f"late: {record.site}, attempt {record.attempt}" for record in self.late]
         lines += [f"ignored: {record.site}: {'; '.join(record.reasons)}" for record in self.ignored]
-        lines += [f"not expected: {', '.join(map(printable, self.unknown))}"] if self.unknown else []
+        lines += _listed("not expected", map(printable, self.unknown))
         return lines + [printable(problem) for problem in self.problems]
 
     def status_line(self) -> str:
@@ -237,6 +266,12 @@ class RoundError(InputError):
         self.report = report
         *lines, last = report.lines()
         super().__init__([*(Problem("", line, "", self.code, ends_with_code=False) for line in lines), last])
+
+
+def _listed(label: str, names: Iterable[str]) -> list[str]:
+    """Return the line that names some; none where there are none."""
+    listed = ", ".join(names)
+    return [f"{label}: {listed}"] if listed else []
 
 
 def _without_empty(record: Mapping[str, Json]) -> dict[str, Any]:

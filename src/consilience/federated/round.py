@@ -24,7 +24,7 @@ import consilience as cs
 from consilience.api.kinds import KINDS, NETWORKS, POSTERIORS
 from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.fusion import Fusion
-from consilience.core.kind import Facets
+from consilience.core.kind import Facets, SiteFacts
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem
 from consilience.federated.check import (
     CheckedContribution,
@@ -35,7 +35,7 @@ from consilience.federated.check import (
     oversized,
     site_order,
 )
-from consilience.federated.contribution import Announcement, Contribution, select_announcements
+from consilience.federated.contribution import Announcement, Arrivals, Contribution, repeated
 from consilience.federated.isolation import FusionFaultError, isolate
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
@@ -66,6 +66,12 @@ class RoundResult:
     def report(self) -> RoundReport:
         """The report of the last round."""
         return self.reports[-1]
+
+    @property
+    def model(self) -> Fusion:
+        """The fusion, where the round has just ended."""
+        assert self.fusion is not None  # noqa: S101  (narrows the type)
+        return self.fusion
 
     @property
     def has_failed_request(self) -> bool:
@@ -106,87 +112,89 @@ def run_round(
         For a method or options that do not exist.
     """
     check = check or (lambda contribution: check_alone(contribution, plan.limits))
-    by_announcement = {contribution.announcement: contribution for contribution in contributions}
-    expected = set(plan.sites)
-    announced = [announcement for announcement in by_announcement if announcement.site in expected]
-    selection = select_announcements(announcement for announcement in announced if announcement.number == number)
-    strangers = {announcement.site for announcement in by_announcement} - expected
+    arrivals = Arrivals.of(contributions, plan.sites, number)
+    selection = arrivals.selection
     checked: dict[str, CheckedContribution] = {
-        site: check(by_announcement[announcement]) for site, announcement in sorted(selection.chosen.items())
+        site: check(arrivals.by_announcement[announcement]) for site, announcement in sorted(selection.chosen.items())
     }
     # A site is left out at the first test that it fails; each test sees only the sites that passed those before.
     reasons: dict[str, Sequence[str]]
     reasons = {site: contribution.problems for site, contribution in checked.items() if contribution.problems}
     reasons |= {
-        announcement.site: [f"what it sent is for round {announcement.number}, and this is round {number}"]
-        for announcement in sorted(announced, key=lambda announcement: announcement.name)
-        if announcement.number != number and announcement.site not in selection.chosen
+        site: [f"what it sent is for round {announcement.number}, and this is round {number}"]
+        for site, announcement in arrivals.misnumbered.items()
     }
     reasons |= {site: [reason] for site, reason in {**selection.conflicts, **(blocked or {})}.items()}
-    facets = {
-        site: contribution.facets
-        for site, contribution in checked.items()
-        if contribution.facets is not None and site not in reasons
-    }
-    reasons |= {site: [reason] for site, reason in _copies(facets, selection.chosen).items()}
-    facets = {site: site_facets for site, site_facets in facets.items() if site not in reasons}
-    unfit = mismatches(facets, _expected_facets(plan), _needs_equal_widths(plan, facets))
-    reasons |= {site: [reason] for site, reason in unfit.items()}
-    too_large = oversized({site: checked[site] for site in facets if site not in reasons})
-    reasons |= {site: [reason] for site, reason in too_large.items()}
-    facts = {
-        site: contribution.facts
-        for site, contribution in checked.items()
-        if contribution.facts is not None and site in facets and site not in reasons
-    }
-    reasons |= {site: [reason] for site, reason in implausible(facts).items()}
-    good = [site for site in sorted(facets) if site not in reasons]
-    good, problems = _leave_out_unfusable(plan, checked, good, reasons)
-    fusion = None
-    if len(good) >= plan.needed:
-        order = site_order({site: facts[site] for site in good})
-        isolation = isolate(order, partial(_valid_fusion, plan, checked))
-        fusion = isolation.result
-        if fusion is None:
-            problems = problems or [Problem.of(reason) for reason in dict.fromkeys(isolation.guilty.values())]
-        else:
-            problems = []
-            reasons |= {site: [_fault_text(reason)] for site, reason in isolation.guilty.items()}
-            good = sorted(isolation.sites)
-    if len(good) < plan.needed:
-        shortage = f"{len(good)} good contributions, and the round needs {plan.needed}"
-        problems = [*problems, Problem("", f"{shortage}; nothing was fused")]
-        fusion = None
-    took_part = _took_part(good, selection.chosen, by_announcement, plan)
-    if fusion is None:
-        fitting = "is good" if len(good) < plan.needed else "passed every check of its own"
-        reasons |= {site: [f"{fitting}, but nothing was fused"] for site in good}
-        took_part = []
-    report = RoundReport(
-        plan.name,
+    facts = _facts_of_fitting(plan, checked, selection.chosen, reasons)
+    fusion, good, problems = _fused(plan, checked, facts, reasons)
+    report = RoundReport.of_round(
+        plan,
         number,
-        plan.sites,
-        took_part=tuple(took_part),
-        left_out=tuple(_rejected(reasons, selection.chosen)),
-        missing=tuple(site for site in plan.sites if site not in selection.chosen and site not in reasons),
-        ignored=tuple(
-            Record.of(
-                announcement,
-                f"attempt {selection.chosen[announcement.site].attempt} replaces attempt {announcement.attempt}",
-            )
-            for announcement in selection.ignored
-        ),
-        unknown=tuple(sorted(strangers | set(unknown))),
+        selection,
+        reasons,
+        took_part=() if fusion is None else _took_part(good, selection.chosen, arrivals.by_announcement, plan),
+        unknown=tuple(sorted(arrivals.strangers | set(unknown))),
         closed=closed,
-        quorum=plan.needed,
-        deadline=float(plan.deadline),
         method=None if fusion is None else fusion.provenance["method"],
-        seed=plan.seed,
         problems=tuple(problems),
     )
     if fusion is None:
         raise RoundError(report)
     return RoundResult(fusion, (report,))
+
+
+def _facts_of_fitting(
+    plan: RoundPlan,
+    checked: Mapping[str, CheckedContribution],
+    chosen: Mapping[str, Announcement],
+    reasons: dict[str, Sequence[str]],
+) -> dict[str, SiteFacts]:
+    """Return the facts of the sites that fit with each other; why others do not is added to `reasons`."""
+    fitting = {site: one for site, one in checked.items() if one.facets is not None and site not in reasons}
+
+    def leave_out(found: Mapping[str, str]) -> None:
+        for site, reason in found.items():
+            reasons[site] = [reason]
+            fitting.pop(site, None)
+
+    leave_out(repeated(fitting, chosen, "file"))
+    facets = {site: one.facets for site, one in fitting.items() if one.facets is not None}
+    leave_out(mismatches(facets, _expected_facets(plan), _needs_equal_widths(plan, facets)))
+    leave_out(oversized(fitting))
+    facts = {site: one.facts for site, one in fitting.items() if one.facts is not None}
+    leave_out(implausible(facts))
+    return {site: facts[site] for site in sorted(fitting)}
+
+
+def _fused(
+    plan: RoundPlan,
+    checked: Mapping[str, CheckedContribution],
+    facts: Mapping[str, SiteFacts],
+    reasons: dict[str, Sequence[str]],
+) -> tuple[Fusion | None, list[str], list[Problem]]:
+    """Return the fusion of as many sites as may be fused, their names, and why there is none.
+
+    Why sites are left out is added to `reasons`, of all sites where nothing is fused.
+    """
+    good, problems = _leave_out_unfusable(plan, checked, list(facts), reasons)
+    fusion = None
+    if len(good) >= plan.needed:
+        isolation = isolate(site_order({site: facts[site] for site in good}), partial(_valid_fusion, plan, checked))
+        fusion = isolation.result
+        if fusion is None:
+            problems = problems or [Problem.of(reason) for reason in dict.fromkeys(isolation.guilty.values())]
+        else:
+            problems = []
+            reasons |= {site: [f"does not fit with the others: {reason}"] for site, reason in isolation.guilty.items()}
+            good = sorted(isolation.sites)
+    if len(good) < plan.needed:
+        shortage = f"{len(good)} good contributions, and the round needs {plan.needed}"
+        problems = [*problems, Problem("", f"{shortage}; nothing was fused")]
+        fusion = None
+    if fusion is None:
+        fitting = "is good" if len(good) < plan.needed else "passed every check of its own"
+        reasons |= {site: [f"{fitting}, but nothing was fused"] for site in good}
+    return fusion, good, problems
 
 
 def _files(checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> dict[str, SafetensorsFile]:
@@ -204,11 +212,6 @@ def _called(companion: SafetensorsFile | None) -> str:
 
 def _weights(plan: RoundPlan, sites: Sequence[str]) -> list[float] | None:
     return None if plan.weights is None else [plan.weights[site] for site in sites]
-
-
-def _fault_text(reason: str) -> str:
-    """Return what a report says of a site whose contribution cannot be fused with those of the others."""
-    return f"does not fit with the others: {reason}"
 
 
 def _valid_fusion(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> Fusion:
@@ -264,17 +267,6 @@ def _named_problems(plan: RoundPlan, checked: Mapping[str, CheckedContribution],
         return []  # fusing them fails too, and the sites at fault are searched for
 
 
-def _copies(facets: Mapping[str, Facets], chosen: Mapping[str, Announcement]) -> dict[str, str]:
-    """Return the sites that sent the same file as another one, which counts once: for the first site by name."""
-    first_sender: dict[str, str] = {}  # by digest
-    reasons: dict[str, str] = {}
-    for site in sorted(facets):
-        first = first_sender.setdefault(chosen[site].digest, site)
-        if first != site:
-            reasons[site] = f"sent the same file as {first}, which counts once"
-    return reasons
-
-
 def _expected_facets(plan: RoundPlan) -> Facets | None:
     """Return the facets of the plan's expected file, but for Fisher information, which a model's file has none of."""
     if plan.expect is None:
@@ -286,10 +278,7 @@ def _expected_facets(plan: RoundPlan) -> Facets | None:
 
 
 def _leave_out_unfusable(
-    plan: RoundPlan,
-    checked: Mapping[str, CheckedContribution],
-    good: list[str],
-    reasons: dict[str, Sequence[str]],
+    plan: RoundPlan, checked: Mapping[str, CheckedContribution], good: list[str], reasons: dict[str, Sequence[str]]
 ) -> tuple[list[str], list[Problem]]:
     """Return the sites whose contributions may be fused, and the problems that are no single site's fault.
 
@@ -315,26 +304,15 @@ def _took_part(
     chosen: Mapping[str, Announcement],
     by_announcement: Mapping[Announcement, Contribution],
     plan: RoundPlan,
-) -> list[Record]:
-    return [
+) -> tuple[Record, ...]:
+    return tuple(
         Record.of(
             chosen[site],
-            bytes=_n_bytes(by_announcement[chosen[site]]),
+            bytes=by_announcement[chosen[site]].n_bytes,
             weight=1.0 if plan.weights is None else float(plan.weights[site]),
         )
         for site in good
-    ]
-
-
-def _n_bytes(contribution: Contribution) -> int:
-    return sum(path.stat().st_size for path in (contribution.path, contribution.fisher) if path is not None)
-
-
-def _rejected(reasons: Mapping[str, Sequence[str]], chosen: Mapping[str, Announcement]) -> list[Record]:
-    return [
-        Record.of(chosen[site], *reasons[site]) if site in chosen else Record(site, reasons=tuple(reasons[site]))
-        for site in sorted(reasons)
-    ]
+    )
 
 
 def _needs_equal_widths(plan: RoundPlan, facets: Mapping[str, Facets]) -> bool:

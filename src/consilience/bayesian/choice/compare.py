@@ -58,13 +58,7 @@ class BayesianComparison(CandidateComparison):
         """Nothing: predictive probabilities have a column for every class."""
 
     def _outputs(self, model: BayesianNetwork, rows: Rows) -> Array:
-        """Return predictive probabilities (n, C).
-
-        Raises
-        ------
-        UnsupportedError
-            For networks that do not answer with logits of classes.
-        """
+        """Return predictive probabilities (n, C)."""
         try:
             return model.predict(rows.inputs, self.workshop.method.n_samples, self.seed)
         except InputError as error:

@@ -91,7 +91,7 @@ class VariationalBNN(ABC):
     def __post_init__(self) -> None:
         hidden: Any = self.hidden
         seed: Any = self.seed
-        for option, valid, expected in (
+        self._require(
             ("hidden", isinstance(hidden, (tuple, list)) and all(map(is_count, hidden)), "a tuple of widths"),
             ("epochs", is_count(self.epochs), "a positive integer"),
             ("batch_size", is_count(self.batch_size), "a positive integer"),
@@ -106,8 +106,12 @@ class VariationalBNN(ABC):
                 self.averaging is None or (is_number(self.averaging) and 0 < self.averaging < 1),
                 "None or a number between 0 and 1",
             ),
-        ):
-            if not valid:
+        )
+
+    def _require(self, *requirements: tuple[str, bool, str]) -> None:
+        """Raise for the first option that is not valid, saying what was expected."""
+        for option, is_valid, expected in requirements:
+            if not is_valid:
                 raise OptionError(option, f"expected {expected}, found {getattr(self, option)!r}")
 
     @property
@@ -179,8 +183,8 @@ class GaussianBNN(VariationalBNN):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (is_number(self.prior_variance) and self.prior_variance > 0):
-            raise OptionError("prior_variance", f"expected a positive number, found {self.prior_variance!r}")
+        is_positive = is_number(self.prior_variance) and self.prior_variance > 0
+        self._require(("prior_variance", is_positive, "a positive number"))
 
     @property
     def prior(self) -> WeightPrior:
@@ -277,7 +281,7 @@ class HorseshoeBNN(VariationalBNN):
     def __post_init__(self) -> None:
         super().__post_init__()
         slab: Any = self.slab
-        for option, valid, expected in (
+        self._require(
             ("unit_width", is_number(self.unit_width) and self.unit_width > 0, "a positive number"),
             ("layer_width", is_number(self.layer_width) and self.layer_width > 0, "a positive number"),
             (
@@ -296,9 +300,7 @@ class HorseshoeBNN(VariationalBNN):
                 self.prune is None or (is_number(self.prune) and 0 < self.prune < 1),
                 "None or a number between 0 and 1",
             ),
-        ):
-            if not valid:
-                raise OptionError(option, f"expected {expected}, found {getattr(self, option)!r}")
+        )
 
     @property
     def prior(self) -> WeightPrior:

@@ -168,19 +168,15 @@ def parameter_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
         if not parameters:
             continue
         if isinstance(layer, _BATCH_NORMS):
-            raise UnsupportedError(
-                path,
-                "batch normalisation mixes the observations of a batch, which single draws of weights cannot",
-                "use layer, group or instance normalisation",
-            )
+            text = "batch normalisation mixes the observations of a batch, which single draws of weights cannot"
+            raise UnsupportedError(path, text, "use layer, group or instance normalisation")
         if next(layer.children(), None) is not None:
             raise UnsupportedError(path or "the module", "has parameters beside layers of its own", "put them in one")
         for name, values in parameters:
             full_name = f"{path}.{name}" if path else name
             if id(values) in first_names:
-                raise UnsupportedError(
-                    full_name, f"is tied to {first_names[id(values)]}; a posterior needs weights of their own"
-                )
+                text = f"is tied to {first_names[id(values)]}; a posterior needs weights of their own"
+                raise UnsupportedError(full_name, text)
             first_names[id(values)] = full_name
         layers.append((path, layer))
     return layers

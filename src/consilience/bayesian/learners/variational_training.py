@@ -196,11 +196,8 @@ def _require_single_calls(model: VariationalModule, inputs: Tensor) -> None:
         for hook in hooks:
             hook.remove()
     if repeated := [path for path, times in n_calls.items() if times != 1]:
-        raise UnsupportedError(
-            ", ".join(repeated[:3]),
-            f"is called {n_calls[repeated[0]]} times for one input, each time with other draws of its weights",
-            "call every layer once",
-        )
+        text = f"is called {n_calls[repeated[0]]} times for one input, each time with other draws of its weights"
+        raise UnsupportedError(", ".join(repeated[:3]), text, "call every layer once")
 
 
 def _checked_data(X: Any, y: Any, classes: int) -> tuple[Tensor, Tensor]:
@@ -210,22 +207,16 @@ def _checked_data(X: Any, y: Any, classes: int) -> tuple[Tensor, Tensor]:
     except (TypeError, ValueError) as error:
         raise InputError("X, y", f"expected numbers, classes counted from 0: {error}", code="E-TYPE") from error
     if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels) or len(labels) == 0:
-        raise InputError(
-            "X, y",
-            f"expected (N, ...) inputs and (N,) classes, found {tuple(inputs.shape)} and {tuple(labels.shape)}",
-            code="E-SHAPE",
-        )
+        text = f"expected (N, ...) inputs and (N,) classes, found {tuple(inputs.shape)} and {tuple(labels.shape)}"
+        raise InputError("X, y", text, code="E-SHAPE")
     if not bool(torch.isfinite(inputs).all()):
         raise InputError("X", "has NaN or infinite values", "fill or leave out the rows at fault", "E-NUMBER")
     if labels.is_floating_point() and bool((labels != labels.round()).any()):
         raise InputError("y", "expected classes, whole numbers from 0, found fractions", code="E-NUMBER")
     labels = labels.long()
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise InputError(
-            "y",
-            f"expected classes from 0 to {classes - 1}, found {int(labels.min())} to {int(labels.max())}",
-            code="E-NUMBER",
-        )
+        text = f"expected classes from 0 to {classes - 1}, found {int(labels.min())} to {int(labels.max())}"
+        raise InputError("y", text, code="E-NUMBER")
     return inputs, labels
 
 
@@ -245,9 +236,8 @@ def _make_template(learner: VariationalBNN, inputs: Tensor, classes: int) -> nn.
         logits = copy.deepcopy(module).eval()(as_inputs(module, inputs[:2]))
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (len(inputs[:2]), classes):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(
-            "module", f"expected logits ({len(inputs[:2])}, {classes}) for two inputs, found {shape}", code="E-SHAPE"
-        )
+        text = f"expected logits ({len(inputs[:2])}, {classes}) for two inputs, found {shape}"
+        raise InputError("module", text, code="E-SHAPE")
     return module
 
 
@@ -290,9 +280,8 @@ def _maximise_elbo(
         with torch.no_grad():
             bound = -summed_loss - learner.temperature * float(model.divergence())
         if not math.isfinite(bound):
-            raise InputError(
-                f"the bound is {bound} after epoch {epoch + 1}: standardise the inputs, or lower learning_rate"
-            )
+            text = f"the bound is {bound} after epoch {epoch + 1}: standardise the inputs, or lower learning_rate"
+            raise InputError(text)
         history.append(bound)
         progress(epoch + 1, learner.epochs)
     with torch.no_grad():

@@ -139,20 +139,11 @@ class KLNetworkFusion(NetworkMethod):
         """Return why these networks cannot be fused, a line each."""
         symmetry = ensemble.symmetry
         if isinstance(self.max_units, Mapping) and (unknown := sorted(set(self.max_units) - set(symmetry.by_name))):
-            return [
-                Problem(
-                    "max_units", f"group {', '.join(unknown)} does not exist; there are {', '.join(symmetry.by_name)}"
-                )
-            ]
+            text = f"group {', '.join(unknown)} does not exist; there are {', '.join(symmetry.by_name)}"
+            return [Problem("max_units", text)]
         if not any(is_deviation(name) for name in ensemble.networks[0].working):
-            return [
-                Problem(
-                    "",
-                    "method 'kl' fuses networks by the variances of their weights",
-                    "give Bayesian networks",
-                    "E-NEEDED",
-                )
-            ]
+            text = "method 'kl' fuses networks by the variances of their weights"
+            return [Problem("", text, "give Bayesian networks", "E-NEEDED")]
         reasons = [
             Problem(
                 "",

@@ -94,18 +94,11 @@ def _sites(guide: Any, name: str) -> dict[str, Any]:
     """Return the trace's record of every latent site, by name."""
     kind = type(guide).__name__
     if not has_class(guide, _GUIDES, *_MEAN_FIELD_GUIDES):
-        raise UnsupportedError(
-            name,
-            f"a guide of class {kind} is no independent Gaussian for every weight",
-            f"use pyro's {_MEAN_FIELD_GUIDES[0]}",
-        )
+        text = f"a guide of class {kind} is no independent Gaussian for every weight"
+        raise UnsupportedError(name, text, f"use pyro's {_MEAN_FIELD_GUIDES[0]}")
     if guide.prototype_trace is None:
-        raise InputError(
-            name,
-            f"this {kind} has not seen its model",
-            "call it once with the model's arguments, or fit it",
-            "E-NEEDED",
-        )
+        remedy = "call it once with the model's arguments, or fit it"
+        raise InputError(name, f"this {kind} has not seen its model", remedy, "E-NEEDED")
     return dict(guide.prototype_trace.iter_stochastic_nodes())
 
 

@@ -83,7 +83,7 @@ class ArrayRole:
 def array_role(name: str) -> ArrayRole | None:
     """Return the role of an array of that name; None for a name of neither means nor variances."""
     path, dot, last = name.rpartition(".")
-    if last.startswith(("eps_", "prior_")) or last in _BUFFERS:
+    if _is_ignored(name):
         return None
     for word, form in _WORDS.items():
         stem = name.removesuffix(word)
@@ -145,13 +145,11 @@ def gaussian_parameters(
         if first == key:
             continue
         if f"{_SAMPLER}." not in first + key:
-            problems.append(
-                Problem(name, f"{first} and {key} both tell of {role.parameter}", "keep one of them", "E-MISMATCH")
-            )
+            text = f"{first} and {key} both tell of {role.parameter}"
+            problems.append(Problem(name, text, "keep one of them", "E-MISMATCH"))
         elif not bool((arrays[first] == arrays[key]).all()):
-            problems.append(
-                Problem(name, f"{first} and {key} differ", "copy what is sampled from into the other", "E-MISMATCH")
-            )
+            remedy = "copy what is sampled from into the other"
+            problems.append(Problem(name, f"{first} and {key} differ", remedy, "E-MISMATCH"))
     for side, other, what in ((means, spreads, "variance"), (spreads, means, "mean")):
         for parameter, key in side.items():
             role = array_role(key)
@@ -205,15 +203,12 @@ def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
     """
     _require_arrays(name, *model)
     means, spreads = model
+    sides = ((means, spreads, "a mean, but no log-variance"), (spreads, means, "a log-variance, but no mean"))
     problems = [
-        Problem(name, f"{key}: a mean, but no log-variance", "give both", "E-NEEDED")
-        for key in means
-        if key not in spreads
-    ]
-    problems += [
-        Problem(name, f"{key}: a log-variance, but no mean", "give both", "E-NEEDED")
-        for key in spreads
-        if key not in means
+        Problem(name, f"{key}: {what}", "give both", "E-NEEDED")
+        for one, other, what in sides
+        for key in one
+        if key not in other
     ]
     parameters = {
         key: GaussianParameter(values, spreads[key], LOG_VARIANCE, f"mean of {key}", f"log-variance of {key}")
@@ -223,15 +218,11 @@ def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
     spread_arrays = [gaussian.spread for gaussian in parameters.values()]
     # A posterior of which every weight has a variance above 1 is surely a mistake: these are variances, not logarithms.
     if parameters and not problems and all(float(values.min()) > 0 for values in spread_arrays if _has_values(values)):
-        problems.append(
-            Problem(
-                name,
-                "every log-variance is positive, as variances are",
-                "give (means, log-variances), or one dict whose "
-                f"names say it, such as {next(iter(means))}.mean and {next(iter(means))}.variance",
-                "E-NUMBER",
-            )
+        remedy = (
+            "give (means, log-variances), or one dict whose "
+            f"names say it, such as {next(iter(means))}.mean and {next(iter(means))}.variance"
         )
+        problems.append(Problem(name, "every log-variance is positive, as variances are", remedy, "E-NUMBER"))
     return build_network(parameters, module, name, problems=tuple(problems))
 
 

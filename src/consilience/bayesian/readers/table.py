@@ -64,22 +64,15 @@ def _write_own(bnn: BayesianNetwork, like: BayesianNetwork) -> BayesianNetwork:
     return bnn.with_module(like.module)
 
 
+def _of_library(kind: str, reader: Any) -> BayesianAdapter:
+    """Return the entry of a library's reader, whose models are of its kind or of none."""
+    return BayesianAdapter(kind, reader.accepts, reader.accepts, reader.read, reader.write)
+
+
 BAYESIAN_ADAPTERS: tuple[BayesianAdapter, ...] = (
     BayesianAdapter("consilience.BayesianNetwork", _is_own, _is_own, _read_own, _write_own),
-    BayesianAdapter(
-        "laplace-torch's DiagLaplace",
-        bayesian_laplace.accepts,
-        bayesian_laplace.accepts,
-        bayesian_laplace.read,
-        bayesian_laplace.write,
-    ),
-    BayesianAdapter(
-        "Pyro's AutoDiagonalNormal or AutoNormal",
-        bayesian_pyro.accepts,
-        bayesian_pyro.accepts,
-        bayesian_pyro.read,
-        bayesian_pyro.write,
-    ),
+    _of_library("laplace-torch's DiagLaplace", bayesian_laplace),
+    _of_library("Pyro's AutoDiagonalNormal or AutoNormal", bayesian_pyro),
     BayesianAdapter(
         "a module with mu_weight and rho_weight or weight_mu and weight_rho (bayesian-torch, blitz)",
         bayesian_layers.accepts,

@@ -11,7 +11,7 @@ Errors list every problem under the names that the user of the library knows.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,14 +107,8 @@ class GaussianParameter:
             return [Problem(name, f"{key} holds {arrays[key].dtype}, not floats", code="E-TYPE") for key in not_floats]
         shapes = tuple(self.mean.shape), tuple(self.spread.shape)
         if shapes[0] != shapes[1]:
-            return [
-                Problem(
-                    name,
-                    f"{self.spread_name} has shape {shapes[1]}, but {self.mean_name} {shapes[0]}",
-                    f"give one {self.form.word} for every mean",
-                    "E-SHAPE",
-                )
-            ]
+            text = f"{self.spread_name} has shape {shapes[1]}, but {self.mean_name} {shapes[0]}"
+            return [Problem(name, text, f"give one {self.form.word} for every mean", "E-SHAPE")]
         if non_finite := non_finite_problems(arrays, name):
             return non_finite
         variance = self.variance
@@ -166,38 +160,7 @@ def build_network(
     """
     all_problems = [*problems, *(line for gaussian in parameters.values() for line in gaussian.problems(name))]
     if module is not None:
-        shapes = {key: tuple(values.shape) for key, values in module.named_parameters()}
-        all_problems += [
-            Problem(
-                name,
-                f"{gaussian.mean_name}: the module has no parameter {key}",
-                "give a module of this architecture, whose parameters have the same names",
-                "E-MISMATCH",
-            )
-            for key, gaussian in parameters.items()
-            if key not in shapes
-        ]
-        all_problems += [
-            Problem(
-                name,
-                f"{gaussian.mean_name} has shape {tuple(gaussian.mean.shape)}, the module's parameter {key} "
-                f"{shapes[key]}",
-                "give a module of this architecture",
-                "E-SHAPE",
-            )
-            for key, gaussian in parameters.items()
-            if key in shapes and tuple(gaussian.mean.shape) != shapes[key]
-        ]
-        missing = [key for key in shapes if key not in parameters]
-        if missing and reports_missing:
-            all_problems.append(
-                Problem(
-                    name,
-                    f"nothing here is the module's parameter {join_names(missing)}",
-                    "give it a distribution",
-                    "E-MISMATCH",
-                )
-            )
+        all_problems += _misfits(parameters, module, name, reports_missing)
     if not parameters and not all_problems:
         all_problems = [Problem(name, "has no weights with a distribution", code="E-NEEDED")]
     if all_problems:
@@ -205,6 +168,30 @@ def build_network(
     means = {key: array_namespace(g.mean).asarray(g.mean, copy=True) for key, g in parameters.items()}
     variances = {key: gaussian.variance for key, gaussian in parameters.items()}
     return BayesianNetwork(module, means, variances, prior_variances, name=name)
+
+
+def _misfits(
+    parameters: Mapping[str, GaussianParameter], module: nn.Module, name: str, reports_missing: bool
+) -> Iterator[Problem]:
+    """Yield where the Gaussians are not those of a module's parameters."""
+    shapes = {key: tuple(values.shape) for key, values in module.named_parameters()}
+    for key, gaussian in parameters.items():
+        if key not in shapes:
+            yield Problem(
+                name,
+                f"{gaussian.mean_name}: the module has no parameter {key}",
+                "give a module of this architecture, whose parameters have the same names",
+                "E-MISMATCH",
+            )
+    for key, gaussian in parameters.items():
+        shape = tuple(gaussian.mean.shape)
+        if key in shapes and shape != shapes[key]:
+            text = f"{gaussian.mean_name} has shape {shape}, the module's parameter {key} {shapes[key]}"
+            yield Problem(name, text, "give a module of this architecture", "E-SHAPE")
+    missing = [key for key in shapes if key not in parameters]
+    if missing and reports_missing:
+        text = f"nothing here is the module's parameter {join_names(missing)}"
+        yield Problem(name, text, "give it a distribution", "E-MISMATCH")
 
 
 def with_buffers(module: nn.Module, arrays: Mapping[str, AnyArray]) -> nn.Module:
@@ -231,19 +218,12 @@ def require_same_parameters(bnn: BayesianNetwork, shapes: Mapping[str, tuple[int
         When shapes differ: a network of another width needs a model built for that width.
     """
     if unmatched := sorted(set(bnn.means) ^ set(shapes)):
-        raise InputError(
-            bnn.name,
-            f"cannot be written like {what}: {join_names(unmatched)}: in one of them only",
-            "give a model of its architecture",
-            "E-MISMATCH",
-        )
+        text = f"cannot be written like {what}: {join_names(unmatched)}: in one of them only"
+        raise InputError(bnn.name, text, "give a model of its architecture", "E-MISMATCH")
     pairs = {key: (tuple(values.shape), shapes[key]) for key, values in bnn.means.items()}
     if mismatched := [f"{key} {new} and not {old}" for key, (new, old) in pairs.items() if new != old]:
-        raise UnsupportedError(
-            bnn.name,
-            f"cannot be written like {what}, since it has other widths: {join_names(mismatched)}",
-            "give a model built with these widths, or take its means and variances",
-        )
+        text = f"cannot be written like {what}, since it has other widths: {join_names(mismatched)}"
+        raise UnsupportedError(bnn.name, text, "give a model built with these widths, or take its means and variances")
 
 
 def copy_like(values: AnyArray, other: AnyArray) -> AnyArray:

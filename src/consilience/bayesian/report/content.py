@@ -18,7 +18,7 @@ import numpy as np
 
 from consilience.bayesian.gaussian_arrays import is_deviation
 from consilience.bayesian.methods import BAYESIAN_METHODS
-from consilience.bayesian.report.predictions import Predictive
+from consilience.bayesian.predictive_scores import PredictiveScores
 from consilience.checks import Array, Labels
 from consilience.core.findings import numbers_by_name
 from consilience.networks.method import NetworkMethod
@@ -117,7 +117,7 @@ class Picture:
     predicted, label : int
         Most probable class, and true class.
     entropy : float
-        Predictive entropy in nats.
+        PredictiveScores entropy in nats.
     """
 
     shades: Labels
@@ -148,7 +148,7 @@ class BayesianContent(NetworkContent):
         How far apart means and deviations are, by layer.
     distances : ReferenceDistances or None
         Distances before and after alignment, where the method aligns posteriors.
-    predictions : mapping of str to Predictive
+    predictions : mapping of str to PredictiveScores
         Scores of predictive probabilities by model.
     galleries : tuple of Gallery
         Images that a model is most and least certain of.
@@ -167,7 +167,7 @@ class BayesianContent(NetworkContent):
     sharing: tuple[UnitSharing, ...] = ()
     gaussian_layers: tuple[GaussianLayer, ...] = ()
     distances: ReferenceDistances | None = None
-    predictions: Mapping[str, Predictive] = field(default_factory=dict)
+    predictions: Mapping[str, PredictiveScores] = field(default_factory=dict)
     galleries: tuple[Gallery, ...] = ()
 
     @property
@@ -195,7 +195,7 @@ class BayesianContent(NetworkContent):
         )
 
     @property
-    def outside(self) -> dict[str, Predictive]:
+    def outside(self) -> dict[str, PredictiveScores]:
         """Scores of the models that have predictions of inputs from outside the training distribution."""
         return {name: scores for name, scores in self.predictions.items() if scores.outside is not None}
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from consilience.bayesian.predictive_scores import PredictiveScores
 from consilience.bayesian.report.content import Gallery, Picture
-from consilience.bayesian.report.predictions import Predictive
 from consilience.checks import Labels
 from consilience.drawing.cells import N_SHADES, cell_map
 from consilience.drawing.svg import WIDTH, drawing, text
@@ -26,14 +26,14 @@ _TILE_SIZE, _GAP, _CAPTION_HEIGHT = 66.0, 12.0, 40.0
 """Longer side of a tile, gap between tiles, and height of the two lines below each. Chosen by eye."""
 
 
-def galleries_of(images: object, predictions: Mapping[str, Predictive]) -> tuple[Gallery, ...]:
+def galleries_of(images: object, predictions: Mapping[str, PredictiveScores]) -> tuple[Gallery, ...]:
     """Return the images that models are most and least certain of.
 
     Parameters
     ----------
     images : mapping of str to array_like of shape (n, h, w)
         By model, the images that its predictions are of, in their order.
-    predictions : mapping of str to Predictive
+    predictions : mapping of str to PredictiveScores
         Predictions of the images, by model.
 
     Raises

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from markupsafe import Markup
 
+from consilience.bayesian.predictive_scores import ClassEntropy, PredictiveScores
 from consilience.bayesian.report.content import (
     MAX_SHARE_COLUMNS,
     BayesianContent,
@@ -15,7 +16,6 @@ from consilience.bayesian.report.content import (
     ReferenceDistances,
 )
 from consilience.bayesian.report.images import picture_row
-from consilience.bayesian.report.predictions import ClassEntropies, Predictive
 from consilience.core.page_blocks import strong
 from consilience.drawing.axes import HALF_WIDTH, Axes, line_kind
 from consilience.drawing.blocks import (
@@ -201,7 +201,7 @@ MAX_CLASSES = 20
 """Classes beyond these are not drawn. Chosen by eye, for the width of the page."""
 
 
-def reliability_figure(predictions: Mapping[str, Predictive]) -> Markup:
+def reliability_figure(predictions: Mapping[str, PredictiveScores]) -> Markup:
     """Return reliability curves: the accuracy of each bin against its confidence; on the diagonal they agree."""
     drawn = dict(list(predictions.items())[:MAX_MODELS])
     axes = Axes.over((0.0, 1.0), (0.0, 1.0), 270.0, HALF_WIDTH, inset=(0.0, 4.0))
@@ -218,12 +218,12 @@ def reliability_figure(predictions: Mapping[str, Predictive]) -> Markup:
     return axes.drawing(parts + axes.legend(drawn), alt, len(drawn))
 
 
-def class_entropy_figure(predictions: Mapping[str, Predictive], outside: bool) -> Markup | None:
+def class_entropy_figure(predictions: Mapping[str, PredictiveScores], outside: bool) -> Markup | None:
     """Return the entropies of every class, minus the mean of all inputs inside: means, and quartiles as strokes.
 
     Parameters
     ----------
-    predictions : mapping of str to Predictive
+    predictions : mapping of str to PredictiveScores
         Scores by model.
     outside : bool
         Whether of inputs from outside the training distribution; of those without classes all together.
@@ -261,13 +261,13 @@ def class_entropy_figure(predictions: Mapping[str, Predictive], outside: bool) -
     return axes.drawing(parts, _entropies_alt(drawn, region))
 
 
-def _class_entropies_of(scores: Predictive, outside: bool) -> Sequence[ClassEntropies] | None:
+def _class_entropies_of(scores: PredictiveScores, outside: bool) -> Sequence[ClassEntropy] | None:
     if not outside:
         return scores.class_entropies
     return None if scores.outside is None else scores.outside.class_entropies
 
 
-def _entropy_range(predictions: Sequence[Predictive]) -> tuple[float, float]:
+def _entropy_range(predictions: Sequence[PredictiveScores]) -> tuple[float, float]:
     """Return the range of all that is drawn, inside and outside, so that the two figures can be compared."""
     values = [
         value - scores.entropy
@@ -280,7 +280,7 @@ def _entropy_range(predictions: Sequence[Predictive]) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _entropies_alt(drawn: Mapping[str, tuple[Predictive, Sequence[ClassEntropies]]], region: str) -> str:
+def _entropies_alt(drawn: Mapping[str, tuple[PredictiveScores, Sequence[ClassEntropy]]], region: str) -> str:
     descriptions = []
     for name, (scores, entropies) in drawn.items():
         least, most = (choose(entropies, key=lambda entropy: entropy.mean) for choose in (min, max))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.bayesian.predictive_scores import PredictiveScores
 from consilience.bayesian.report.content import BayesianContent, bayesian_content
 from consilience.bayesian.report.images import galleries_of
 from consilience.bayesian.report.page import write_bayesian_content
-from consilience.bayesian.report.predictions import Predictive
 from consilience.errors import InputError, Problem
 from consilience.networks.report.content import ShownNetworks
 from consilience.networks.report.write import checked_content_of
@@ -26,7 +26,7 @@ def write_bayesian_page(
     barriers: Mapping[str, Barrier] | None = None,
     planes: Mapping[str, Plane] | None = None,
     scores: Mapping[str, Mapping[str, float]] | None = None,
-    predictions: Mapping[str, Predictive] | None = None,
+    predictions: Mapping[str, PredictiveScores] | None = None,
     images: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the report to `path`, whole or not at all: one HTML file without scripts that fetches nothing.
@@ -39,7 +39,7 @@ def write_bayesian_page(
         The fused networks, of a mean and a deviation for every weight.
     barriers, planes, scores
         As for `write_network_page`.
-    predictions : mapping of str to Predictive, optional
+    predictions : mapping of str to PredictiveScores, optional
         By model, in the order to show, what ``consilience.predictive_scores`` gave. Default: none.
     images : mapping of str to array_like of shape (n, h, w), optional
         By name of a model among the predictions, the images that these are of. Default: none.
@@ -58,7 +58,7 @@ def write_bayesian_page(
 def bayesian_content_of(
     shown: ShownNetworks,
     *,
-    predictions: Mapping[str, Predictive] | None = None,
+    predictions: Mapping[str, PredictiveScores] | None = None,
     images: Mapping[str, Any] | None = None,
     **comparisons: Any,
 ) -> BayesianContent:
@@ -70,7 +70,7 @@ def bayesian_content_of(
     )
 
 
-def _check_predictions(predictions: Mapping[str, object] | None) -> dict[str, Predictive]:
+def _check_predictions(predictions: Mapping[str, object] | None) -> dict[str, PredictiveScores]:
     if not predictions:
         return {}
     expected = Problem(
@@ -78,9 +78,9 @@ def _check_predictions(predictions: Mapping[str, object] | None) -> dict[str, Pr
     )
     if not isinstance(predictions, Mapping):
         raise InputError("", f"{expected}, found {type(predictions).__name__}; write {{'fused': ...}}", code="E-TYPE")
-    scores_by_model: dict[str, Predictive] = {}
+    scores_by_model: dict[str, PredictiveScores] = {}
     for name, scores in predictions.items():
-        if not isinstance(scores, Predictive):
+        if not isinstance(scores, PredictiveScores):
             raise InputError("", f"{expected}, found {type(scores).__name__} under {name!r}", code="E-TYPE")
         scores_by_model[str(name)] = scores
     return scores_by_model

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite, sqrt
+from math import sqrt
 from typing import Any
 
 from consilience.checks import Json
@@ -54,25 +54,18 @@ def config_problems(name: str, config: Mapping[str, Json]) -> Iterator[Problem]:
         yield Problem(name, f"is an adapter of type {kind!r}, expected 'LORA'", _MERGE_INTO_BASE, "E-ADAPTER")
         return
     for field in ("r", "lora_alpha"):
-        value = config.get(field)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
-            yield Problem(
-                name, f"its {field} must be a positive number, found {value!r}", "save the adapter again", "E-NUMBER"
-            )
+        if not _is_positive(value := config.get(field)):
+            text = f"its {field} must be a positive number, found {value!r}"
+            yield Problem(name, text, "save the adapter again", "E-NUMBER")
     for field in ("rank_pattern", "alpha_pattern"):
         patterns = config.get(field) or {}
         if not isinstance(patterns, Mapping) or not all(_is_positive(value) for value in patterns.values()):
-            yield Problem(
-                name, f"its {field} must give positive numbers by module", "save the adapter again", "E-NUMBER"
-            )
+            text = f"its {field} must give positive numbers by module"
+            yield Problem(name, text, "save the adapter again", "E-NUMBER")
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGED_BASE):
-        yield Problem(
-            name,
-            f"init_lora_weights is {start!r}, which changed the base too",
-            "save it with path_initial_model_for_weight_conversion, or merge it into its base first",
-            "E-ADAPTER",
-        )
+        remedy = "save it with path_initial_model_for_weight_conversion, or merge it into its base first"
+        yield Problem(name, f"init_lora_weights is {start!r}, which changed the base too", remedy, "E-ADAPTER")
     for field, value in config.items():
         is_known = field in (*FOLDED, *AGREEING, *_KEPT)
         if not is_known and value not in (None, False, {}, [], ""):

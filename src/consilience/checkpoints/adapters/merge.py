@@ -8,7 +8,7 @@ name before anything is written. Factors are read, stacked and written module by
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
@@ -38,7 +38,8 @@ from consilience.checkpoints.adapters.factors import (
 from consilience.checkpoints.buffers import non_finite_problem
 from consilience.checkpoints.card import merge_provenance, model_card
 from consilience.checkpoints.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_folder, open_adapter
-from consilience.checkpoints.inputs import MergeInputs
+from consilience.checkpoints.header import StoredTensor
+from consilience.checkpoints.inputs import MergeInputs, locate_tensor
 from consilience.checkpoints.journal import PROVENANCE, PartialOutput, merge_identity, open_partial_output, publish
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.task_vectors import TaskArithmetic
@@ -116,44 +117,14 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
     _refuse_options(request, output)
     signed = request.method.signed
     weights = as_weights(request.weights, len(request.models), "weights", signed=signed).tolist()
-    problems: list[Problem] = []
-    adapters: list[LowRankAdapter] = []
-    for path in request.models:
-        try:
-            adapters.append(read_factors(open_adapter(adapter_folder(path) or path)))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    names, configs = [adapter.name for adapter in adapters], [adapter.config for adapter in adapters]
-    for adapter in adapters:
-        of_config = list(config_problems(adapter.name, adapter.config))
-        problems += of_config or _factor_problems(adapter)
-    if problems:
-        raise InputError(problems)
-    differing = ("base_model_name_or_path", "revision")
-    fatal = [field for field in AGREEING if not (request.allow_differences and field in differing)]
-    problems += disagreements(names, configs, fatal)
-    problems += _shape_problems(adapters)
-    is_sum = not getattr(request.method, "normalize", True)
-    if is_sum and (whole := _whole_tensors(adapters)):
-        text = f"{first_names(whole, _MAX_LISTED)} were trained as a whole, and a sum of changes needs their base"
-        problems.append(Problem(names[0], text, "use method average, or merge the adapters into their base first"))
-    if problems:
-        raise InputError(problems)
+    adapters = _read_all(request)
+    _refuse_misfits(request, adapters)
     shares = _shares(request, weights)
     ranks = {
-        module: sum(
-            adapter.shape(adapter.parts(module)[0])[0] for adapter, share in _owners(adapters, shares, module) if share
-        )
+        module: rank
         for module in dict.fromkeys(module for adapter in adapters for module in adapter.factors)
+        if (rank := sum(adapter.shape(adapter.parts(module)[0])[0] for adapter, _ in _owners(adapters, shares, module)))
     }
-    ranks = {module: rank for module, rank in ranks.items() if rank}
-    others = disagreements(names, configs, differing)
-    notes = [f"{problem.subject}: {problem.text}; taken as one base" for problem in others]
-    for tensor in _whole_tensors(adapters):
-        lacking = ", ".join(adapter.name for adapter in adapters if tensor not in adapter.others)
-        notes += [f"{tensor} is not in {lacking}; it is the mean of those that have it"] if lacking else []
     tasks = _tasks(request, adapters, ranks, tuple(shares))
     shards = assign_shards(tasks, 0, ADAPTER_WEIGHTS)
     inputs = MergeInputs(tuple(adapter.checkpoint for adapter in adapters))
@@ -167,21 +138,67 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
         sum(shard.nbytes for shard in shards),
         # Factors of a module as read, stacked, rounded, and what rounding changed, in 64 bits each.
         5 * 8 * largest,
-        tuple(notes),
+        _notes(adapters),
     )
     return PreparedAdapters(request, tuple(adapters), tuple(shares), ranks, plan)
+
+
+def _read_all(request: MergeRequest) -> list[LowRankAdapter]:
+    """Return the adapters of a merge, or raise with everything that is wrong with single ones."""
+    problems: list[Problem] = []
+    adapters: list[LowRankAdapter] = []
+    for path in request.models:
+        try:
+            adapters.append(read_factors(open_adapter(adapter_folder(path) or path)))
+        except InputError as error:
+            problems += error.problems
+    if not problems:
+        for adapter in adapters:
+            problems += list(config_problems(adapter.name, adapter.config)) or _factor_problems(adapter)
+    if problems:
+        raise InputError(problems)
+    return adapters
+
+
+_BASE_FIELDS = ("base_model_name_or_path", "revision")
+"""Fields that name the base."""
+
+
+def _refuse_misfits(request: MergeRequest, adapters: Sequence[LowRankAdapter]) -> None:
+    """Raise for adapters that differ in what they must have in common."""
+    fatal = [field for field in AGREEING if not (request.allow_differences and field in _BASE_FIELDS)]
+    problems = [*_disagreements(adapters, fatal), *_shape_problems(adapters)]
+    if not getattr(request.method, "normalize", True) and (whole := _whole_tensors(adapters)):
+        text = f"{first_names(whole, _MAX_LISTED)} were trained as a whole, and a sum of changes needs their base"
+        remedy = "use method average, or merge the adapters into their base first"
+        problems.append(Problem(adapters[0].name, text, remedy))
+    if problems:
+        raise InputError(problems)
+
+
+def _disagreements(adapters: Sequence[LowRankAdapter], fields: Sequence[str]) -> Iterator[Problem]:
+    """Yield the fields in which an adapter differs from the first."""
+    return disagreements([adapter.name for adapter in adapters], [adapter.config for adapter in adapters], fields)
+
+
+def _notes(adapters: Sequence[LowRankAdapter]) -> tuple[str, ...]:
+    """Return notes on bases that are taken as one, and on tensors that not all adapters have."""
+    others = _disagreements(adapters, _BASE_FIELDS)
+    notes = [f"{problem.subject}: {problem.text}; taken as one base" for problem in others]
+    for tensor in _whole_tensors(adapters):
+        lacking = ", ".join(adapter.name for adapter in adapters if tensor not in adapter.others)
+        notes += [f"{tensor} is not in {lacking}; it is the mean of those that have it"] if lacking else []
+    return tuple(notes)
 
 
 def _refuse_options(request: MergeRequest, output: Path) -> None:
     """Raise for methods and options that products of factors do not have."""
     if request.method.name not in (TensorAverage.name, TaskArithmetic.name):
-        raise OptionError(
-            f"method {request.method.name!r}",
+        text = (
             "looks at the entries of the product B A, which adapters have only as factors: there are "
-            f"{TensorAverage.name} and {TaskArithmetic.name} for adapters",
-            _MERGE_INTO_BASE,
-            "E-ADAPTER",
+            f"{TensorAverage.name} and {TaskArithmetic.name} for adapters"
         )
+        raise OptionError(f"method {request.method.name!r}", text, _MERGE_INTO_BASE, "E-ADAPTER")
     values = {
         "base": request.base, "fishers": request.fishers, "symmetry": request.symmetry, "patterns": request.rules,
     }  # fmt: skip
@@ -203,8 +220,9 @@ def _shares(request: MergeRequest, weights: Sequence[float]) -> list[float]:
 def _owners(
     adapters: Sequence[LowRankAdapter], shares: Sequence[float], module: str
 ) -> list[tuple[LowRankAdapter, float]]:
-    """Return the adapters that change a module, with their shares."""
-    return [(adapter, share) for adapter, share in zip(adapters, shares, strict=True) if module in adapter.factors]
+    """Return the adapters that change a module, with their shares, where these are not zero."""
+    pairs = zip(adapters, shares, strict=True)
+    return [(adapter, share) for adapter, share in pairs if module in adapter.factors and share]
 
 
 def _whole_tensors(adapters: Sequence[LowRankAdapter]) -> list[str]:
@@ -220,25 +238,29 @@ def _factor_problems(adapter: LowRankAdapter) -> list[Problem]:
         problems.append(Problem(adapter.name, text, _MERGE_INTO_BASE))
     if not adapter.factors:
         problems.append(Problem(adapter.name, "has no factors lora_A and lora_B", "save the adapter again", "E-NEEDED"))
-    for module, parts in adapter.factors.items():
-        if not any({a, b} <= set(parts) for a, b in (("lora_A.weight", "lora_B.weight"), _EMBEDDING)):
-            text = f"{module} has {', '.join(sorted(parts))} alone, expected both factors"
-            problems.append(Problem(adapter.name, text, "save the adapter again"))
-            continue
-        a_name, b_name = adapter.parts(module)
-        a_shape, b_shape = adapter.shape(a_name), adapter.shape(b_name)
-        rank = module_rank(adapter.config, module)
-        stored = [adapter.checkpoint.tensors[name][1].dtype for name in parts.values()]
-        if len(a_shape) < 2 or len(b_shape) < 2 or a_shape[0] != rank or b_shape[1] != rank or prod(b_shape[2:]) != 1:
-            text = f"{module} has factors {list(a_shape)} and {list(b_shape)}, expected rank {rank} as its {_RANK_SAID}"
-            problems.append(Problem(adapter.name, text, "save the adapter again"))
-        elif BIAS in parts and adapter.shape(parts[BIAS]) != b_shape[:1]:
-            text = f"{module} has a bias {list(adapter.shape(parts[BIAS]))} of factor B, expected {list(b_shape[:1])}"
-            problems.append(Problem(adapter.name, text, "save the adapter again", "E-SHAPE"))
-        elif odd := [dtype for dtype in stored if dtype not in FLOAT_TYPES]:
-            text = f"{module}: type {odd[0]} cannot be merged"
-            problems.append(Problem(adapter.name, text, f"convert to one of {', '.join(FLOAT_TYPES)}"))
-    return problems
+    found = (_module_problem(adapter, module, parts) for module, parts in adapter.factors.items())
+    return [*problems, *(problem for problem in found if problem is not None)]
+
+
+def _module_problem(adapter: LowRankAdapter, module: str, parts: Mapping[str, str]) -> Problem | None:
+    """Return what is wrong with the factors of one module; None where nothing is."""
+    again = "save the adapter again"
+    if not any({a, b} <= set(parts) for a, b in (("lora_A.weight", "lora_B.weight"), _EMBEDDING)):
+        text = f"{module} has {', '.join(sorted(parts))} alone, expected both factors"
+        return Problem(adapter.name, text, again)
+    a_shape, b_shape = (adapter.shape(name) for name in adapter.parts(module))
+    rank = module_rank(adapter.config, module)
+    if len(a_shape) < 2 or len(b_shape) < 2 or a_shape[0] != rank or b_shape[1] != rank or prod(b_shape[2:]) != 1:
+        text = f"{module} has factors {list(a_shape)} and {list(b_shape)}, expected rank {rank} as its {_RANK_SAID}"
+        return Problem(adapter.name, text, again)
+    if BIAS in parts and adapter.shape(parts[BIAS]) != b_shape[:1]:
+        text = f"{module} has a bias {list(adapter.shape(parts[BIAS]))} of factor B, expected {list(b_shape[:1])}"
+        return Problem(adapter.name, text, again, "E-SHAPE")
+    stored = [adapter.checkpoint.tensors[name][1].dtype for name in parts.values()]
+    if odd := [dtype for dtype in stored if dtype not in FLOAT_TYPES]:
+        text = f"{module}: type {odd[0]} cannot be merged"
+        return Problem(adapter.name, text, f"convert to one of {', '.join(FLOAT_TYPES)}")
+    return None
 
 
 _EMBEDDING = ("lora_embedding_A", "lora_embedding_B")
@@ -352,46 +374,12 @@ def _write(
     prepared: PreparedAdapters, shard: OutputShard, partial: PartialOutput, input_files: InputFiles, progress: Progress
 ) -> tuple[dict[str, float], str]:
     """Write the file of factors; return what rounding changed in each module, and the SHA-256 of the file."""
-    writer = _Writer(shard, progress)
-    tasks = {task.name: task for task in shard.tasks}
-    errors: dict[str, float] = {}
-
-    def read(adapter: LowRankAdapter, name: str) -> Floats:
-        number, stored = adapter.checkpoint.tensors[name]
-        values = np.empty(stored.size, dtype=np.float64)
-        data = read_tensor(input_files, adapter.checkpoint.files[number], stored)
-        FLOAT_TYPES[stored.dtype].decode(data, values)
-        if not np.isfinite(values).all():
-            raise InputError(non_finite_problem(name, adapter.name))
-        return values.reshape(stored.shape)
-
     with (partial.folder / shard.name).open("w+b") as stream:
         stream.write(shard.header)
-        for module in prepared.ranks:
-            owners = [owner for owner in _owners(prepared.adapters, prepared.weights, module) if owner[1]]
-            a_name, b_name = owners[0][0].parts(module)
-            factors = [tuple(read(adapter, name) for name in adapter.parts(module)) for adapter, _ in owners]
-            coefficients = [
-                share * module_scale(adapter.config, module, len(a))
-                for (adapter, share), (a, _) in zip(owners, factors, strict=True)
-            ]
-            a, b = stack(factors, coefficients)  # type: ignore[arg-type]
-            rounded = [writer.put(stream, tasks[name], values) for name, values in ((a_name, a), (b_name, b))]
-            errors[module] = relative(*squared_change(a, b, *rounded))
-            if (bias_name := _bias_name(prepared.adapters, b_name)) is not None:
-                terms = [
-                    coefficient * read(adapter, adapter.factors[module][BIAS])
-                    for (adapter, _), coefficient in zip(owners, coefficients, strict=True)
-                    if BIAS in adapter.factors[module]
-                ]
-                writer.put(stream, tasks[bias_name], sum(terms, np.zeros(len(b))))
+        writer = _Writer(prepared, shard, stream, input_files, progress)
+        errors = {module: writer.write_module(module) for module in prepared.ranks}
         for name in dict.fromkeys(name for adapter in prepared.adapters for name in adapter.others):
-            owned = zip(prepared.adapters, prepared.weights, strict=True)
-            owners = [(adapter, weight) for adapter, weight in owned if name in adapter.others]
-            if tasks[name].compared:
-                writer.copy(stream, tasks[name], [_raw(input_files, adapter, name) for adapter, _ in owners], owners)
-                continue
-            writer.put(stream, tasks[name], _mean([(read(adapter, name), weight) for adapter, weight in owners]))
+            writer.write_whole(name)
         stream.flush()
         stream.seek(0)
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -404,25 +392,72 @@ def _mean(values: Sequence[tuple[Floats, float]]) -> Floats:
     return np.asarray(sum((weight / total if total else 1 / len(values)) * array for array, weight in values))
 
 
-def _raw(input_files: InputFiles, adapter: LowRankAdapter, name: str) -> Any:
-    """Return the bytes of a tensor, with its type."""
-    number, stored = adapter.checkpoint.tensors[name]
-    return stored.dtype, read_tensor(input_files, adapter.checkpoint.files[number], stored)
-
-
 class _Writer:
-    """Writes tensors to their places in a file, and tells how far it is."""
+    """Writes merged tensors to their places in a file, and tells how far it is."""
 
-    def __init__(self, shard: OutputShard, progress: Progress) -> None:
+    def __init__(
+        self,
+        prepared: PreparedAdapters,
+        shard: OutputShard,
+        stream: BinaryIO,
+        input_files: InputFiles,
+        progress: Progress,
+    ) -> None:
+        self._prepared, self._stream, self._input_files, self._progress = prepared, stream, input_files, progress
+        self._tasks = {task.name: task for task in shard.tasks}
         self._starts, position = {}, len(shard.header)
         for task in shard.tasks:
             self._starts[task.name] = position
             position += task.nbytes
         self._written, self._total = len(shard.header), position
-        self._progress: Callable[[int, int], object] = progress
 
-    def put(self, stream: BinaryIO, task: TensorTask, values: Floats) -> Floats:
+    def write_module(self, module: str) -> float:
+        """Write the factors of a module, and the bias of B; return what rounding changed."""
+        adapters = self._prepared.adapters
+        owners = _owners(adapters, self._prepared.weights, module)
+        a_name, b_name = owners[0][0].parts(module)
+        factors = [tuple(self._read(adapter, name) for name in adapter.parts(module)) for adapter, _ in owners]
+        coefficients = [
+            share * module_scale(adapter.config, module, len(a))
+            for (adapter, share), (a, _) in zip(owners, factors, strict=True)
+        ]
+        a, b = stack(factors, coefficients)  # type: ignore[arg-type]
+        rounded = [self._put(name, values) for name, values in ((a_name, a), (b_name, b))]
+        if (bias_name := _bias_name(adapters, b_name)) is not None:
+            terms = [
+                coefficient * self._read(adapter, adapter.factors[module][BIAS])
+                for (adapter, _), coefficient in zip(owners, coefficients, strict=True)
+                if BIAS in adapter.factors[module]
+            ]
+            self._put(bias_name, sum(terms, np.zeros(len(b))))
+        return relative(*squared_change(a, b, *rounded))
+
+    def write_whole(self, name: str) -> None:
+        """Write a tensor that has no factors: the mean over adapters, or what all have alike."""
+        owned = zip(self._prepared.adapters, self._prepared.weights, strict=True)
+        owners = [(adapter, weight) for adapter, weight in owned if name in adapter.others]
+        if self._tasks[name].compared:
+            self._copy(name, [adapter for adapter, _ in owners])
+        else:
+            self._put(name, _mean([(self._read(adapter, name), weight) for adapter, weight in owners]))
+
+    def _raw(self, adapter: LowRankAdapter, name: str) -> tuple[StoredTensor, Any]:
+        """Return a stored tensor, and its bytes."""
+        file, stored = locate_tensor(adapter.checkpoint, name)
+        return stored, read_tensor(self._input_files, file, stored)
+
+    def _read(self, adapter: LowRankAdapter, name: str) -> Floats:
+        """Return a tensor in float64; raise for values that are not finite."""
+        stored, data = self._raw(adapter, name)
+        values = np.empty(stored.size, dtype=np.float64)
+        FLOAT_TYPES[stored.dtype].decode(data, values)
+        if not np.isfinite(values).all():
+            raise InputError(non_finite_problem(name, adapter.name))
+        return values.reshape(stored.shape)
+
+    def _put(self, name: str, values: Floats) -> Floats:
         """Write rounded values; return them as they were rounded, in their shape."""
+        task = self._tasks[name]
         float_type = FLOAT_TYPES[task.dtype]
         encoded = np.empty(task.nbytes, dtype=np.uint8)
         float_type.encode(values.reshape(-1).copy(), encoded)
@@ -430,38 +465,29 @@ class _Writer:
         float_type.decode(encoded, rounded)
         if not np.isfinite(rounded).all():
             largest = float(np.abs(values).max())
-            raise InputError(
-                task.name,
-                f"merged values reach {largest:.3g}, beyond {float_type.name}",
-                "choose another dtype",
-                "E-NUMBER",
-            )
-        self._write(stream, task, encoded.tobytes())
+            text = f"merged values reach {largest:.3g}, beyond {float_type.name}"
+            raise InputError(name, text, "choose another dtype", "E-NUMBER")
+        self._write(task, encoded.tobytes())
         return rounded.reshape(values.shape)
 
-    def copy(self, stream: BinaryIO, task: TensorTask, stored: Sequence[Any], owners: Sequence[Any]) -> None:
-        """Write a tensor that is the same in all adapters.
-
-        Raises
-        ------
-        InputError
-            Where it is not.
-        """
-        first_dtype, first = stored[0]
-        for (dtype, data), (adapter, _) in zip(stored[1:], owners[1:], strict=True):
-            if dtype != first_dtype or not np.array_equal(data, first):
-                text = f"{task.name} is another than in {owners[0][0].name}, so the bases differ"
+    def _copy(self, name: str, owners: Sequence[LowRankAdapter]) -> None:
+        """Write a tensor that is the same in all adapters; raise where it is not."""
+        task, first = self._tasks[name], owners[0]
+        stored, data = self._raw(first, name)
+        for adapter in owners[1:]:
+            other, other_data = self._raw(adapter, name)
+            if other.dtype != stored.dtype or not np.array_equal(other_data, data):
+                text = f"{name} is another than in {first.name}, so the bases differ"
                 raise InputError(adapter.name, text, "merge adapters of one base", "E-MISMATCH")
-        data = first
-        if task.dtype != first_dtype:
+        if task.dtype != stored.dtype:
             values = np.empty(prod(task.shape), dtype=np.float64)
-            FLOAT_TYPES[first_dtype].decode(first, values)
+            FLOAT_TYPES[stored.dtype].decode(data, values)
             data = np.empty(task.nbytes, dtype=np.uint8)
             FLOAT_TYPES[task.dtype].encode(values, data)
-        self._write(stream, task, data.tobytes())
+        self._write(task, data.tobytes())
 
-    def _write(self, stream: BinaryIO, task: TensorTask, data: bytes) -> None:
-        stream.seek(self._starts[task.name])
-        stream.write(data)
+    def _write(self, task: TensorTask, data: bytes) -> None:
+        self._stream.seek(self._starts[task.name])
+        self._stream.write(data)
         self._written += task.nbytes
         self._progress(self._written, self._total)

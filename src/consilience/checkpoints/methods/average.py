@@ -39,7 +39,6 @@ class TensorAverage(TensorMethod):
     name: ClassVar[str] = "average"
     summary: ClassVar[str] = "the weighted mean of every entry"
     needs: ClassVar[str] = "checkpoints of one common start, or a symmetry to align them by"
-    gives: ClassVar[str] = "one checkpoint"
     paper: ClassVar[str] = "mcmahan2017"
     double: ClassVar[bool] = False
     shows: ClassVar[bool] = True
@@ -78,7 +77,6 @@ class TensorFisher(TensorMethod):
     name: ClassVar[str] = "fisher"
     summary: ClassVar[str] = "the mean of every entry, weighted by its Fisher information in every model"
     needs: ClassVar[str] = "checkpoints of one common start, and a Fisher diagonal of each"
-    gives: ClassVar[str] = "one checkpoint"
     paper: ClassVar[str] = "matena2022"
     needs_information: ClassVar[bool] = True
 
@@ -92,13 +90,8 @@ class TensorFisher(TensorMethod):
         yield from super().requirements()
         yield ("floor", is_number(self.floor) and self.floor > 0, "a positive number")
         target = self.favor_target
-        yield from (
-            (
-                "favor_target",
-                target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
-                "the number of a model, or None",
-            ),
-        )
+        is_number_of_model = target is None or (target == 0 and not isinstance(target, bool)) or is_count(target)
+        yield ("favor_target", is_number_of_model, "the number of a model, or None")
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return the mean weighted entry by entry (n,).

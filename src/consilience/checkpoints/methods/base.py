@@ -104,7 +104,7 @@ class TensorMethod(Options, ABC):
 
     summary: ClassVar[str]
     needs: ClassVar[str]
-    gives: ClassVar[str]
+    gives: ClassVar[str] = "one checkpoint"
     paper: ClassVar[str]
     needs_base: ClassVar[bool] = False
     needs_information: ClassVar[bool] = False

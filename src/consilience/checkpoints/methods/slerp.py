@@ -43,7 +43,6 @@ class SLERP(TensorMethod):
     name: ClassVar[str] = "slerp"
     summary: ClassVar[str] = "two models, interpolated along the arc between their directions"
     needs: ClassVar[str] = "two checkpoints of one common start, or a symmetry to align them by"
-    gives: ClassVar[str] = "one checkpoint"
     paper: ClassVar[str] = "shoemake1985"
     count: ClassVar[int | None] = 2
     double: ClassVar[bool] = False

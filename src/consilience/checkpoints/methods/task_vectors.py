@@ -47,7 +47,6 @@ class TaskVectorMethod(TensorMethod):
 
     needs_base: ClassVar[bool] = True
     needs: ClassVar[str] = "checkpoints trained from one start, and that start as the base"
-    gives: ClassVar[str] = "one checkpoint"
 
     scaling: float = 1.0
 

@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from consilience.core.min_count import MIN_COUNT
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError
 from consilience.federated.contribution import Announcement
-from consilience.federated.flower.messages import PIECE_BYTES, quiet_flower
-from consilience.federated.flower.site import ReceivedModel, connect, write_fused
-from consilience.federated.folder.answer import MAX_REQUEST_BYTES, Answered
-from consilience.federated.folder.request_server import FIRST_REQUEST, request_name
+from consilience.federated.flower.messages import piece_of, quiet_flower
+from consilience.federated.flower.site import ReceivedModel, connect, refuse_unknown_server, write_fused
+from consilience.federated.folder.answer import MAX_REQUEST_BYTES, Answered, parse_request, refuse_receive
+from consilience.federated.folder.request_server import request_name
 from consilience.federated.folder.site import TIMEOUT
-from consilience.federated.requests.base import Answer, RoundRequest, read_request
-from consilience.federated.requests.exchange import answer, check_request
-from consilience.files.atomic import refuse_unwritable
-from consilience.files.limits import Limits, exceeded_limits
-from consilience.files.safetensors_file import SafetensorsFile
+from consilience.federated.requests.base import Answer, RoundRequest
+from consilience.federated.requests.exchange import answer
+from consilience.files.limits import Limits
 
 
 def answer_flower(
@@ -65,28 +63,20 @@ def answer_flower(
     UnsupportedError
         When Flower is not installed.
     """
-    if insecure == (root_certificates is not None):
-        raise OptionError(
-            "root_certificates", "give the certificate by which the server is known, or insecure, not both"
-        )
-    if receive is not None:
-        if not follow:
-            raise OptionError("receive", "the model after the last request comes with follow", "give both")
-        refuse_unwritable(Path(receive))
+    refuse_unknown_server(root_certificates, insecure)
+    refuse_receive(receive, follow)
     quiet_flower()
     deadline = time.monotonic() + timeout
     done: list[Answered] = []
-    with (
-        tempfile.TemporaryFile() as fused,
-        connect(address, Path(key), root_certificates, insecure, deadline) as node,
-    ):
+    with tempfile.TemporaryFile() as fused, connect(address, Path(key), root_certificates, insecure, deadline) as node:
         site = _RequestAnswers(follow, receive is not None, ReceivedModel(fused))
         while not site.is_done:
             if time.monotonic() > deadline:
                 raise InputError(address, f"the requests were not over in {timeout:g} s", code="E-ROUND")
             node.answer_one(site.answer)
             if site.pending is not None:
-                message = _parse_request(bytes(site.request), f"{address}: {request_name(site.pending)}", site.pending)
+                label = f"{address}: {request_name(site.pending)}"
+                message = parse_request(bytes(site.request), label, site.pending, Limits())
                 site.ready(message, answer(message, data, min_count=min_count, module=module))
             if len(site.sent) > len(done):
                 done.append(site.sent[-1])
@@ -95,26 +85,11 @@ def answer_flower(
         if site.model.refusal is not None:
             raise InputError(address, site.model.refusal, code="E-ROUND")
         if site.is_over and not done and not follow:
-            raise InputError(
-                address, "all requests of this round are over, or it has none; nothing was sent", code="E-ROUND"
-            )
+            text = "all requests of this round are over, or it has none; nothing was sent"
+            raise InputError(address, text, code="E-ROUND")
         if receive is not None:
             write_fused(address, site.model, Path(receive))
     return tuple(done)
-
-
-def _parse_request(data: bytes, label: str, number: int) -> RoundRequest:
-    """Return the request that came, checked."""
-    with tempfile.TemporaryDirectory(prefix="consilience-site-") as folder:
-        path = Path(folder) / "request"
-        path.write_bytes(data)
-        file = SafetensorsFile(path, label)
-        if problems := exceeded_limits(file, Limits()):
-            raise InputError(problems)
-        message = check_request(read_request(file), label)
-    if message.number != number - FIRST_REQUEST + 1:
-        raise InputError(label, f"is request {message.number}, expected {number - FIRST_REQUEST + 1}", code="E-ROUND")
-    return message
 
 
 @dataclass
@@ -170,9 +145,7 @@ class _RequestAnswers:
         if kind == "answer" and self.answered is not None and question.get("number") == self.number:
             return {"digest": self.answered.digest, "size": len(self.answered.data), "attempt": 0}
         if kind == "piece" and self.answered is not None and question.get("digest") == self.answered.digest:
-            start = max(0, int(question.get("offset", 0)))
-            length = min(PIECE_BYTES, max(0, int(question.get("length", 0))))
-            return {"data": self.answered.data[start : start + length]}
+            return {"data": piece_of(self.answered.data, question)}
         if kind == "taken":
             self._note_taken(question)
         elif kind == "over":

@@ -177,13 +177,8 @@ class FlowerLink:
             self._attend_masked(site, node)
             return
         if self._is_masked():
-            self.ask(
-                node,
-                {
-                    "ask": "refused",
-                    "why": "this round is masked; nothing was taken. Send with `consilience send --masked`",
-                },
-            )
+            why = "this round is masked; nothing was taken. Send with `consilience send --masked`"
+            self.ask(node, {"ask": "refused", "why": why})
             self._wait_until_gone(node)
             return
         # After the end of the round, only sites that took part may come back, for the fused model.
@@ -226,7 +221,7 @@ class FlowerLink:
             if number == taken or not file.exists():
                 time.sleep(_PAUSE)
                 continue
-            if not self._send_request(node, number, file.read_bytes()):
+            if not self._send_pieces(node, {"ask": "request", "number": number}, file.read_bytes()):
                 return
             announcement = self._fetch_answer(site, node, number)
             if announcement is None:
@@ -266,12 +261,7 @@ class FlowerLink:
         if not may_read(site, name) or not path.is_file():
             self.ask(node, {"ask": "published", "name": name, "size": -1, "offset": 0, "data": b""})
             return
-        data = path.read_bytes()
-        for start in range(0, max(len(data), 1), PIECE_BYTES):
-            piece = data[start : start + PIECE_BYTES]
-            question = {"ask": "published", "name": name, "size": len(data), "offset": start, "data": piece}
-            if self.ask(node, question, _PIECE_SECONDS) is None:
-                return
+        self._send_pieces(node, {"ask": "published", "name": name}, path.read_bytes())
 
     def _report_of(self, number: int) -> dict[str, Any] | None:
         """Return the report of a round; None while it is open."""
@@ -292,12 +282,11 @@ class FlowerLink:
         report = self._report_of(number)
         return number - 1 if report is not None and report.get("problems") and number > 1 else number
 
-    def _send_request(self, node: int, number: int, data: bytes) -> bool:
-        """Send a request piece by piece; return whether the site has it."""
-        for start in range(0, len(data), PIECE_BYTES):
-            piece = data[start : start + PIECE_BYTES]
-            question = {"ask": "request", "number": number, "offset": start, "size": len(data), "data": piece}
-            if self.ask(node, question, _PIECE_SECONDS) is None:
+    def _send_pieces(self, node: int, question: dict[str, Any], data: bytes) -> bool:
+        """Send data piece by piece, each with a question; return whether the site has them."""
+        for start in range(0, max(len(data), 1), PIECE_BYTES):
+            piece = {"size": len(data), "offset": start, "data": data[start : start + PIECE_BYTES]}
+            if self.ask(node, {**question, **piece}, _PIECE_SECONDS) is None:
                 return False
         return True
 

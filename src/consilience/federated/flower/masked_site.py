@@ -14,9 +14,9 @@ from typing import Any
 
 from consilience.checks import Json
 from consilience.core.min_count import MIN_COUNT
-from consilience.errors import InputError, OptionError
-from consilience.federated.flower.messages import PIECE_BYTES, quiet_flower
-from consilience.federated.flower.site import connect
+from consilience.errors import InputError
+from consilience.federated.flower.messages import piece_of, quiet_flower
+from consilience.federated.flower.site import connect, refuse_unknown_server
 from consilience.federated.folder.masked_site import file_folder, masked_part, rows_folder, run_part
 from consilience.federated.folder.site import TIMEOUT, sendable_files
 from consilience.federated.masking.exchange import TookPart
@@ -87,9 +87,7 @@ class FlowerMailbox:
             self._is_granted = self._wish.get("done") is True
             return self._wish
         if kind == "piece" and question.get("digest") == self._wish.get("digest"):
-            start = max(0, int(question.get("offset", 0)))
-            length = min(PIECE_BYTES, max(0, int(question.get("length", 0))))
-            return {"data": self._outgoing[start : start + length]}
+            return {"data": piece_of(self._outgoing, question)}
         if kind == "taken" and question.get("number") == self._wish.get("number"):
             self._is_granted = True
         elif kind == "published" and question.get("name") == self._wish.get("read"):
@@ -105,9 +103,8 @@ class FlowerMailbox:
             self._is_absent = self._is_granted = True
             return
         if not isinstance(size, int) or not 0 <= size <= self._max_bytes or not isinstance(data, bytes):
-            raise InputError(
-                self.where, f"published more than the {self._max_bytes} bytes that a site reads", code="E-ROUND"
-            )
+            text = f"published more than the {self._max_bytes} bytes that a site reads"
+            raise InputError(self.where, text, code="E-ROUND")
         if offset == 0:
             self._incoming.clear()
         if offset == len(self._incoming) and len(data) <= size - len(self._incoming):
@@ -205,10 +202,7 @@ def _run(
 ) -> TookPart:
     """Connect, take part, and leave."""
     address, key, root_certificates, insecure, timeout = connection
-    if insecure == (root_certificates is not None):
-        raise OptionError(
-            "root_certificates", "give the certificate by which the server is known, or insecure, not both"
-        )
+    refuse_unknown_server(root_certificates, insecure)
     quiet_flower()
     deadline = time.monotonic() + timeout
     with connect(address, Path(key), root_certificates, insecure, deadline) as node:

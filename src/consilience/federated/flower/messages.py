@@ -73,6 +73,12 @@ def quiet_flower() -> None:
         raise UnsupportedError("", "this needs Flower", 'pip install "consilience[federated]"', "E-EXTRA") from error
 
 
+def piece_of(data: bytes, question: Mapping[str, Any]) -> bytes:
+    """Return the piece of some bytes that a question asks for, no longer than a message holds."""
+    start = max(0, int(question.get("offset", 0)))
+    return data[start : start + min(PIECE_BYTES, max(0, int(question.get("length", 0))))]
+
+
 def records(values: Mapping[str, AnyArray]) -> Any:
     """Return plain values as the content of a message."""
     from flwr.app import ConfigRecord, RecordDict

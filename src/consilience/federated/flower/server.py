@@ -21,8 +21,8 @@ from typing import Any
 
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.flower.messages import quiet_flower
-from consilience.federated.folder.server import serve_folder
-from consilience.federated.plan import NAME_RULE, is_name
+from consilience.federated.folder.server import serve_folder, work_folder_of
+from consilience.federated.masking.keys import site_keys
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
@@ -80,8 +80,7 @@ def serve_flower(
     UnsupportedError
         When Flower is not installed.
     """
-    then = options.get("then")
-    requests = Then.parse(then) if isinstance(then, str) else then  # first, so that no key is read for a misspelt name
+    requests = Then.given(options.get("then"))  # first, so that no key is read for a misspelt name
     if requests is not None:
         requests.refuse_unfit(options.get("method"), options.get("expect"))
     if options.get("rounds", 1) != 1:
@@ -92,10 +91,10 @@ def serve_flower(
     keys = _read_keys(Path(site_keys))
     if missing := sorted(set(sites or ()) - set(keys)):
         raise InputError(site_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there", "E-NEEDED")
-    pair = None if certificates is None else _certificate_and_key(Path(certificates))
+    certificate, key = (None, None) if certificates is None else _certificate_and_key(Path(certificates))
     host, port = _split_address(address)
     target = Path(output)
-    work_folder = Path(work) if work is not None else target.with_name(f"{target.name}.work")
+    work_folder = work_folder_of(target, work)
     spool = work_folder / "flower"
     (spool / "sites").mkdir(parents=True, exist_ok=True)
     max_file_bytes = (limits or Limits()).file_bytes
@@ -108,8 +107,8 @@ def serve_flower(
         # Two files for each contribution, the model and its Fisher information, and one for each answer.
         "quota": (_MAX_CONTRIBUTIONS * 2 + n_answers) * max_file_bytes + _QUOTA_SLACK,
         "keys": {name: str(path.absolute()) for name, path in keys.items() if sites is None or name in sites},
-        "certificate": None if pair is None else str(pair[0].absolute()),
-        "key": None if pair is None else str(pair[1].absolute()),
+        "certificate": certificate,
+        "key": key,
     }
     with _run_link(settings, work_folder):
         options = {"poll": 0.5, **options}
@@ -183,44 +182,24 @@ def _wait_until_ready(child: subprocess.Popen[bytes], settings: dict[str, Any], 
 
 def _read_keys(folder: Path) -> dict[str, Path]:
     """Return the files of the sites' public keys, by site; raise for all that are no such keys."""
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    problems, paths, owners = [], {}, dict[bytes, str]()
-    for path in sorted(folder.glob("*.pub")):
-        if not is_name(path.stem):
-            problems.append(Problem(path, f"its name is to be a site's: {NAME_RULE}"))
-            continue
-        try:
-            key = load_ssh_public_key(path.read_bytes())
-        except (OSError, ValueError, UnsupportedAlgorithm) as error:
-            problems.append(Problem(path, f"is no OpenSSH public key: {error}"))
-            continue
-        if not isinstance(key, EllipticCurvePublicKey):
-            problems.append(Problem(path, "is not on a NIST curve", "make one with ssh-keygen -t ecdsa -b 384"))
-            continue
-        encoded_key = path.read_bytes().split()[1]  # between the type and a comment
-        if encoded_key in owners:
-            problems.append(Problem(path, f"is the key of {owners[encoded_key]}; every site needs its own"))
-        owners[encoded_key] = path.stem
-        paths[path.stem] = path
-    if problems:
-        raise InputError(problems)
+    other = ("is not on a NIST curve", "make one with ssh-keygen -t ecdsa -b 384")
+    paths = {site: path for site, (path, _) in site_keys(folder, EllipticCurvePublicKey, other).items()}
     if len(paths) < 2:
-        raise InputError(
-            folder, f"holds {len(paths)} public keys NAME.pub; a round takes at least two sites", code="E-FEW"
-        )
+        text = f"holds {len(paths)} public keys NAME.pub; a round takes at least two sites"
+        raise InputError(folder, text, code="E-FEW")
     return paths
 
 
-def _certificate_and_key(folder: Path) -> tuple[Path, Path]:
+def _certificate_and_key(folder: Path) -> tuple[str, str]:
+    """Return the paths of the server's certificate and of its key."""
     pair = folder / CERTIFICATE, folder / KEY
     if missing := [path for path in pair if not path.is_file()]:
         raise InputError(
             [Problem(path, "there is no such file; the server's certificate and its key") for path in missing]
         )
-    return pair
+    return str(pair[0].absolute()), str(pair[1].absolute())
 
 
 def _split_address(address: str) -> tuple[str, int]:

@@ -16,20 +16,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from consilience.catalogue import unreadable
-from consilience.checks import Json, is_count
+from consilience.checks import Json
 from consilience.core.min_count import MIN_COUNT
 from consilience.core.provenance import file_digest
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.contribution import Announcement
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
-from consilience.federated.folder.site import Sent, sendable_files
+from consilience.federated.folder.site import TIMEOUT, Sent, refuse_attempt, sendable_files
 from consilience.federated.folder.storage import MAX_REPORT_BYTES
 from consilience.federated.report import RoundReport
 from consilience.files.atomic import refuse_unwritable, write_atomically
 from consilience.files.limits import Limits
-
-_TIMEOUT = 3600.0
-"""Seconds in which all must be done, by default. Chosen by hand."""
 
 _BEAT_SECONDS = 10.0
 """Time between heartbeats, a third of the interval that Flower is told to expect. Chosen by hand."""
@@ -49,9 +46,6 @@ _MAX_PULLS = 50
 _MAX_REASON = 200
 """Characters of a server's refusal that are shown. Chosen by hand."""
 
-_MAX_ATTEMPT = 999_999
-"""Names of announcements have six digits for the attempt."""
-
 _FINAL_STATUSES = (412, 413)
 """The server's answers to an unknown key, and to too many bytes; other failures may pass."""
 
@@ -69,7 +63,7 @@ def send_flower(
     attempt: int | None = None,
     min_count: float = MIN_COUNT,
     receive: str | Path | None = None,
-    timeout: float = _TIMEOUT,
+    timeout: float = TIMEOUT,
     insecure: bool = False,
     allow_differencing: bool = False,
 ) -> Sent:
@@ -97,12 +91,8 @@ def send_flower(
     UnsupportedError
         When Flower is not installed.
     """
-    if attempt is not None and not (is_count(attempt) and attempt <= _MAX_ATTEMPT):
-        raise OptionError("attempt", f"expected a whole number from 1 to 999999, found {attempt!r}")
-    if insecure == (root_certificates is not None):
-        raise OptionError(
-            "root_certificates", "give the certificate by which the server is known, or insecure, not both"
-        )
+    refuse_attempt(attempt)
+    refuse_unknown_server(root_certificates, insecure)
     if receive is not None:
         refuse_unwritable(Path(receive))
     quiet_flower()
@@ -119,11 +109,8 @@ def send_flower(
         site = _SiteAnswers(offer, {part.digest: part.path for part in files}, ReceivedModel(fused))
         while not site.model.is_done:
             if time.monotonic() > deadline:
-                raise InputError(
-                    address,
-                    f"{'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s",
-                    code="E-ROUND",
-                )
+                text = f"{'the round did not end' if site.attempt else 'was not asked'} in {timeout:g} s"
+                raise InputError(address, text, code="E-ROUND")
             node.answer_one(site.answer)
         if site.model.refusal is not None:
             raise InputError(address, site.model.refusal, code="E-ROUND")
@@ -131,6 +118,13 @@ def send_flower(
         if receive is None:
             return Sent(announcement, warnings=warnings)
         return Sent(announcement, warnings=warnings, report=write_fused(address, site.model, Path(receive)))
+
+
+def refuse_unknown_server(root_certificates: str | Path | None, insecure: bool) -> None:
+    """Raise unless a server is known by its certificate, or need not be."""
+    if insecure == (root_certificates is not None):
+        text = "give the certificate by which the server is known, or insecure, not both"
+        raise OptionError("root_certificates", text)
 
 
 def write_fused(address: str, model: ReceivedModel, target: Path) -> RoundReport:
@@ -377,9 +371,8 @@ def connect(address: str, key: Path, root: str | Path | None, insecure: bool, de
                     client.DeactivateNode(_request("DeactivateNode", node_id=node.node.node_id))
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
-        raise InputError(
-            address, f"refused this site (status {status}): is the public key of {key} registered?", code="E-ROUND"
-        ) from error
+        text = f"refused this site (status {status}): is the public key of {key} registered?"
+        raise InputError(address, text, code="E-ROUND") from error
     except httpx.HTTPError as error:
         raise InputError(address, f"cannot be reached: {error}", code="E-ROUND") from error
 
@@ -396,15 +389,11 @@ def _private_key(path: Path) -> Any:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
-    text = _read(path)
+    data = _read(path)
     for load in (load_ssh_private_key, load_pem_private_key):
         with suppress(ValueError, TypeError, UnsupportedAlgorithm):
-            key = load(text, None)
+            key = load(data, None)
             if isinstance(key, EllipticCurvePrivateKey):
                 return key
-    raise InputError(
-        path,
-        "is no private key without password on a NIST curve",
-        "make one with ssh-keygen -t ecdsa -b 384",
-        "E-ROUND",
-    )
+    text = "is no private key without password on a NIST curve"
+    raise InputError(path, text, "make one with ssh-keygen -t ecdsa -b 384", "E-ROUND")

@@ -6,26 +6,25 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.contribution import Announcement
-from consilience.federated.folder.inbox import site_folder
 from consilience.federated.folder.request_server import FIRST_REQUEST, request_name
 from consilience.federated.folder.site import (
     FIRST_PAUSE,
     MAX_PAUSE,
     TIMEOUT,
-    next_announcement,
+    put_announced,
     read_report,
     receive_folder,
+    refuse_site_name,
     server_limits,
+    wait_for_report,
 )
-from consilience.federated.folder.storage import RefusedError, Storage, retry, storage_of
-from consilience.federated.plan import NAME_RULE, is_name
+from consilience.federated.folder.storage import RefusedError, Storage, storage_of
 from consilience.federated.report import RoundReport
 from consilience.federated.requests.base import Answer, RoundRequest, read_request
 from consilience.federated.requests.exchange import answer, check_request
@@ -116,12 +115,8 @@ def answer_folder(
         none came in time.
     """
     storage = storage_of(place)
-    if not is_name(site):
-        raise OptionError("site", f"expected a name of {NAME_RULE}; found {site!r}")
-    if receive is not None:
-        if not follow:
-            raise OptionError("receive", "the model after the last request comes with follow", "give both")
-        refuse_unwritable(Path(receive))
+    refuse_site_name(site)
+    refuse_receive(receive, follow)
     done: list[Answered] = []
     number, deadline = FIRST_REQUEST, time.monotonic() + timeout
     while True:
@@ -140,7 +135,15 @@ def answer_folder(
         if not follow:
             return tuple(done)
         number, deadline = number + 1, time.monotonic() + timeout
-        _wait_for_end(storage, number - 1, deadline)
+        wait_for_report(storage, number - 1, deadline, "in time")
+
+
+def refuse_receive(receive: str | Path | None, follow: bool) -> None:
+    """Raise for a file for the model that nobody waits for, or that cannot be written."""
+    if receive is not None:
+        if not follow:
+            raise OptionError("receive", "the model after the last request comes with follow", "give both")
+        refuse_unwritable(Path(receive))
 
 
 def _next_request(storage: Storage, site: str, number: int, deadline: float) -> tuple[int, RoundRequest | None]:
@@ -160,9 +163,8 @@ def _next_request(storage: Storage, site: str, number: int, deadline: float) -> 
         if message is not None:
             return number, message
         if time.monotonic() >= deadline:
-            raise InputError(
-                storage.where, "published no request in time", "is `consilience serve --then` running?", "E-ROUND"
-            )
+            remedy = "is `consilience serve --then` running?"
+            raise InputError(storage.where, "published no request in time", remedy, "E-ROUND")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2.0 * pause, MAX_PAUSE)
 
@@ -187,6 +189,11 @@ def _fetch_request(storage: Storage, number: int, limits: Limits) -> RoundReques
         return None
     if len(data) > MAX_REQUEST_BYTES:
         raise InputError(label, f"is longer than the {MAX_REQUEST_BYTES} bytes that a site reads", code="E-ROUND")
+    return parse_request(data, label, number, limits)
+
+
+def parse_request(data: bytes, label: str, number: int, limits: Limits) -> RoundRequest:
+    """Return the request of a round that came as bytes, checked; messages call it by a label."""
     with tempfile.TemporaryDirectory(prefix="consilience-site-") as folder:
         path = Path(folder) / "request"
         write_bytes(path, data)
@@ -201,22 +208,8 @@ def _fetch_request(storage: Storage, number: int, limits: Limits) -> RoundReques
 
 def _send(storage: Storage, site: str, number: int, answered: Answer, message: RoundRequest) -> Answered:
     """Put an answer and its announcement into the place."""
-    again, announcement = next_announcement(storage, site, number, None, [answered.digest])
-    if not again:
-        retry(partial(storage.put, f"{site_folder(site)}/{answered.digest}", answered.data))
-        # The announcement last: where it is, the file is whole.
-        retry(partial(storage.put, f"{site_folder(site)}/{announcement.name}", b""))
+    announcement, again = put_announced(storage, site, number, None, {answered.digest: answered.data})
     withheld = int(answered.content.fields.get("withheld", 0))
     return Answered(
         message.kind, message.number, message.rounds, announcement, answered.n_observations, withheld, again
     )
-
-
-def _wait_for_end(storage: Storage, number: int, deadline: float) -> None:
-    """Wait for the report of a round."""
-    pause = FIRST_PAUSE
-    while read_report(storage, number) is None:
-        if time.monotonic() >= deadline:
-            raise InputError(storage.where, f"round {number} did not end in time", code="E-ROUND")
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        pause = min(2.0 * pause, MAX_PAUSE)

@@ -14,12 +14,16 @@ shared place have no effect, and a server that was killed finds its copies again
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from consilience.federated.contribution import Announcement, Contribution, parse_announcement, select_announcements
 from consilience.federated.folder.storage import RefusedError, Storage
 from consilience.federated.plan import RoundPlan
+from consilience.files.atomic import write_bytes
 
 MAX_FILES = 4096
 """Names that are read of a site's folder; a site with more is left out. Chosen by hand, far above three files for each
@@ -168,3 +172,27 @@ class Inbox:
         except OSError:
             return []
         return sorted(set(names) - set(self.plan.sites))[:MAX_UNEXPECTED_FOLDERS]
+
+
+Checked = TypeVar("Checked")
+
+
+def remembering(check: Callable[[Contribution], Checked]) -> Callable[[Contribution], Checked]:
+    """Return a check that looks at every contribution once; one whose file may still come is looked at again."""
+    known: dict[Announcement, Checked] = {}
+
+    def look(contribution: Contribution) -> Checked:
+        if contribution.path is None and contribution.problem is None:
+            return check(contribution)
+        if contribution.announcement not in known:
+            known[contribution.announcement] = check(contribution)
+        return known[contribution.announcement]
+
+    return look
+
+
+def seconds_left(started: Path, seconds: float) -> float:
+    """Return how many of the seconds since the first start of a round are left; its time is kept in a file."""
+    if not started.exists():
+        write_bytes(started, repr(time.time()).encode())
+    return float(started.read_text()) + seconds - time.time()

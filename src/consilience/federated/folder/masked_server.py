@@ -29,7 +29,7 @@ from consilience.core.provenance import file_digest
 from consilience.errors import ConsilienceError, InputError, Problem
 from consilience.federated.contribution import Contribution, select_announcements
 from consilience.federated.events import Event
-from consilience.federated.folder.inbox import Inbox
+from consilience.federated.folder.inbox import Inbox, remembering, seconds_left
 from consilience.federated.folder.storage import Storage, retry
 from consilience.federated.ledger import too_near
 from consilience.federated.masking import fixed_point
@@ -242,9 +242,7 @@ class MaskedSums:
             is_last = done[-1].next_request is None
             summand.save(SumResult(finish(start, done)), fused)
         report = replace(
-            report,
-            fused={"sha256": file_digest(fused), "bytes": fused.stat().st_size},
-            continues=not is_last,
+            report, fused={"sha256": file_digest(fused), "bytes": fused.stat().st_size}, continues=not is_last
         )
         return result, self.end(report, fused)
 
@@ -271,12 +269,12 @@ class MaskedSums:
             return
         if step == MASK and self.ledger is not None and (near := too_near(self.ledger, report.sites)):
             raise InputError(near)
-        agree = {
+        agreements = {
             ADVERTISE: server.agree_on_keys,
             MASK: server.agree_on_sum,
             CONFIRM: server.agree_on_confirmations,
-        }[step]
-        message = agree(messages)
+        }
+        message = agreements[step](messages)
         retry(partial(self.storage.put, name, message.data))
 
     def _step(self, number: int, step: int, server: MaskedServer) -> _Copies:
@@ -298,17 +296,12 @@ class MaskedSums:
         """Wait for the messages of a step; return the digests of the good ones, and what is wrong with others."""
         expected = server.expected(step)
         if len(expected) < server.plan.threshold:
-            raise InputError(
-                f"step {step}", f"{len(expected)} sites are left, and it takes {server.plan.threshold}", code="E-FEW"
-            )
+            text = f"{len(expected)} sites are left, and it takes {server.plan.threshold}"
+            raise InputError(f"step {step}", text, code="E-FEW")
         inbox = Inbox(self.storage, replace(self.plan, sites=expected, quorum=None, weights=None), count, self.work)
-        started = self.work / str(count) / "started"
-        if not started.exists():
-            write_bytes(started, repr(time.time()).encode())
-        remaining = float(started.read_text()) + self.plan.deadline - time.time()
+        remaining = seconds_left(self.work / str(count) / "started", self.plan.deadline)
         deadline = time.monotonic() + min(remaining, self.plan.deadline)
-        checked: dict[Any, str] = {}
-        said: set[str] = set()
+        check, said = remembering(partial(self._problem, step, server)), set[str]()
         while True:
             is_over = time.monotonic() >= deadline or self.interruption.is_set()
             inbox.poll(deadline + self.plan.deadline)
@@ -317,17 +310,15 @@ class MaskedSums:
             problems, good = dict[str, str](inbox.blocked), dict[str, str]()
             for site, announcement in chosen.items():
                 contribution = by_announcement[announcement]
-                if announcement not in checked and (contribution.path is not None or contribution.problem is not None):
-                    checked[announcement] = self._problem(step, server, contribution)
-                if checked.get(announcement, "its file never came"):
-                    problems[site] = checked.get(announcement, "its file never came")
+                if problem := check(contribution):
+                    problems[site] = problem
                 else:
                     good[site] = announcement.digest
-                if (site in good or announcement in checked) and site not in said:
+                is_waiting = contribution.path is None and contribution.problem is None
+                if not is_waiting and site not in said:
                     said.add(site)
-                    kind = "in" if site in good else "refused"
-                    text = f"{site}: {STEP_NAMES[step]} {problems.get(site) or 'in'}"
-                    self.say(Event(text, kind, number, site))
+                    text = f"{site}: {STEP_NAMES[step]} {problem or 'in'}"
+                    self.say(Event(text, "refused" if problem else "in", number, site))
                     self._save_open(number, server.plan, step, good, problems, expected)
             if is_over or len(good) == len(expected):
                 self.interruption.clear()

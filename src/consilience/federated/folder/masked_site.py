@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from consilience.core.min_count import MIN_COUNT
-from consilience.errors import InputError, OptionError
-from consilience.federated.folder.inbox import site_folder
-from consilience.federated.folder.site import TIMEOUT, next_announcement, sendable_files
-from consilience.federated.folder.storage import RefusedError, Storage, retry, storage_of
+from consilience.errors import InputError
+from consilience.federated.folder.site import TIMEOUT, put_announced, refuse_site_name, sendable_files
+from consilience.federated.folder.storage import RefusedError, Storage, storage_of
 from consilience.federated.masking.exchange import Mailbox, MaskedPart, TookPart
 from consilience.federated.masking.keys import read_public_keys, read_signing_key
 from consilience.federated.masking.request_sum import MaskedSiteRows
-from consilience.federated.plan import NAME_RULE, is_name
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.limits import Limits
 
@@ -51,19 +48,13 @@ class FolderMailbox:
         except OSError:  # is not there yet, or may pass; the caller looks again
             return None
         if len(data) > max_bytes:
-            raise InputError(
-                f"{self.where}: {name}", f"is longer than the {max_bytes} bytes that a site reads", code="E-ROUND"
-            )
+            text = f"is longer than the {max_bytes} bytes that a site reads"
+            raise InputError(f"{self.where}: {name}", text, code="E-ROUND")
         return data
 
     def send(self, number: int, data: bytes) -> None:
         """See `Mailbox`."""
-        digest = hashlib.sha256(data).hexdigest()
-        again, announcement = next_announcement(self.storage, self.site, number, None, [digest])
-        if not again:
-            retry(partial(self.storage.put, f"{site_folder(self.site)}/{digest}", data))
-            # The announcement last: where it is, the file is whole.
-            retry(partial(self.storage.put, f"{site_folder(self.site)}/{announcement.name}", b""))
+        put_announced(self.storage, self.site, number, None, {hashlib.sha256(data).hexdigest(): data})
 
 
 def send_masked(
@@ -177,8 +168,7 @@ def _part(
     say: Callable[[str], None] | None,
 ) -> MaskedPart:
     """Return this site in the masked sums of a place."""
-    if not is_name(site):
-        raise OptionError("site", f"expected a name of {NAME_RULE}; found {site!r}")
+    refuse_site_name(site)
     mailbox: Mailbox = FolderMailbox(storage_of(place), site)
     return masked_part(mailbox, site, signing_key, signing_keys, source, work, timeout, say)
 
@@ -197,9 +187,8 @@ def masked_part(
     if isinstance(mailbox, FolderMailbox):
         root = getattr(mailbox.storage, "root", None)
         if isinstance(root, Path) and work.resolve().is_relative_to(root.resolve()):
-            raise InputError(
-                work, f"lies in {mailbox.where}, where others read", "give a folder of this site's own", "E-ROUND"
-            )
+            text = f"lies in {mailbox.where}, where others read"
+            raise InputError(work, text, "give a folder of this site's own", "E-ROUND")
     keys = None if signing_keys is None else read_public_keys(signing_keys)
     return MaskedPart(mailbox, site, read_signing_key(signing_key), source, work, timeout, keys, say or _silent)
 

@@ -26,13 +26,13 @@ from consilience.core.provenance import file_digest
 from consilience.errors import InputError
 from consilience.federated.contribution import Announcement, Contribution, select_announcements
 from consilience.federated.convergence import change_between
-from consilience.federated.folder.inbox import Inbox
+from consilience.federated.folder.inbox import Inbox, remembering
 from consilience.federated.folder.storage import Storage, retry
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
 from consilience.federated.requests.base import RoundRequest, StandingAnswer, read_answer, write_message
 from consilience.federated.requests.exchange import Round, finish, reduce, request
-from consilience.federated.requests.round import CheckedAnswer, check_answer, run_request
+from consilience.federated.requests.round import check_answer, run_request
 from consilience.federated.requests.table import Then
 
 REQUEST_FILE = "request.safetensors"
@@ -114,15 +114,7 @@ class RequestServer:
         retry(lambda: self.storage.remove(f"server/{number}/round.json"))  # of an earlier try, which failed
         retry(lambda: self.storage.put(request_name(number), folder / REQUEST_FILE))
         inbox = Inbox(self.storage, self.plan, number, self.work)
-        checked: dict[Announcement, CheckedAnswer] = {}
-
-        def check(contribution: Contribution) -> CheckedAnswer:
-            if contribution.path is None and contribution.problem is None:  # its file may still come
-                return check_answer(contribution, message, self.plan.limits)
-            if contribution.announcement not in checked:
-                checked[contribution.announcement] = check_answer(contribution, message, self.plan.limits)
-            return checked[contribution.announcement]
-
+        check = remembering(lambda one: check_answer(one, message, self.plan.limits))
         asked = f"{message.kind} {message.number} of {message.rounds}"
         self.say(f"round {number}: request {asked}, waiting for {', '.join(self.plan.sites)} in {self.storage.where}")
         closed = self.wait(inbox, check, number)
@@ -140,7 +132,7 @@ class RequestServer:
             contributions,
             results,
             standing,
-            late,
+            {site: one for site, (_, one) in late.items()},
             number=number,
             closed=closed,
             unknown=inbox.unexpected_folders(),
@@ -165,12 +157,8 @@ class RequestServer:
     def _write_request(self, file: Path, message: RoundRequest) -> None:
         """Write a request into the work folder, or raise where a killed server had published another one."""
         if file.exists() and file.read_bytes() != message.data:
-            raise InputError(
-                self.work,
-                f"has another request {message.number} than this version makes, and sites may have answered it",
-                "go on with the version that began, or begin a new round",
-                "E-ROUND",
-            )
+            text = f"has another request {message.number} than this version makes, and sites may have answered it"
+            raise InputError(self.work, text, "go on with the version that began, or begin a new round", "E-ROUND")
         write_message(file, message)
 
     def _late_answers(
@@ -205,9 +193,8 @@ class RequestServer:
         """Reduce the answers of a round that had ended once more; return the request that follows."""
         folder = self.work / str(number)
         if message is None or (folder / REQUEST_FILE).read_bytes() != message.data:
-            raise InputError(
-                self.work, f"has another request in round {number} than this version makes", code="E-ROUND"
-            )
+            text = f"has another request in round {number} than this version makes"
+            raise InputError(self.work, text, code="E-ROUND")
         record = json.loads((folder / "answers.json").read_text())
         answers = {site: read_answer(folder / "files" / site / digest) for site, digest in record["answers"].items()}
         late = {

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,11 @@ from consilience.checks import Json, is_count
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest, library_versions
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem
-from consilience.federated.check import CheckedContribution, check_alone
-from consilience.federated.contribution import Announcement, Contribution, select_announcements
+from consilience.federated.check import check_alone
+from consilience.federated.contribution import Announcement, AnnouncementSelection, Contribution, select_announcements
 from consilience.federated.convergence import change_between
 from consilience.federated.events import Event
-from consilience.federated.folder.inbox import Inbox, site_folder
+from consilience.federated.folder.inbox import Inbox, remembering, seconds_left, site_folder
 from consilience.federated.folder.masked_server import MaskedSums, remove_copies
 from consilience.federated.folder.request_server import RequestServer
 from consilience.federated.folder.storage import MAX_REPORT_BYTES, LocalStorage, Storage, retry, storage_of
@@ -147,7 +147,7 @@ def serve_folder(
     --------
     See `docs/federated.md`.
     """
-    requests = Then.parse(then) if isinstance(then, str) else then  # first, so that nobody waits for a misspelt name
+    requests = Then.given(then)  # first, so that nobody waits for a misspelt name
     plan = RoundPlan(
         tuple(sites),
         method,
@@ -159,6 +159,33 @@ def serve_folder(
         limits or Limits(),
         None if expect is None else Path(expect),
     )
+    _refuse_numbers(rounds, poll, tolerance)
+    if masked is not None:
+        plan = _masked_plan(plan, masked, rounds)
+    if requests is not None:
+        if rounds != 1:
+            raise OptionError("then", "requests follow one round of models", "give one of rounds and then")
+        requests.refuse_unfit(method, expect)
+    if masked is None:
+        refuse_options(plan)
+    target, storage = Path(output), storage_of(place)
+    refuse_unwritable(target)
+    work_folder = work_folder_of(target, work)
+    if isinstance(storage, LocalStorage) and work_folder.resolve().is_relative_to(storage.root.resolve()):
+        remedy = "give a folder of the server's own as `work=`"
+        raise InputError(work_folder, f"lies in {place}, where sites may write", remedy, "E-ROUND")
+    with closing_signal() as interruption:
+        book = None if ledger is None else Path(ledger)
+        log = say or (lambda _line: None)
+        server = _Server(storage, plan, work_folder, target, poll, log, requests, rounds, interruption, book, masked)
+        result = server.run(tolerance)
+    if work is None and not result.has_failed_request:
+        shutil.rmtree(work_folder, ignore_errors=True)
+    return result
+
+
+def _refuse_numbers(rounds: int, poll: float, tolerance: float) -> None:
+    """Raise for numbers that are not positive."""
     for name, value, is_valid in (
         ("rounds", rounds, is_count(rounds)),
         ("poll", poll, is_positive(poll)),
@@ -166,33 +193,11 @@ def serve_folder(
     ):
         if not is_valid:
             raise OptionError(name, f"expected a positive number, found {value!r}")
-    if masked is not None:
-        plan = _masked_plan(plan, masked, rounds)
-    if requests is not None and rounds != 1:
-        raise OptionError("then", "requests follow one round of models", "give one of rounds and then")
-    if requests is not None:
-        requests.refuse_unfit(method, expect)
-    if masked is None:
-        refuse_options(plan)
-    target = Path(output)
-    refuse_unwritable(target)
-    work_folder = Path(work) if work is not None else target.with_name(f"{target.name}.work")
-    storage = storage_of(place)
-    if isinstance(storage, LocalStorage) and work_folder.resolve().is_relative_to(storage.root.resolve()):
-        raise InputError(
-            work_folder,
-            f"lies in {place}, where sites may write",
-            "give a folder of the server's own as `work=`",
-            "E-ROUND",
-        )
-    log = say or (lambda _line: None)
-    with closing_signal() as interruption:
-        book = None if ledger is None else Path(ledger)
-        server = _Server(storage, plan, work_folder, target, poll, log, requests, rounds, interruption, book, masked)
-        result = server.run(tolerance)
-    if work is None and not result.has_failed_request:
-        shutil.rmtree(work_folder, ignore_errors=True)
-    return result
+
+
+def work_folder_of(output: Path, work: str | Path | None) -> Path:
+    """Return the server's own folder: beside the fused file, where none was given."""
+    return Path(work) if work is not None else output.with_name(f"{output.name}.work")
 
 
 def _masked_plan(plan: RoundPlan, masked: Masked, rounds: int) -> RoundPlan:
@@ -206,22 +211,16 @@ def _masked_plan(plan: RoundPlan, masked: Masked, rounds: int) -> RoundPlan:
         For sites without a key.
     """
     if plan.options.get("robust") not in (None, False):
-        raise OptionError(
-            "robust",
-            "compares what single sites send, and under masks the server sees the sum alone",
-            "give one of robust and masked",
-        )
+        text = "compares what single sites send, and under masks the server sees the sum alone"
+        raise OptionError("robust", text, "give one of robust and masked")
     if plan.options or plan.method not in (None, "average"):
         named = ", ".join(plan.options) or f"method {plan.method!r}"
         raise OptionError(named, "is for open rounds: masked contributions are added, and there is nothing to choose")
     if rounds != 1:
         raise OptionError("rounds", "a masked round is one sum of models, or of the answers that `then` asks for")
     if plan.expect is None:
-        raise OptionError(
-            "expect",
-            "is needed: a file that says what the numbers under masks are",
-            "give statistics of the same estimator, or the common start of networks",
-        )
+        remedy = "give statistics of the same estimator, or the common start of networks"
+        raise OptionError("expect", "is needed: a file that says what the numbers under masks are", remedy)
     keys = read_public_keys(masked.signing_keys)
     if missing := sorted(set(plan.sites) - set(keys)):
         raise InputError(masked.signing_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there", "E-NEEDED")
@@ -278,18 +277,20 @@ class _Server:
         reports = self._begin()
         if reports and not reports[-1].goes_on:
             return self._repeat(reports)
-        result = self._run_open(tolerance, reports)
+        is_open = self.masked is None
+        result = self._run_open(tolerance, reports) if is_open else self._run_masked(reports)
         if not result.has_failed_request:
             self._remove_copies(len(result.reports))
         return result
 
-    def _run_masked(self, masked: Masked, reports: list[RoundReport]) -> RoundResult:
+    def _run_masked(self, reports: list[RoundReport]) -> RoundResult:
         """Run the masked sums of which there are no reports."""
+        assert self.masked is not None  # noqa: S101  (narrows the type)
         sums = MaskedSums(
             self.storage,
             self.plan,
             self.work,
-            masked,
+            self.masked,
             self.then,
             self.poll,
             self.say,
@@ -309,8 +310,6 @@ class _Server:
 
     def _run_open(self, tolerance: float, reports: list[RoundReport]) -> RoundResult:
         """Run the rounds of which there are no reports."""
-        if self.masked is not None:
-            return self._run_masked(self.masked, reports)
         if self.then is not None and reports:
             return self._answer_requests(self._fuse_again(reports[0]), reports)
         fusion = None
@@ -327,17 +326,15 @@ class _Server:
                     raise
                 self.say(Event(f"round {number} failed; the model of round {number - 1} stays", "failed", number))
                 return RoundResult(fusion, (*reports, error.report))
-            fusion, report = result.fusion, result.report
-            assert fusion is not None  # noqa: S101  (narrows the type; a round that ran has one)
+            fusion = result.model
             file = self.work / str(number) / "fused.safetensors"
             # Into the work folder first: what is published is what a restarted server would publish again.
             fusion.save(file)
             change = change_between(previous, file, fusion.objective) if self.rounds > 1 else None
-            relative_change = None if change is None else change["change"]
-            is_last = number >= self.rounds or (relative_change is not None and relative_change < tolerance)
+            is_last = number >= self.rounds or _is_below(change, tolerance)
             refusal = self._refusal_of_requests(fusion)
             report = replace(
-                report,
+                result.report,
                 fused={"sha256": file_digest(file), "bytes": file.stat().st_size},
                 convergence=change,
                 continues=not is_last,
@@ -372,17 +369,12 @@ class _Server:
         """Return the fusion of round 1 from the copies that a killed server had fused, which has the same bytes."""
         inbox, used = Inbox(self.storage, self.plan, 1, self.work), {record.sha256 for record in report.took_part}
         contributions = [one for one in inbox.contributions() if one.announcement.digest in used]
-        fusion = run_round(self.plan, contributions, closed=report.closed).fusion
-        assert fusion is not None  # noqa: S101  (narrows the type; a round that ran has one)
+        fusion = run_round(self.plan, contributions, closed=report.closed).model
         file = self.work / "1" / "again.safetensors"
         fusion.save(file)
         if report.fused is None or file_digest(file) != report.fused["sha256"]:
-            raise InputError(
-                self.work,
-                "fuses to another model than before, and sites may have answered a request from that one",
-                "go on with the version that began, or begin a new round",
-                "E-MISMATCH",
-            )
+            text = "fuses to another model than before, and sites may have answered a request from that one"
+            raise InputError(self.work, text, "go on with the version that began, or begin a new round", "E-MISMATCH")
         return fusion
 
     @cached_property
@@ -406,11 +398,6 @@ class _Server:
         """Return the reports of a round of this plan that had ended in this place, what was published being repaired.
 
         None where the round is open, or has a work folder, from which it is resumed.
-
-        Raises
-        ------
-        InputError
-            Where the place has a finished round of another plan, or one of which this server has no report.
         """
         if (self.work / "state.json").exists():
             return None
@@ -429,9 +416,8 @@ class _Server:
         is_own = own.exists() and own.read_bytes() == reports[-1].to_bytes() and reports[-1].plan == self.digest
         record = fused[-1].fused
         if not is_own or record is None:
-            raise InputError(
-                self.storage.where, "the round in this place is over", "use a new one for another round", "E-ROUND"
-            )
+            text = "the round in this place is over"
+            raise InputError(self.storage.where, text, "use a new one for another round", "E-ROUND")
         if not self.output.exists() or file_digest(self.output) != record["sha256"]:
             name = f"server/{fused[-1].number}/fused.safetensors"
             retry(partial(self.storage.fetch, name, record["sha256"], self.output, record["bytes"]))
@@ -465,12 +451,8 @@ class _Server:
         if state.exists():
             stored_plan = json.loads(state.read_text())
             if changed := sorted(key for key in fingerprint if stored_plan.get(key) != fingerprint[key]):
-                raise InputError(
-                    self.work,
-                    f"is of a round with other {', '.join(changed)}",
-                    "go on with the same, or give another `work=`",
-                    "E-ROUND",
-                )
+                text = f"is of a round with other {', '.join(changed)}"
+                raise InputError(self.work, text, "go on with the same, or give another `work=`", "E-ROUND")
             while (ended := self.work / str(len(reports) + 1) / "round.json").exists():
                 reports.append(RoundReport.from_bytes(ended.read_bytes()))
             if reports:  # the server may have been killed before it published the last one
@@ -501,15 +483,7 @@ class _Server:
     def _round(self, number: int) -> RoundResult:
         """Wait for the contributions of one round and fuse them."""
         inbox = Inbox(self.storage, self.plan, number, self.work)
-        cache: dict[Announcement, CheckedContribution] = {}
-
-        def check(contribution: Contribution) -> CheckedContribution:
-            if contribution.path is None and contribution.problem is None:  # its file may still come
-                return check_alone(contribution, self.plan.limits)
-            if contribution.announcement not in cache:
-                cache[contribution.announcement] = check_alone(contribution, self.plan.limits)
-            return cache[contribution.announcement]
-
+        check = remembering(lambda one: check_alone(one, self.plan.limits))
         sites = ", ".join(self.plan.sites)
         self.say(Event(f"round {number}: waiting for {sites} in {self.storage.where}", "waiting", number))
         closed = self._wait(inbox, check, number)
@@ -536,13 +510,10 @@ class _Server:
         Time runs from the first start of the round, also while no server does. Who is in, who is missing and what was
         refused stands in the report beside the output, as that of an open round, whenever it changes.
         """
-        started = self.work / str(number) / "started"
-        if not started.exists():
-            write_bytes(started, repr(time.time()).encode())
-        remaining = float(started.read_text()) + self.plan.deadline - time.time()
+        remaining = seconds_left(self.work / str(number) / "started", self.plan.deadline)
         # A wall clock that was set back must not lengthen the round.
         deadline = time.monotonic() + min(remaining, self.plan.deadline)
-        pause, reported, status = self.poll, set[str](), b""
+        pause, news = self.poll, _News(self, inbox, check, number)
         while True:
             is_over, is_interrupted = time.monotonic() >= deadline, self.interruption.is_set()  # then a last look
             if not (is_over and remaining <= 0):  # what came after the deadline, while no server ran, is late
@@ -550,55 +521,10 @@ class _Server:
             if inbox.trouble is not None:
                 self.say(Event(f"trouble, trying again: {inbox.trouble}", "trouble", number))
             pause = self.poll if inbox.trouble is None else min(2.0 * pause, max(self.poll, _MAX_PAUSE))
-            by_announcement = {contribution.announcement: contribution for contribution in inbox.contributions()}
-            chosen = select_announcements(by_announcement).chosen
-            checked = {site: check(by_announcement[announcement]) for site, announcement in chosen.items()}
-            for site in sorted(checked):
-                if by_announcement[chosen[site]].path is not None and site not in reported:
-                    reported.add(site)
-                    problems = "; ".join(checked[site].problems)
-                    self.say(Event(f"{site}: {problems or 'is in'}", "refused" if problems else "in", number, site))
-            open_report = self._open_report(number, chosen, checked, inbox)
-            if open_report.to_bytes() != status:
-                status = open_report.to_bytes()
-                write_bytes(report_path(self.output), status)
-                self.say(Event(open_report.status_line(), "status", number))
-            has_problems = any(contribution.problems for contribution in checked.values())
-            if len(checked) == len(self.plan.sites) and not has_problems:
-                return "all sites in"
-            if is_interrupted:
-                return "signal"
-            if is_over:
-                return "deadline"
+            has_all = news.has_all_good()
+            if has_all or is_interrupted or is_over:
+                return "all sites in" if has_all else "signal" if is_interrupted else "deadline"
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
-
-    def _open_report(
-        self,
-        number: int,
-        chosen: Mapping[str, Announcement],
-        checked: Mapping[str, CheckedContribution | Any],
-        inbox: Inbox,
-    ) -> RoundReport:
-        """Return the report of a round that is open: who is in, who is missing, what was refused and why."""
-        refused = {site: tuple(map(str, one.problems)) for site, one in checked.items() if one.problems}
-        refused |= {site: (reason,) for site, reason in inbox.blocked.items()}
-        return RoundReport(
-            self.plan.name,
-            number,
-            self.plan.sites,
-            took_part=tuple(Record.of(chosen[site]) for site in sorted(chosen) if site not in refused),
-            left_out=tuple(
-                Record.of(chosen[site], *refused[site]) if site in chosen else Record(site, reasons=refused[site])
-                for site in sorted(refused)
-            ),
-            missing=tuple(site for site in self.plan.sites if site not in chosen and site not in refused),
-            unknown=tuple(inbox.unexpected_folders()),
-            closed=OPEN,
-            quorum=self.plan.needed,
-            deadline=float(self.plan.deadline),
-            seed=self.plan.seed,
-            plan=self.digest,
-        )
 
     def _end(self, report: RoundReport, fused: Path | None) -> RoundReport:
         """Write the result: first for a server that is killed here and resumes, then for its owner and the sites."""
@@ -618,6 +544,57 @@ class _Server:
             retry(lambda: self.storage.put(f"server/{report.number}/fused.safetensors", fused))
         report.save(report_path(self.output))
         retry(lambda: self.storage.put(f"server/{report.number}/round.json", report.to_bytes()))
+
+
+@dataclass(eq=False)
+class _News:
+    """What has come of an open round: every contribution is told once, and the report follows every change."""
+
+    server: _Server
+    inbox: Inbox
+    check: Callable[[Contribution], Any]
+    number: int
+    told: set[str] = field(default_factory=set)
+    status: bytes = b""
+
+    def has_all_good(self) -> bool:
+        """Tell what is new; return whether every site's contribution is in and good."""
+        by_announcement = {contribution.announcement: contribution for contribution in self.inbox.contributions()}
+        chosen = select_announcements(by_announcement).chosen
+        checked = {site: self.check(by_announcement[announcement]) for site, announcement in chosen.items()}
+        for site in sorted(checked):
+            if by_announcement[chosen[site]].path is not None and site not in self.told:
+                self.told.add(site)
+                problems = "; ".join(checked[site].problems)
+                kind = "refused" if problems else "in"
+                self.server.say(Event(f"{site}: {problems or 'is in'}", kind, self.number, site))
+        report = self.report(chosen, {site: one.problems for site, one in checked.items() if one.problems})
+        if report.to_bytes() != self.status:
+            self.status = report.to_bytes()
+            write_bytes(report_path(self.server.output), self.status)
+            self.server.say(Event(report.status_line(), "status", self.number))
+        has_problems = any(contribution.problems for contribution in checked.values())
+        return len(checked) == len(self.server.plan.sites) and not has_problems
+
+    def report(self, chosen: Mapping[str, Announcement], problems: Mapping[str, Sequence[str]]) -> RoundReport:
+        """Return the report of the open round: who is in, who is missing, what was refused and why."""
+        refused = {site: tuple(map(str, told)) for site, told in problems.items()}
+        refused |= {site: (reason,) for site, reason in self.inbox.blocked.items()}
+        return RoundReport.of_round(
+            self.server.plan,
+            self.number,
+            AnnouncementSelection(chosen, (), {}),
+            refused,
+            took_part=tuple(Record.of(chosen[site]) for site in sorted(chosen) if site not in refused),
+            unknown=tuple(self.inbox.unexpected_folders()),
+            closed=OPEN,
+            plan=self.server.digest,
+        )
+
+
+def _is_below(change: Mapping[str, Any] | None, tolerance: float) -> bool:
+    """Return whether a fused model is known to have changed by less than a tolerance."""
+    return change is not None and change["change"] is not None and change["change"] < tolerance
 
 
 def _unpublished(report: RoundReport, problems: list[Problem]) -> RoundReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -105,21 +105,28 @@ def send_folder(
         When the file is not one that can be fused, the site is not expected, the round is over, or nothing came back.
     """
     storage = storage_of(place)
-    if not is_name(site):
-        raise OptionError("site", f"expected a name of {NAME_RULE}; found {site!r}")
-    if attempt is not None and not (is_count(attempt) and attempt <= _MAX_ATTEMPT):
-        raise OptionError("attempt", f"expected a whole number from 1 to 999999, found {attempt!r}")
+    refuse_site_name(site)
+    refuse_attempt(attempt)
     if receive is not None:
         refuse_unwritable(Path(receive))
-    with sendable_files(file, fisher, server_limits(storage, site), min_count, allow_differencing) as (
-        files,
-        warnings,
-    ):
+    with sendable_files(file, fisher, server_limits(storage, site), min_count, allow_differencing) as (files, warnings):
         announcement, again = _announce(storage, site, attempt, number, files)
     if receive is None:
         return Sent(announcement, again, warnings)
     report = receive_folder(place, receive, number=number, timeout=timeout)
     return Sent(announcement, again, warnings, report)
+
+
+def refuse_site_name(site: Any) -> None:
+    """Raise for what is no name of a site."""
+    if not is_name(site):
+        raise OptionError("site", f"expected a name of {NAME_RULE}; found {site!r}")
+
+
+def refuse_attempt(attempt: Any) -> None:
+    """Raise for what is no number of an attempt, where one is given."""
+    if attempt is not None and not (is_count(attempt) and attempt <= _MAX_ATTEMPT):
+        raise OptionError("attempt", f"expected a whole number from 1 to 999999, found {attempt!r}")
 
 
 def _announce(
@@ -129,11 +136,20 @@ def _announce(
     earlier_report = read_report(storage, number)
     if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
         raise InputError(storage.where, f"round {number} in this place is over; nothing was sent", code="E-ROUND")
-    digests = [part.digest for part in files]
-    again, announcement = next_announcement(storage, site, number, attempt, digests)
+    return put_announced(storage, site, number, attempt, {part.digest: part.path for part in files})
+
+
+def put_announced(
+    storage: Storage, site: str, number: int, attempt: int | None, contents: Mapping[str, Path | bytes]
+) -> tuple[Announcement, bool]:
+    """Put files, by their digests, and their announcement into a site's folder, unless they are announced there.
+
+    Return the announcement, and whether it was there before.
+    """
+    again, announcement = next_announcement(storage, site, number, attempt, list(contents))
     if not again:
-        for part, digest in zip(files, digests, strict=True):
-            retry(partial(storage.put, f"{site_folder(site)}/{digest}", part.path))
+        for digest, content in contents.items():
+            retry(partial(storage.put, f"{site_folder(site)}/{digest}", content))
         # The announcement last: where it is, the files are whole.
         retry(lambda: storage.put(f"{site_folder(site)}/{announcement.name}", b""))
     return announcement, again
@@ -160,25 +176,29 @@ def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, ti
     """
     storage, target, deadline = storage_of(place), Path(output), time.monotonic() + timeout
     refuse_unwritable(target)
-    pause = FIRST_PAUSE
-    while (report := read_report(storage, number)) is None:
-        if time.monotonic() >= deadline:
-            raise InputError(storage.where, f"round {number} did not end within {timeout:g} seconds", code="E-ROUND")
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        pause = min(2.0 * pause, MAX_PAUSE)
+    report = wait_for_report(storage, number, deadline, f"within {timeout:g} seconds")
     if report.problems or report.fused is None:
         raise InputError([Problem(storage.where, f"round {number} failed"), *report.lines()])
     size, digest = report.fused.get("bytes"), report.fused.get("sha256")
     if not isinstance(size, int) or not isinstance(digest, str):
-        raise InputError(
-            storage.where, f"the report of round {number} does not say which file is the fused model", code="E-NEEDED"
-        )
+        text = f"the report of round {number} does not say which file is the fused model"
+        raise InputError(storage.where, text, code="E-NEEDED")
     try:
         retry(lambda: storage.fetch(f"server/{number}/fused.safetensors", digest, target, size))
     except (RefusedError, FileNotFoundError) as error:
-        raise InputError(
-            storage.where, f"the fused model of round {number} is not what its report says: {error}", code="E-ROUND"
-        ) from error
+        text = f"the fused model of round {number} is not what its report says: {error}"
+        raise InputError(storage.where, text, code="E-ROUND") from error
+    return report
+
+
+def wait_for_report(storage: Storage, number: int, deadline: float, when: str) -> RoundReport:
+    """Return the report of a round once there is one; raise where the round did not end by a time, called `when`."""
+    pause = FIRST_PAUSE
+    while (report := read_report(storage, number)) is None:
+        if time.monotonic() >= deadline:
+            raise InputError(storage.where, f"round {number} did not end {when}", code="E-ROUND")
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(2.0 * pause, MAX_PAUSE)
     return report
 
 

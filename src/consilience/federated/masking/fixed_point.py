@@ -148,12 +148,8 @@ def unit_exponent(size: float) -> int:
 
 
 def _out_of_range(found: str, limit: float) -> InputError:
-    return InputError(
-        "",
-        f"{found}, and below {limit:.3g} the sum of all sites is exact",
-        "let the server expect a file of that scale, whose units are larger",
-        "E-ROUND",
-    )
+    remedy = "let the server expect a file of that scale, whose units are larger"
+    return InputError("", f"{found}, and below {limit:.3g} the sum of all sites is exact", remedy, "E-ROUND")
 
 
 def as_words(data: bytes) -> Words:

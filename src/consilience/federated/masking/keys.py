@@ -38,9 +38,8 @@ def require_cryptography() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError as error:
-        raise UnsupportedError(
-            "", "masked sums need cryptography", 'pip install "consilience[federated]"', "E-EXTRA"
-        ) from error
+        remedy = 'pip install "consilience[federated]"'
+        raise UnsupportedError("", "masked sums need cryptography", remedy, "E-EXTRA") from error
 
 
 def derive(secret: bytes, *context: bytes, length: int = KEY_BYTES) -> bytes:
@@ -165,31 +164,51 @@ def read_public_keys(folder: str | Path) -> dict[str, bytes]:
         For what is no such key, and for one that two sites have.
     """
     require_cryptography()
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    found = site_keys(Path(folder), Ed25519PublicKey, ("is no key of Ed25519", _MAKE_KEY))
+    if not found:
+        raise InputError(folder, "holds no public keys NAME.pub", _MAKE_KEY, "E-ROUND")
+    return {site: bytes(key.public_bytes_raw()) for site, (_, key) in found.items()}
+
+
+def site_keys(folder: Path, key_type: type, other: tuple[str, str]) -> dict[str, tuple[Path, Any]]:
+    """Return the OpenSSH public keys ``NAME.pub`` in a folder, by site, each with its file.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    key_type : type
+        Of the keys.
+    other : tuple of str
+        What is said of a key of another type, and the remedy.
+
+    Raises
+    ------
+    InputError
+        For what is no such key, and for one that two sites have.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    keys: dict[str, bytes] = {}
-    problems = []
-    for path in sorted(Path(folder).glob("*.pub")):
+    problems, keys, owners = [], dict[str, tuple[Path, Any]](), dict[bytes, str]()
+    for path in sorted(folder.glob("*.pub")):
         if not is_name(path.stem):
             problems.append(Problem(path, f"its name is to be a site's: {NAME_RULE}"))
             continue
         try:
-            key: Any = load_ssh_public_key(path.read_bytes())
+            key = load_ssh_public_key(path.read_bytes())
         except (OSError, ValueError, UnsupportedAlgorithm) as error:
             problems.append(Problem(path, f"is no OpenSSH public key: {error}"))
             continue
-        if not isinstance(key, Ed25519PublicKey):
-            problems.append(Problem(path, "is no key of Ed25519", _MAKE_KEY))
+        if not isinstance(key, key_type):
+            problems.append(Problem(path, *other))
             continue
-        raw = bytes(key.public_bytes_raw())
-        if raw in keys.values():
-            owner = next(site for site, other in keys.items() if other == raw)
+        owner = owners.setdefault(path.read_bytes().split()[1], path.stem)  # between the type and a comment
+        if owner != path.stem:
             problems.append(Problem(path, f"is the key of {owner}; every site needs its own"))
-        keys[path.stem] = raw
+        keys[path.stem] = path, key
     if problems:
         raise InputError(problems)
-    if not keys:
-        raise InputError(folder, "holds no public keys NAME.pub", _MAKE_KEY, "E-ROUND")
     return keys

@@ -69,9 +69,8 @@ class NetworkSum(Summand):
         threshold: int = 1,
     ) -> None:
         if isinstance(weights, str) and weights not in (EQUAL, BY_OBSERVATIONS):
-            raise OptionError(
-                "weights", f"expected {EQUAL!r}, {BY_OBSERVATIONS!r} or numbers by site, found {weights!r}"
-            )
+            text = f"expected {EQUAL!r}, {BY_OBSERVATIONS!r} or numbers by site, found {weights!r}"
+            raise OptionError("weights", text)
         if not isinstance(weights, str) and not all(is_number(one) and 0.0 < one < np.inf for one in weights.values()):
             raise OptionError("weights", f"expected positive numbers by site, found {dict(weights)!r:.200}")
         if noise is not None and weights != EQUAL:
@@ -86,12 +85,8 @@ class NetworkSum(Summand):
         if parametrised := dict.fromkeys([*(parts.name for parts in find_parts(shapes)), *unknown_parts(shapes)]):
             listed = ", ".join(list(parametrised)[:3])
             text = f"has parametrised layers ({listed}), and a sum of parts is no sum of weights"
-            raise InputError(
-                file,
-                text,
-                f"{REMOVAL} or its hook (remove_weight_norm, remove_spectral_norm, prune.remove), at every site",
-                "E-TYPE",
-            )
+            remedy = f"{REMOVAL} or its hook (remove_weight_norm, remove_spectral_norm, prune.remove), at every site"
+            raise InputError(file, text, remedy, "E-TYPE")
 
     @property
     def length(self) -> int:
@@ -129,15 +124,13 @@ class NetworkSum(Summand):
         arrays = read_network(file).arrays
         if set(arrays) != set(self.start):
             odd = sorted(set(arrays) ^ set(self.start))
-            raise InputError(
-                file, f"and the expected start do not have the same arrays: {', '.join(odd)[:200]}", code="E-ROUND"
-            )
+            text = f"and the expected start do not have the same arrays: {', '.join(odd)[:200]}"
+            raise InputError(file, text, code="E-ROUND")
         for name, values in self.start.items():
             if tuple(arrays[name].shape) != tuple(values.shape):
                 shapes = tuple(arrays[name].shape), tuple(values.shape)
-                raise InputError(
-                    file, f"array {name} has shape {shapes[0]}, and that of the start {shapes[1]}", code="E-SHAPE"
-                )
+                text = f"array {name} has shape {shapes[0]}, and that of the start {shapes[1]}"
+                raise InputError(file, text, code="E-SHAPE")
         update = np.concatenate([(to_numpy(arrays[name]) - to_numpy(self.start[name])).ravel() for name in self.start])
         if not np.all(np.isfinite(update)):
             raise InputError(file, "has values that are NaN or infinite", code="E-NUMBER")
@@ -152,9 +145,8 @@ class NetworkSum(Summand):
     def _weight(self, file: SafetensorsFile, companions: Sequence[SafetensorsFile]) -> float:
         """Return how much this site counts."""
         if companions and self.weights != BY_OBSERVATIONS:
-            raise InputError(
-                companions[0], "is not used: the server's plan has other weights", "leave it out", "E-MISMATCH"
-            )
+            text = "is not used: the server's plan has other weights"
+            raise InputError(companions[0], text, "leave it out", "E-MISMATCH")
         if not isinstance(self.weights, str):
             if self.site is None or self.site not in self.weights:
                 raise InputError("weights", f"has none of {self.site}", code="E-ROUND")
@@ -163,9 +155,8 @@ class NetworkSum(Summand):
             return 1.0
         if not companions or companions[0].format != DESCRIPTION:
             text = "has no description, and networks of this sum count by the observations that it states"
-            raise InputError(
-                file, text, "send it with its description, which `consilience describe` writes", "E-NEEDED"
-            )
+            remedy = "send it with its description, which `consilience describe` writes"
+            raise InputError(file, text, remedy, "E-NEEDED")
         return float(DESCRIPTION_FILES.read_header(companions[0])[0].n_observations)
 
     def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Json], fractional_bits: int) -> SumResult:

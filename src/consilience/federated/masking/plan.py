@@ -131,9 +131,8 @@ class MaskedPlan:
             return cls(keys, header.length, header.threshold, header.fractional_bits, header.content)
         except ValidationError as error:
             location, reason = first_problem(error)
-            raise InputError(
-                label, f"is no plan of a masked sum: {location or 'the whole'}: {reason}", code="E-ROUND"
-            ) from error
+            text = f"is no plan of a masked sum: {location or 'the whole'}: {reason}"
+            raise InputError(label, text, code="E-ROUND") from error
         except (ValueError, OptionError) as error:
             raise InputError(label, f"is no plan of a masked sum: {error}", code="E-ROUND") from error
 

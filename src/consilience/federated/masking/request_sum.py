@@ -63,11 +63,8 @@ class RequestSum(Summand):
         self.request = request
         sums = request_kind(request.kind).sums(request)
         if sums is None:
-            raise UnsupportedError(
-                request.kind,
-                "answers to it are not plain sums, so that they cannot be masked",
-                "let sites answer openly, in a round that is not masked",
-            )
+            text = "answers to it are not plain sums, so that they cannot be masked"
+            raise UnsupportedError(request.kind, text, "let sites answer openly, in a round that is not masked")
         self.sums = dict(sorted(sums.items()))
 
     @property

@@ -100,10 +100,7 @@ class MaskedServer:
         n_keys, n_dealers = len(self.expected(DEAL)), len(self.expected(MASK))
         shapes: dict[int, dict[str, tuple[tuple[int, ...], str]]] = {
             ADVERTISE: {"keys": ((3, keys.KEY_BYTES), "uint8")},
-            DEAL: {
-                "boxes": ((n_keys, SEALED_BYTES), "uint8"),
-                "digests": ((n_keys, 2, DIGEST_BYTES), "uint8"),
-            },
+            DEAL: {"boxes": ((n_keys, SEALED_BYTES), "uint8"), "digests": ((n_keys, 2, DIGEST_BYTES), "uint8")},
             MASK: {"words": ((self.plan.length, 2), "uint64")},
             CONFIRM: {"seen": ((keys.KEY_BYTES,), "uint8")},
             REVEAL: {"kinds": ((n_dealers,), "uint8"), "shares": ((n_dealers, shamir.ELEMENT_BYTES), "uint8")},
@@ -204,18 +201,14 @@ class MaskedServer:
         for site in dealers:
             if site in summed:
                 if commitment(self.round_id, secrets[site]) != advertised[site][2].tobytes():
-                    raise InputError(
-                        site,
-                        "dealt shares of another seed than it had committed to: nothing can be opened",
-                        code="E-ROUND",
-                    )
+                    text = "dealt shares of another seed than it had committed to: nothing can be opened"
+                    raise InputError(site, text, code="E-ROUND")
                 own = keys.mask(own_seed(self.round_id, secrets[site]), self.plan.length)
                 result = fixed_point.add(result, fixed_point.negated(own))
                 continue
             if keys.public_of(secrets[site]) != advertised[site][1].tobytes():
-                raise InputError(
-                    site, "dealt shares of another key than it had advertised: nothing can be opened", code="E-ROUND"
-                )
+                text = "dealt shares of another key than it had advertised: nothing can be opened"
+                raise InputError(site, text, code="E-ROUND")
             for other in summed:
                 seed = pair_seed(self.round_id, secrets[site], advertised[other][1].tobytes())
                 one = keys.mask(seed, self.plan.length)
@@ -245,11 +238,7 @@ class MaskedServer:
         return shares, problems
 
     def _rebuilt(
-        self,
-        site: str,
-        shares: Mapping[int, int],
-        weights: dict[tuple[int, ...], list[int]],
-        problems: list[Problem],
+        self, site: str, shares: Mapping[int, int], weights: dict[tuple[int, ...], list[int]], problems: list[Problem]
     ) -> bytes:
         """Return the 32 bytes of a secret from its shares."""
         parties = tuple(sorted(shares)[: self.plan.threshold])
@@ -262,13 +251,7 @@ class MaskedServer:
         return (secret % (1 << (8 * keys.KEY_BYTES))).to_bytes(keys.KEY_BYTES, "little")
 
     def _enough(self, step: int, messages: Messages) -> tuple[str, ...]:
-        """Return the sites whose messages count, sorted.
-
-        Raises
-        ------
-        InputError
-            With fewer than the threshold, naming those that are missing.
-        """
+        """Return the sites whose messages count, sorted."""
         sites = tuple(sorted(messages))
         if len(sites) < self.plan.threshold:
             missing = sorted(set(self.expected(step)) - set(sites))

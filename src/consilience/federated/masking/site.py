@@ -72,9 +72,8 @@ class MaskedSite:
         if name not in plan.keys:
             raise InputError(name, "is not a site of this masked sum, which expects others", code="E-ROUND")
         if plan.keys[name] != keys.signing_public(signing_key):
-            raise InputError(
-                name, "has another signing key than the plan says", "give the server the public key again", "E-ROUND"
-            )
+            text = "has another signing key than the plan says"
+            raise InputError(name, text, "give the server the public key again", "E-ROUND")
         self.plan, self.name, self.signing_key, self.secret = plan, name, signing_key, secret
         self.round_id = plan.round_id
         self._verified: tuple[bytes, dict[str, tuple[bytes, bytes]]] | None = None
@@ -197,9 +196,8 @@ class MaskedSite:
             for site, rows in zip(agreed.sites, agreed.arrays["keys"], strict=True)
         }
         if public.get(self.name) != self.secret.public_keys:
-            raise InputError(
-                _SERVER, f"has other keys of {self.name} than this site's, or none: it came too late", code="E-ROUND"
-            )
+            reason = f"has other keys of {self.name} than this site's, or none: it came too late"
+            raise InputError(_SERVER, reason, code="E-ROUND")
         self._verified = agreed.payload + _names(agreed.sites), public
         return public
 
@@ -207,9 +205,8 @@ class MaskedSite:
         """Return the sites whose shares came."""
         self._check_agreed(agreed, DEAL, {"boxes": (SEALED_BYTES,)})
         if not set(agreed.sites) <= set(agreed_keys.sites) or self.name not in agreed.sites:
-            raise InputError(
-                _SERVER, f"has no shares of {self.name}, or of sites without keys: it came too late", code="E-ROUND"
-            )
+            text = f"has no shares of {self.name}, or of sites without keys: it came too late"
+            raise InputError(_SERVER, text, code="E-ROUND")
         return agreed.sites
 
     def _check_agreed(self, agreed: Message, step: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -220,9 +217,8 @@ class MaskedSite:
         if list(agreed.sites) != sorted(set(agreed.sites) & set(self.plan.sites)):
             raise InputError(_SERVER, "names sites that are not in the plan, or not in order", code="E-ROUND")
         if count < self.plan.threshold:
-            raise InputError(
-                _SERVER, f"goes on with {count} sites, and this sum takes {self.plan.threshold}", code="E-ROUND"
-            )
+            text = f"goes on with {count} sites, and this sum takes {self.plan.threshold}"
+            raise InputError(_SERVER, text, code="E-ROUND")
         if problem := shape_problem(agreed, {name: ((count, *shape), "uint8") for name, shape in shapes.items()}):
             raise InputError(_SERVER, f"sent a message that is none: {problem}", code="E-ROUND")
 

@@ -41,13 +41,7 @@ from consilience.estimators.validation import statistics_problems
 from consilience.estimators.verdict import judge
 from consilience.families.centred_moments import CentredMoments
 from consilience.federated.check import mismatches
-from consilience.federated.masking.fixed_point import (
-    Words,
-    from_integers,
-    scaled_integer,
-    to_integers,
-    unit_exponent,
-)
+from consilience.federated.masking.fixed_point import Words, from_integers, scaled_integer, to_integers, unit_exponent
 from consilience.federated.masking.summands import Summand, SumResult
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -256,25 +250,7 @@ class StatisticsSum(Summand):
             if set(getattr(statistics, what)) != set(getattr(expected, what)):
                 found, wanted = (", ".join(sorted(getattr(one, what))) or "none" for one in (statistics, expected))
                 raise InputError(file, f"has the {what} {found}; the expected file has {wanted}", code="E-ROUND")
-        if expected.classes is not None and statistics.classes is not None:
-            unknown = [name for name in statistics.classes.values if name not in expected.classes.values]
-            if unknown:
-                text = f"has the class {unknown[0]!r}, which the expected file has not"
-                raise InputError(file, text, "let the server expect a file with the classes of all sites")
-            positions = statistics.classes.positions_in(expected.classes)
-            n_classes = len(expected.classes)
-            statistics = replace(
-                statistics,
-                classes=expected.classes,
-                moments={
-                    name: record if name in OF_ALL else record.placed(positions, n_classes)
-                    for name, record in statistics.moments.items()
-                },
-                counts={
-                    name: values if name in OF_ALL else placed_counts(name, values, positions, n_classes)
-                    for name, values in statistics.counts.items()
-                },
-            )
+        statistics = self._with_expected_classes(file, statistics)
         counts = {
             name: _padded(file, name, values, expected.counts[name].shape) for name, values in statistics.counts.items()
         }
@@ -284,6 +260,28 @@ class StatisticsSum(Summand):
                 text = f"moments {name!r} have shape {record.mean.shape}, expected {wanted_record.mean.shape}"
                 raise InputError(file, text)
         return replace(statistics, counts=counts)
+
+    def _with_expected_classes(self, file: SafetensorsFile, statistics: Statistics) -> Statistics:
+        """Return a site's sums by class in the places of the expected classes."""
+        classes = self.expected.classes
+        if classes is None or statistics.classes is None:
+            return statistics
+        if unknown := [name for name in statistics.classes.values if name not in classes.values]:
+            text = f"has the class {unknown[0]!r}, which the expected file has not"
+            raise InputError(file, text, "let the server expect a file with the classes of all sites")
+        positions, n_classes = statistics.classes.positions_in(classes), len(classes)
+        return replace(
+            statistics,
+            classes=classes,
+            moments={
+                name: record if name in OF_ALL else record.placed(positions, n_classes)
+                for name, record in statistics.moments.items()
+            },
+            counts={
+                name: values if name in OF_ALL else placed_counts(name, values, positions, n_classes)
+                for name, values in statistics.counts.items()
+            },
+        )
 
     def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Json], fractional_bits: int) -> SumResult:
         """Return the fusion of the sums; see `Summand.result`."""
@@ -325,9 +323,8 @@ class StatisticsSum(Summand):
 def _padded(file: SafetensorsFile, name: str, values: Array, shape: tuple[int, ...]) -> Array:
     """Return sums with zeros at their ends: categories that a site never saw."""
     if len(values.shape) != len(shape) or any(a > b for a, b in zip(values.shape, shape, strict=True)):
-        raise InputError(
-            file, f"counts {name!r} have shape {values.shape}, and the expected file has {shape}", code="E-SHAPE"
-        )
+        text = f"counts {name!r} have shape {values.shape}, and the expected file has {shape}"
+        raise InputError(file, text, code="E-SHAPE")
     wide = np.zeros(shape)
     wide[tuple(slice(0, length) for length in values.shape)] = values
     return wide

@@ -21,7 +21,7 @@ from consilience.files.safetensors_file import SafetensorsFile
 
 _NOT_SUMS = {
     POSTERIORS.name: "components of mixtures, topics and states are matched, for which each site's own must be seen; "
-    "from a common start their EM is sums: `consilience serve --then em`",
+    "from a common start their EM is sums: `consilience serve --then em`"
 }
 """Why the files of a kind are no sums, by its name."""
 
@@ -75,11 +75,8 @@ def summand_of(
     if kind is NETWORKS:
         return NetworkSum(file, weights, noise, site, threshold)
     if noise is not None:
-        raise OptionError(
-            "noise",
-            "is for averages of networks, whose updates can be cut to a norm: rows of estimators have no bound here",
-            "bound the features at the sites: `consilience.learners.Head(noise=...)`",
-        )
+        text = "is for averages of networks, whose updates can be cut to a norm: rows of estimators have no bound here"
+        raise OptionError("noise", text, "bound the features at the sites: `consilience.learners.Head(noise=...)`")
     if weights != EQUAL:
         raise OptionError("weights", "is for averages of networks: sums count every row once; leave it out")
     if is_request:
@@ -108,7 +105,6 @@ def summand_of_plan(file: SafetensorsFile, plan: MaskedPlan, site: str) -> Summa
     except (OptionError, UnsupportedError, TypeError) as error:
         raise InputError("the plan", f"cannot be followed: {error}", code="E-ROUND") from error
     if summand.name != plan.content.get("summand"):
-        raise InputError(
-            "the plan", f"sums a {plan.content.get('summand')!r:.80}, and its file is a {summand.name}", code="E-ROUND"
-        )
+        text = f"sums a {plan.content.get('summand')!r:.80}, and its file is a {summand.name}"
+        raise InputError("the plan", text, code="E-ROUND")
     return summand

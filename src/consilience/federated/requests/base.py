@@ -27,12 +27,20 @@ from consilience.checks import AnyArray, Array
 from consilience.core.features import Features
 from consilience.core.frozen import FrozenDict
 from consilience.core.fusion import Fusion
-from consilience.errors import FileFormatError, InputError, Problem, UnsupportedError
+from consilience.errors import FileFormatError, Problem, UnsupportedError
+from consilience.federated.requests.message_checks import LARGEST, AnswerFields, array_problems, field_problems
 from consilience.files.atomic import write_bytes
 from consilience.files.document import METADATA_KEY, REMEDY
 from consilience.files.format import document_text, read_document
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 from consilience.files.schemas import FeaturesHeader, FiniteJSON, StrictModel
+
+FORMAT_VERSION = 1
+"""Version of both formats, stated by every file; another one is refused."""
+REQUEST_FORMAT, ANSWER_FORMAT = "consilience-request", "consilience-answer"
+
+MAX_ROUNDS = 1000
+"""Requests of one exchange at most: each costs every site a pass over its rows. Chosen by hand."""
 
 
 def _frozen(arrays: Mapping[str, AnyArray]) -> Mapping[str, Array]:
@@ -66,9 +74,34 @@ class Content:
         object.__setattr__(self, "arrays", _frozen(self.arrays))
 
 
+class _Message(ABC):
+    """What requests and answers have in common: a file, and its digest."""
+
+    content: Content
+    format: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def document(self) -> dict[str, Any]:
+        """What its file states beside the content."""
+
+    @cached_property
+    def data(self) -> bytes:
+        """The bytes of its file."""
+        arrays = self.content.arrays
+        fields = {**self.document, "content": dict(self.content.fields)}
+        text = document_text("a message", self.format, FORMAT_VERSION, fields, arrays)
+        return safetensors.numpy.save(dict(arrays), {METADATA_KEY: text})
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its file."""
+        return sha256(self.data).hexdigest()
+
+
 @dataclass(frozen=True, eq=False)
-class RoundRequest:
-    """A typed request of the server to all sites.
+class RoundRequest(_Message):
+    """A typed request of the server to all sites; every answer to it names its digest.
 
     Parameters
     ----------
@@ -84,25 +117,22 @@ class RoundRequest:
         What the columns of the sites' data mean.
     """
 
+    format: ClassVar[str] = REQUEST_FORMAT
     kind: str
     number: int
     rounds: int
     content: Content
     features: Features = field(default_factory=Features)
 
-    @cached_property
-    def data(self) -> bytes:
-        """The bytes of its file."""
-        return request_bytes(self)
-
     @property
-    def digest(self) -> str:
-        """SHA-256 of its file, which every answer to it names."""
-        return sha256(self.data).hexdigest()
+    def document(self) -> dict[str, Any]:
+        """What its file states beside the content."""
+        stated = {"kind": self.kind, "number": self.number, "rounds": self.rounds}
+        return {**stated, "features": self.features.to_json()}
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class Answer(_Message):
     """What a site answers to a request: sums over its rows, and no row.
 
     Parameters
@@ -119,6 +149,7 @@ class Answer:
         The sums.
     """
 
+    format: ClassVar[str] = ANSWER_FORMAT
     kind: str
     number: int
     request: str
@@ -126,15 +157,16 @@ class Answer:
     min_count: float
     content: Content
 
-    @cached_property
-    def data(self) -> bytes:
-        """The bytes of its file."""
-        return answer_bytes(self)
-
     @property
-    def digest(self) -> str:
-        """SHA-256 of its file."""
-        return sha256(self.data).hexdigest()
+    def document(self) -> dict[str, Any]:
+        """What its file states beside the content."""
+        return {
+            "kind": self.kind,
+            "number": self.number,
+            "request": self.request,
+            "n_observations": self.n_observations,
+            "min_count": float(self.min_count),
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,8 +201,6 @@ class Reduction:
         The answer of every site that counts in it, by site.
     carried : mapping of str to str
         Sites whose earlier answer was carried on, with the reason.
-    withheld : mapping of str to int
-        Number of sums that a site withheld, where it did.
     is_last : bool
         Whether further requests would change nothing, so that none is made. Default: False.
     """
@@ -180,8 +210,13 @@ class Reduction:
     objective_before: float
     standing: Mapping[str, StandingAnswer]
     carried: Mapping[str, str]
-    withheld: Mapping[str, int]
     is_last: bool = False
+
+    @property
+    def withheld(self) -> dict[str, int]:
+        """Number of sums that a site withheld, where it did."""
+        counts = {site: one.answer.content.fields.get("withheld", 0) for site, one in self.standing.items()}
+        return {site: int(count) for site, count in counts.items() if count}
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -211,6 +246,14 @@ class RequestKind(ABC):
     """What an answer tells about people, each with what it is, for `consilience inspect`."""
     counts_withheld: ClassVar[bool] = True
     """Whether an answer says how many sums the site withheld."""
+    request_fields: ClassVar[type[StrictModel]]
+    """JSON values of a request."""
+    no_request: ClassVar[str]
+    """What is said of a request with other values."""
+    answer_fields: ClassVar[type[StrictModel]] = AnswerFields
+    """JSON values of an answer, where it says how many sums the site withheld; others have none."""
+    largest: ClassVar[float] = LARGEST
+    """Largest number in an answer."""
 
     @classmethod
     def unsupported(cls, found: str) -> UnsupportedError:
@@ -239,9 +282,15 @@ class RequestKind(ABC):
         del site
         return fusion.model
 
-    @abstractmethod
     def request_problems(self, request: RoundRequest) -> list[Problem]:
         """Return what is wrong with a request's content: a site does not trust the server that it comes from."""
+        fields = request.content.fields
+        problems = field_problems("request", self.request_fields, fields, self.no_request)
+        return problems or self.state_problems(request)
+
+    @abstractmethod
+    def state_problems(self, request: RoundRequest) -> list[Problem]:
+        """Return what is wrong with the state in a request whose JSON values are those of the kind."""
 
     @abstractmethod
     def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
@@ -264,9 +313,29 @@ class RequestKind(ABC):
             For data that do not fit the request, and for fewer rows than `min_count`.
         """
 
-    @abstractmethod
     def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with an answer to this request: shapes, signs, sums that contradict each other."""
+        content, article = answer.content, "an" if self.name.startswith("e") else "a"
+        if self.counts_withheld:
+            told = f"is no answer to {article} {self.name} request"
+            problems = field_problems("answer", self.answer_fields, content.fields, told)
+        elif content.fields:
+            problems = [Problem("answer", f"has fields that no answer has: {', '.join(content.fields)[:80]}")]
+        else:
+            problems = []
+        return problems or self.shape_problems(request, answer) or self.sum_problems(request, answer)
+
+    def shape_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return what is wrong with the names, the shapes or the size of an answer's arrays."""
+        return array_problems("answer", answer.content.arrays, self.answer_shapes(request), self.largest)
+
+    def answer_shapes(self, request: RoundRequest) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes of the arrays of an answer. Default: those of `sums`."""
+        return {name: shape for name, (shape, _) in (self.sums(request) or {}).items()}
+
+    @abstractmethod
+    def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return what is wrong with the numbers of an answer whose arrays are those of the kind."""
 
     def sums(self, request: RoundRequest) -> Mapping[str, tuple[tuple[int, ...], int]] | None:
         """Return shape and unit of every array of an answer, where these add up over sites; None where they do not.
@@ -305,13 +374,6 @@ class RequestKind(ABC):
         """
 
 
-FORMAT_VERSION = 1
-"""Version of both formats, stated by every file; another one is refused."""
-REQUEST_FORMAT, ANSWER_FORMAT = "consilience-request", "consilience-answer"
-
-MAX_ROUNDS = 1000
-"""Requests of one exchange at most: each costs every site a pass over its rows. Chosen by hand."""
-
 _DIGEST = r"^[0-9a-f]{64}$"
 
 
@@ -343,36 +405,6 @@ class AnswerHeader(StrictModel):
 
 
 Header = TypeVar("Header", RequestHeader, AnswerHeader)
-
-
-def request_bytes(request: RoundRequest) -> bytes:
-    """Return the bytes of a request's file."""
-    document = {
-        "kind": request.kind,
-        "number": request.number,
-        "rounds": request.rounds,
-        "features": request.features.to_json(),
-    }
-    return _bytes(REQUEST_FORMAT, document, request.content)
-
-
-def answer_bytes(answer: Answer) -> bytes:
-    """Return the bytes of an answer's file."""
-    document = {
-        "kind": answer.kind,
-        "number": answer.number,
-        "request": answer.request,
-        "n_observations": answer.n_observations,
-        "min_count": float(answer.min_count),
-    }
-    return _bytes(ANSWER_FORMAT, document, answer.content)
-
-
-def _bytes(format_name: str, document: Mapping[str, Any], content: Content) -> bytes:
-    """Return the bytes of a message: its arrays, and its document with what all documents say."""
-    fields = {**document, "content": dict(content.fields)}
-    text = document_text("a message", format_name, FORMAT_VERSION, fields, content.arrays)
-    return safetensors.numpy.save(dict(content.arrays), {METADATA_KEY: text})
 
 
 def write_message(path: Path, message: RoundRequest | Answer) -> None:
@@ -442,27 +474,3 @@ def _read(file: SafetensorsFile, schema: type[Header], format_name: str, remedy:
             raise FileFormatError(file.label, f"tensor {name!r} has type {dtype}, expected float64", remedy)
     arrays = {name: np.asarray(values) for name, values in file.arrays(sorted(tensors.shapes), remedy).items()}
     return header, Content(header.content, arrays)
-
-
-def binding_problems(request: RoundRequest, answer: Answer) -> list[Problem]:
-    """Return why an answer is none to a request: of another kind or number, or of a request with other content."""
-    for subject, found, expected in (
-        ("kind", answer.kind, request.kind),
-        ("number", answer.number, request.number),
-        ("request", answer.request[:12], request.digest[:12]),
-    ):
-        if found != expected:
-            return [Problem("answer", f"answers another request: its {subject} is {found}, expected {expected}")]
-    return []
-
-
-def refuse(problems: list[Problem], label: object) -> None:
-    """Raise what is wrong with a message, under its name.
-
-    Raises
-    ------
-    InputError
-        With all problems.
-    """
-    if problems:
-        raise InputError(problem.about(label) if str(label) else problem for problem in problems)

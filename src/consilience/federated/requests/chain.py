@@ -28,17 +28,13 @@ import numpy as np
 from pydantic import Field
 
 from consilience.checks import AnyArray, Array
-from consilience.core.verdict import Verdict
-from consilience.errors import InputError, Problem
-from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.federated.requests.head import with_network
+from consilience.errors import InputError
+from consilience.federated.requests.base import Content, Reduction, RoundRequest, StandingAnswer
 from consilience.federated.requests.layer_refits import (
+    LayerRefits,
     LayerRequestFields,
     input_batches,
-    layer_problems,
     layers_that_fit,
-    moment_problems,
-    open_layers,
     reduce_layers,
     weight_rows,
 )
@@ -51,6 +47,7 @@ from consilience.federated.requests.network_state import (
     own_template,
     upper_triangle,
 )
+from consilience.files.schemas import StrictModel
 from consilience.networks.network import same_values
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.scaling import balancing_scales, shared_groups
@@ -98,16 +95,16 @@ class UnitOrder:
         return moved
 
 
-class ChainOfMerges(RequestKind):
+class ChainOfMerges(LayerRefits):
     """Layers of a fused network refitted to what the sites' own networks compute on their rows."""
 
     name: ClassVar[str] = "chain"
     summary: ClassVar[str] = (
         "layers of a fused network refitted to what the sites' own networks compute, without labels"
     )
-    supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
-    models: ClassVar[str] = "networks"
-    needs_module: ClassVar[bool] = True
+    request_fields: ClassVar[type[StrictModel]] = ChainRequestFields
+    fitted_to: ClassVar[str] = "what the sites' own networks compute"
+    repaired: ClassVar[str] = "layers fitted by a chain of merges"
     module: ClassVar[str] = "the site's own trained network"
     tells: ClassVar[tuple[tuple[str, str], ...]] = (
         (
@@ -140,9 +137,13 @@ class ChainOfMerges(RequestKind):
                 return fusion.module_of(local.as_sent)
         raise InputError(site, "answers, and none of the networks that were fused is called so", code="E-ROUND")
 
-    def request_problems(self, request: RoundRequest) -> list[Problem]:
-        """Return what is wrong with a network; see `RequestKind.request_problems`."""
-        return layer_problems(request, ChainRequestFields)
+    def asked_layers(self, request: RoundRequest) -> list[str]:
+        """Return the layers that all requests together refit, one each: the last ones."""
+        return super().asked_layers(request)[-request.rounds :]
+
+    def moment_shapes(self, weight: Array) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a layer's moments, those of its targets too; see `LayerRefits.moment_shapes`."""
+        return {**super().moment_shapes(weight), "target": weight.shape[:1], "cross": weight.shape}
 
     def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return moments of what layers read, and of what the site's own answer; see `RequestKind.answer`."""
@@ -152,29 +153,17 @@ class ChainOfMerges(RequestKind):
         if arrays_digest({name: state[name] for name in arrays_of_state(request.content.arrays)}) not in set(
             request.content.fields["networks"]
         ):
-            raise InputError(
-                "module",
-                "has other weights than all networks that were fused, and its layers are what is to be met",
-                "give your own trained network, as it was when you sent it",
-                "E-MISMATCH",
-            )
+            text = "has other weights than all networks that were fused, and its layers are what is to be met"
+            raise InputError("module", text, "give your own trained network, as it was when you sent it", "E-MISMATCH")
         own = own.double().eval()
         batches, n = input_batches(data, fused, min_count)
         arrays: dict[str, Array] = {}
-        for path, (mean, covariance) in _joint_moments(fused, own, _open_layers(request), batches).items():
+        for path, (mean, covariance) in _joint_moments(fused, own, self.open_layers(request), batches).items():
             d = weight_rows(request.content.arrays, path).shape[1]
             arrays[f"mean.{path}"], arrays[f"target.{path}"] = mean[:d], mean[d:]
             arrays[f"covariance.{path}"] = upper_triangle(covariance[:d, :d])
             arrays[f"cross.{path}"] = covariance[d:, :d]
         return n, Content({"withheld": 0}, arrays)
-
-    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
-        """Return what is wrong with moments; see `RequestKind.answer_problems`."""
-        shapes = {
-            "target": lambda path: weight_rows(request.content.arrays, path).shape[:1],
-            "cross": lambda path: weight_rows(request.content.arrays, path).shape,
-        }
-        return moment_problems(request, answer.content, _open_layers(request), shapes)
 
     def reduce(
         self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
@@ -189,28 +178,7 @@ class ChainOfMerges(RequestKind):
             cross[:, :-1] += sent[f"cross.{path}"]
             return orders[site].move(cross, path)
 
-        return reduce_layers(request, answers, standing, orders, outputs, _asked_layers(request))
-
-    def finish(self, fusion: Any, content: Content) -> Any:
-        """Return the fusion with the network of a state; see `RequestKind.finish`."""
-        n_done, n_layers = int(content.fields["done"]), len(content.fields["layers"])
-        text = (
-            f"{n_done} of {n_layers} layers are refitted to what the sites' own networks compute on the"
-            f" {content.fields['n_rows']:,.0f} rows of all that answered, exactly."
-        )
-        return with_network(
-            fusion, content, Verdict("refitted layers", text, None), "layers fitted by a chain of merges"
-        )
-
-
-def _asked_layers(request: RoundRequest) -> list[str]:
-    """Return the layers that all requests together refit, one each: the last ones."""
-    return list(request.content.fields["layers"])[-request.rounds :]
-
-
-def _open_layers(request: RoundRequest) -> list[str]:
-    """Return the layers that are not refitted yet."""
-    return open_layers(request, _asked_layers(request))
+        return reduce_layers(request, answers, standing, orders, outputs, self.asked_layers(request))
 
 
 def _scales_of(local: Any, shared: set[str]) -> dict[str, Array]:
@@ -237,12 +205,11 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
     InputError
         For layers that are not called once in every pass, or are no linear layers or convolutions of one group.
     """
+    import torch
+
     from consilience.networks.repair.convolution_patches import output_positions, patch_chunks
     from consilience.networks.repair.layer_moments import RunningMoments
-    from consilience.networks.repair.partial_forward import (
-        call_module,
-        evaluation_without_gradients,
-    )
+    from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 
     _refuse_layers(fused, layers, batches[0])
     sums: dict[str, RunningMoments] = {}
@@ -262,7 +229,7 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
         """Add the rows that the fused layer reads, beside those answers."""
         start = 0
         for rows in patch_chunks(part, arguments[0], output):
-            joint = _beside(rows, answers[path][start : start + len(rows)])
+            joint = torch.cat([rows, answers[path][start : start + len(rows)]], dim=1)
             sums[path] = sums[path].with_rows(joint) if path in sums else RunningMoments.of(joint)
             start += len(rows)
 
@@ -274,12 +241,14 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
         for batch in batches:
             call_module(own, batch)
             call_module(fused, batch)
-    moments = {path: tuple(part.cpu().numpy() for part in one.mean_and_covariance()) for path, one in sums.items()}
+    moments: dict[str, tuple[Array, Array]] = {}
+    for path, one in sums.items():
+        mean, covariance = one.mean_and_covariance()
+        moments[path] = mean.cpu().numpy(), covariance.cpu().numpy()
     if bad := [path for path, (_, covariance) in moments.items() if not np.isfinite(covariance).all()]:
-        raise InputError(
-            ", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights", "E-NUMBER"
-        )
-    return {path: (mean, covariance) for path, (mean, covariance) in moments.items()}
+        text = "NaN or infinite values on these inputs"
+        raise InputError(", ".join(bad), text, "look at the inputs and weights", "E-NUMBER")
+    return moments
 
 
 def _refuse_layers(fused: Any, layers: list[str], batch: Any) -> None:
@@ -292,10 +261,3 @@ def _refuse_layers(fused: Any, layers: list[str], batch: Any) -> None:
         if path not in order.affine or is_grouped(part) or is_transposed(part):
             why = order.skipped.get(path, "is not called, or no linear layer or convolution of one group")
             raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix", code="E-ROUND")
-
-
-def _beside(left: Any, right: Any) -> Any:
-    """Return rows (m, d) and rows (m, k) side by side."""
-    import torch
-
-    return torch.cat([left, right], dim=1)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from consilience.checks import Array
 from consilience.draws.constraint_table import as_constraint
@@ -30,16 +30,14 @@ from consilience.draws.subposteriors import Subposteriors
 from consilience.draws.verdict import judge_weighted
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.federated.requests.head import stand
+from consilience.federated.requests.message_checks import LARGEST, few_rows, stand
 from consilience.files.csv import read_csv
 from consilience.files.npy import read_array
-from consilience.files.schemas import StrictModel, first_problem
+from consilience.files.schemas import StrictModel
 
 PRODUCTS = ("auto", "gaussian_product", "consensus_mc", "semiparametric")
 """Methods whose draws are of the product of the sites' densities, which sums of log densities are of."""
 
-_LARGEST = 1e75
-"""Largest number in a message. A log density of -inf is written as its negative."""
 _MAX_POINTS = 100_000
 """Points of a request that a site takes at most. Chosen by hand, against requests that keep it busy."""
 
@@ -100,6 +98,8 @@ class LogDensities(RequestKind):
     supports: ClassVar[str] = "fused posterior draws, and of each site the function of its log density"
     models: ClassVar[str] = "draws"
     counts_withheld: ClassVar[bool] = False
+    request_fields: ClassVar[type[StrictModel]] = DensityRequestFields
+    no_request: ClassVar[str] = "has no points of parameters"
     needs_module: ClassVar[bool] = True
     module: ClassVar[str] = (
         "a function of (draws, rows), draws a dictionary of arrays (n, ...), that returns the log densities (n,) which"
@@ -115,11 +115,8 @@ class LogDensities(RequestKind):
             raise self.unsupported(f"this is a {type(fusion).__name__}")
         method = str(fusion.provenance["method"])
         if method not in PRODUCTS:
-            raise UnsupportedError(
-                self.name,
-                f"these draws were combined by {method}, and sums of log densities are of a product",
-                "fuse by the default, or another product",
-            )
+            text = f"these draws were combined by {method}, and sums of log densities are of a product"
+            raise UnsupportedError(self.name, text, "fuse by the default, or another product")
         if not fusion.inputs:
             raise UnsupportedError(self.name, "the sites' draws are not at hand", "fuse them again, and ask then")
         stack = Subposteriors(tuple(site.name for site in fusion.inputs), tuple(site.value for site in fusion.inputs))
@@ -135,28 +132,25 @@ class LogDensities(RequestKind):
         """Raise: no fusion knows the sites' models; see `RequestKind.site_module`."""
         raise OptionError("module", f"is needed of {site}", f"give {self.module}")
 
-    def request_problems(self, request: RoundRequest) -> list[Problem]:
-        """Return what is wrong with points; see `RequestKind.request_problems`."""
+    def state_problems(self, request: RoundRequest) -> list[Problem]:
+        """Return what is wrong with points; see `RequestKind.state_problems`."""
         try:
-            fields = DensityRequestFields.model_validate(dict(request.content.fields))
             n_coordinates = sum(
-                as_constraint(one.constraint, one.name).n_coordinates(tuple(one.shape)) for one in fields.variables
+                as_constraint(one["constraint"], one["name"]).n_coordinates(tuple(one["shape"]))
+                for one in request.content.fields["variables"]
             )
-        except ValidationError as error:
-            location, reason = first_problem(error)
-            return [Problem("request", f"has no points of parameters: {location or 'the whole'}: {reason}")]
         except ConsilienceError as error:
             return [problem.about("request") for problem in error.problems]
         except (ArithmeticError, IndexError, TypeError, ValueError) as error:  # of shapes that no variable has
-            return [Problem("request", f"has no points of parameters: {_told(error)}")]
+            return [Problem("request", f"{self.no_request}: {_told(error)}")]
         points = request.content.arrays.get("points")
         if set(request.content.arrays) != {"points"} or points is None or points.ndim != 2:
             return [Problem("request", "has no array of points")]
         if points.shape[1] != n_coordinates or not 0 < len(points) <= _MAX_POINTS:
             text = f"has points of shape {points.shape}, expected 1 to {_MAX_POINTS} of {n_coordinates} coordinates"
             return [Problem("request", text)]
-        if not np.all(np.abs(points) <= _LARGEST):
-            return [Problem("request", f"has points that are NaN or infinite, or beyond {_LARGEST:g}")]
+        if not np.all(np.abs(points) <= LARGEST):
+            return [Problem("request", f"has points that are NaN or infinite, or beyond {LARGEST:g}")]
         return []
 
     def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
@@ -166,25 +160,23 @@ class LogDensities(RequestKind):
         rows, n = _rows_of(data)
         least = max(min_count, 1.0)
         if n < least:
-            raise InputError(
-                "data",
-                f"has {n} rows, and log densities of fewer than {least:g} do not leave a site",
-                "answer with more rows, or take a lower `min_count=`",
-                "E-FEW",
-            )
+            raise few_rows(None, f"has {n} rows, and log densities of fewer than {least:g} do not leave a site")
         values = _log_densities(module, _variables_of(request), rows, len(request.content.arrays["points"]))
-        return n, Content({}, {"log_density": np.maximum(values, -_LARGEST)})
+        return n, Content({}, {"log_density": np.maximum(values, -LARGEST)})
 
-    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
-        """Return what is wrong with log densities; see `RequestKind.answer_problems`."""
-        if answer.content.fields:
-            return [Problem("answer", f"has fields that no answer has: {', '.join(answer.content.fields)[:80]}")]
+    def shape_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return what is wrong with log densities; see `RequestKind.shape_problems`."""
         values = answer.content.arrays.get("log_density")
         count = len(request.content.arrays["points"])
         if set(answer.content.arrays) != {"log_density"} or values is None or values.shape != (count,):
             return [Problem("answer", f"expected one log density for each of {count} points")]
-        if not np.all(np.abs(values) <= _LARGEST):
-            return [Problem("answer", f"has log densities that are NaN or infinite, or beyond {_LARGEST:g}")]
+        if not np.all(np.abs(values) <= LARGEST):
+            return [Problem("answer", f"has log densities that are NaN or infinite, or beyond {LARGEST:g}")]
+        return []
+
+    def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return nothing, as any finite numbers may be log densities; see `RequestKind.sum_problems`."""
+        del request, answer
         return []
 
     def reduce(
@@ -194,14 +186,13 @@ class LogDensities(RequestKind):
         chosen, carried = stand(request, answers, standing)
         state = request.content.private
         if strangers := sorted(set(chosen) - set(state.stack.names)):
-            raise InputError(
-                strangers[0], "answered, and none of the draws that were fused are called so", code="E-ROUND"
-            )
+            text = "answered, and none of the draws that were fused are called so"
+            raise InputError(strangers[0], text, code="E-ROUND")
         rounds = [*state.rounds, Points(state.proposal, request.content.arrays["points"], {})]
         for site, one in sorted(answers.items()):  # a late one is of an earlier request
             place = one.request.number - 1
             log_densities = one.answer.content.arrays["log_density"]
-            densities = {**rounds[place].densities, site: np.where(log_densities <= -_LARGEST, -np.inf, log_densities)}
+            densities = {**rounds[place].densities, site: np.where(log_densities <= -LARGEST, -np.inf, log_densities)}
             rounds[place] = replace(rounds[place], densities=densities)
         before = state.weighted.effective_size if any(one.densities for one in state.rounds) else 0.0
         after = replace(state, rounds=tuple(rounds))
@@ -212,9 +203,8 @@ class LogDensities(RequestKind):
             Content(request.content.fields, {"points": after.next_points(request.number + 1)}, after),
             weighted.effective_size,
             before,
-            {site: chosen[site] for site in sorted(chosen)},
+            chosen,
             carried,
-            {},
             is_last=is_enough,
         )
 
@@ -284,11 +274,8 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
             answered = function(dict(values), rows)
         densities = np.asarray(answered.detach() if hasattr(answered, "detach") else answered, dtype=np.float64)
     except Exception as error:  # whatever the code of the user raises
-        raise InputError(
-            "module",
-            f"failed on a dictionary of arrays and the rows: {type(error).__name__}: {_told(error)}",
-            code="E-ROUND",
-        ) from error
+        text = f"failed on a dictionary of arrays and the rows: {type(error).__name__}: {_told(error)}"
+        raise InputError("module", text, code="E-ROUND") from error
     if densities.shape == (count, 1):
         densities = densities[:, 0]
     if densities.shape != (count,):
@@ -301,16 +288,11 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
     if np.any(densities == np.inf):
         raise InputError("module", "gave a log density of +inf, which no law has", code="E-ROUND")
     if np.all(np.isnan(densities) | (densities == -np.inf)):
-        raise InputError(
-            "module", "gave no finite log density at any point", "look at what it takes and returns", "E-NUMBER"
-        )
+        text = "gave no finite log density at any point"
+        raise InputError("module", text, "look at what it takes and returns", "E-NUMBER")
     if np.any(np.isnan(densities)):
-        raise InputError(
-            "module",
-            f"gave NaN at {int(np.isnan(densities).sum())} of {count} points",
-            "return -inf outside of the support",
-            "E-NUMBER",
-        )
+        text = f"gave NaN at {int(np.isnan(densities).sum())} of {count} points"
+        raise InputError("module", text, "return -inf outside of the support", "E-NUMBER")
     return densities
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from consilience.checks import Array, symmetric_part
 from consilience.core.observations import ExpectedColumns, read_observations
@@ -16,6 +16,7 @@ from consilience.federated.masking.fixed_point import unit_exponent
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.gaussian_mixture import (
     RIDGE,
+    MixtureExpectations,
     MixtureState,
     MixtureSums,
     divergence_from_prior,
@@ -23,8 +24,10 @@ from consilience.federated.requests.gaussian_mixture import (
     expectations,
     m_step,
     mean_weights,
+    outer,
 )
-from consilience.files.schemas import StrictModel, first_problem
+from consilience.federated.requests.message_checks import SCATTER_ROUNDING, array_problems, few_rows, stand
+from consilience.files.schemas import StrictModel
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
@@ -40,16 +43,8 @@ _KINDS = {"sklearn.BayesianGaussianMixture": "variational", "sklearn.GaussianMix
 _COUNT_ROUNDING = 1e-6
 """Relative error of sums of float64 that is taken for rounding: 10**9 rows leave some 1e-12 of a sum."""
 
-_SCATTER_ROUNDING = 1e-8
-"""Least eigenvalue of a scatter matrix, in units of its trace, that is taken for rounding about a centre that may lie
-some hundred widths off."""
-
 _ASCENT_ROUNDING = 1e-9
 """Relative fall of a site's part of the objective that is taken for rounding."""
-
-
-_LARGEST = 1e75
-"""Largest number in a message: products of four such numbers are finite in float64."""
 
 
 class EMRequestFields(StrictModel):
@@ -59,12 +54,6 @@ class EMRequestFields(StrictModel):
     estimate: Literal["variational", "likelihood"]
     weight_prior: Literal["dirichlet_process", "dirichlet_distribution", "none"]
     concentration: float = Field(ge=0.0, allow_inf_nan=False)
-
-
-class EMAnswerFields(StrictModel):
-    """JSON values of an answer."""
-
-    withheld: int = Field(ge=0, le=2**31)
 
 
 _COMPONENT_ARRAYS = ("mean", "kappa", "dof", "spread")
@@ -77,6 +66,8 @@ class ExpectationMaximization(RequestKind):
     summary: ClassVar[str] = "expectation maximisation of a Gaussian mixture over all sites, from sums"
     supports: ClassVar[str] = "mixtures of Gaussians: full, tied, diag or spherical covariances"
     models: ClassVar[str] = "posteriors"
+    request_fields: ClassVar[type[StrictModel]] = EMRequestFields
+    no_request: ClassVar[str] = "is no state of a Gaussian mixture"
 
     def start(self, fusion: Any) -> Content:
         """Return the fused mixture as a state; see `RequestKind.start`."""
@@ -85,28 +76,17 @@ class ExpectationMaximization(RequestKind):
         state = _start_state(getattr(fusion, "posterior", fusion))
         return _content_of(state, state)
 
-    def request_problems(self, request: RoundRequest) -> list[Problem]:
-        """Return what is wrong with a state; see `RequestKind.request_problems`."""
+    def state_problems(self, request: RoundRequest) -> list[Problem]:
+        """Return what is wrong with a state; see `RequestKind.state_problems`."""
+        fields, arrays = request.content.fields, request.content.arrays
+        is_likelihood = fields["estimate"] == "likelihood"
+        if is_likelihood != (fields["weight_prior"] == "none"):
+            return [Problem("request", f"{self.no_request}: its weight prior does not fit its estimate")]
         try:
-            fields = EMRequestFields.model_validate(dict(request.content.fields))
-            if (fields.estimate == "likelihood") != (fields.weight_prior == "none"):
-                raise ValueError("its weight prior does not fit its estimate")
-            shapes = _state_shapes(request.content, fields.covariance_type)
-        except ValidationError as error:
-            return [Problem("request", f"is no state of a Gaussian mixture: {_first_problem(error)}")]
+            shapes = _state_shapes(request.content, str(fields["covariance_type"]))
         except (ValueError, KeyError) as error:
-            return [Problem("request", f"is no state of a Gaussian mixture: {error}")]
-        arrays = request.content.arrays
-        problems = _shape_problems("request", arrays, shapes)
-        if problems:
-            return problems
-        positive = ["kappa", "start.kappa"]
-        if fields.estimate == "variational":  # the degrees of freedom of a flat prior may be negative
-            positive += ["dof", "start.dof", "prior.kappa", "prior.dof"]
-        problems = [Problem("request", f"{name} must be positive") for name in positive if np.any(arrays[name] <= 0.0)]
-        for name in ("counts", "start.counts"):
-            if np.any(arrays[name] < 0.0) or arrays[name].sum() <= 0.0:
-                problems.append(Problem("request", f"{name} must not be negative, nor all zero"))
+            return [Problem("request", f"{self.no_request}: {error}")]
+        problems = array_problems("request", arrays, shapes) or _sign_problems(arrays, is_likelihood)
         if problems:
             return problems
         try:
@@ -125,46 +105,22 @@ class ExpectationMaximization(RequestKind):
         columns = ExpectedColumns(state.dim, request.features.names, are_counts=False)
         rows = read_observations(data, None, columns).values
         if len(rows) < max(min_count, 1.0):
-            raise InputError(
-                data if isinstance(data, str) else "data",
-                f"has {len(rows)} rows, and sums over fewer than {min_count:g} do not leave a site",
-                "answer with more rows, or take a lower `min_count=`",
-                "E-FEW",
-            )
+            raise few_rows(data, f"has {len(rows)} rows, and sums over fewer than {min_count:g} do not leave a site")
         with np.errstate(all="ignore"):
             step = e_step(state, _state_of(request.content, "start."), rows, min_count)
         sums = step.sums
         if not all(np.all(np.isfinite(values)) for values in (sums.counts, sums.first, sums.second, sums.entropy)):
-            raise InputError(
-                "request",
-                "its state gives these rows no finite sums; do the units of its columns fit?",
-                code="E-NUMBER",
-            )
+            text = "its state gives these rows no finite sums; do the units of its columns fit?"
+            raise InputError("request", text, code="E-NUMBER")
         if not sums.counts.any():
-            raise InputError(
-                data if isinstance(data, str) else "data",
-                f"has no component with {min_count:g} rows or more, and sums over fewer do not leave a site",
-                "answer with more rows, or take a lower `min_count=`",
-                "E-FEW",
-            )
-        arrays = {
-            "counts": sums.counts,
-            "first": sums.first,
-            "second": sums.second,
-            "entropy": np.array([sums.entropy]),
-        }
-        return len(rows), Content({"withheld": len(step.withheld)}, arrays)
+            text = f"has no component with {min_count:g} rows or more, and sums over fewer do not leave a site"
+            raise few_rows(data, text)
+        arrays = {"counts": sums.counts, "first": sums.first, "second": sums.second}
+        return len(rows), Content({"withheld": len(step.withheld)}, {**arrays, "entropy": np.array([sums.entropy])})
 
-    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
-        """Return what is wrong with sums; see `RequestKind.answer_problems`."""
-        try:
-            EMAnswerFields.model_validate(dict(answer.content.fields))
-        except ValidationError as error:
-            return [Problem("answer", f"is no answer to an em request: {_first_problem(error)}")]
-        arrays, state = answer.content.arrays, _state_of(request.content)
-        problems = _shape_problems("answer", arrays, {name: shape for name, (shape, _) in self.sums(request).items()})
-        if problems:
-            return problems
+    def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return what is wrong with sums; see `RequestKind.sum_problems`."""
+        state, problems = _state_of(request.content), list[Problem]()
         sums, n = _sums_of(answer.content), answer.n_observations
         if negative := np.flatnonzero(sums.counts < 0.0).tolist():
             return [Problem("answer", f"component {negative[0]} has a count of {sums.counts[negative[0]]:.6g}")]
@@ -175,21 +131,18 @@ class ExpectationMaximization(RequestKind):
             problems.append(Problem("answer", f"its counts sum to {sums.counts.sum():.10g}, and it states {n} rows"))
         few = np.flatnonzero((sums.counts > 0.0) & (sums.counts < answer.min_count * (1.0 - _COUNT_ROUNDING)))
         if few.size:
-            problems.append(
-                Problem(
-                    "answer",
-                    f"component {few[0]} has {sums.counts[few[0]]:.6g} observations behind it, and the site withholds "
-                    f"those of fewer than {answer.min_count:g}",
-                )
+            text = (
+                f"component {few[0]} has {sums.counts[few[0]]:.6g} observations behind it, and the site withholds "
+                f"those of fewer than {answer.min_count:g}"
             )
+            problems.append(Problem("answer", text))
         # Of withheld components it has the log densities, too: at most those at their modes.
         start = expectations(_state_of(request.content, "start."))
         modes = np.maximum(start.log_weights + 0.5 * start.offset, 0.0)[absent]
         highest = n * np.log(state.n_components) + n * modes.sum() + _COUNT_ROUNDING * n
         if sums.entropy > highest or (not absent.any() and sums.entropy < -_COUNT_ROUNDING * n):
-            problems.append(
-                Problem("answer", f"its entropy is {sums.entropy:.6g}, expected 0 to {highest:.6g} of {n} rows")
-            )
+            text = f"its entropy is {sums.entropy:.6g}, expected 0 to {highest:.6g} of {n} rows"
+            problems.append(Problem("answer", text))
         return problems + _scatter_problems(sums)
 
     def sums(self, request: RoundRequest) -> Mapping[str, tuple[tuple[int, ...], int]]:
@@ -214,27 +167,11 @@ class ExpectationMaximization(RequestKind):
         ones are carried on, too, so that the objective does not fall.
         """
         state = _state_of(request.content)
-        expected = expectations(state)
         centres = state.components.mean
-        chosen, sums = dict(standing), {site: _rebased(one, centres) for site, one in standing.items()}
-        carried = dict.fromkeys(standing, "sent no answer in time")
-        for site, new in answers.items():
-            new_sums = _rebased(new, centres)
-            carried.pop(site, None)
-            if site in standing and _may_be_same_rows(standing[site].answer, new.answer):
-                before, after = expected.free_energy(sums[site]), expected.free_energy(new_sums)
-                if after < before - _ASCENT_ROUNDING * abs(before):
-                    carried[site] = f"its new sums fit the state {before - after:.3g} nats less well than its last ones"
-                    continue
-            if new.request.number != request.number:
-                carried[site] = f"its answer to request {new.request.number} came late"
-            chosen[site], sums[site] = new, new_sums
-        sites = sorted(sums)
-        if not sites:
-            raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")
-        total = sums[sites[0]]
-        for site in sites[1:]:  # in the order of names, so that the bytes do not depend on arrival
-            total = total + sums[site]
+        expected = expectations(state)
+        chosen, carried = _ascending(request, answers, standing, expected)
+        first, *others = (_rebased(one, centres) for one in chosen.values())
+        total = sum(others, start=first)
         try:
             with np.errstate(all="ignore"):
                 objective_before = expected.free_energy(total) - divergence_from_prior(state)
@@ -246,16 +183,7 @@ class ExpectationMaximization(RequestKind):
         if not np.isfinite(objective):
             raise InputError("the sums of all sites", "are so large that no mixture has them", code="E-ROUND")
         return Reduction(
-            _content_of(new_state, _state_of(request.content, "start.")),
-            objective,
-            objective_before,
-            {site: chosen[site] for site in sites},
-            {site: carried[site] for site in sites if site in carried},
-            {
-                site: int(chosen[site].answer.content.fields["withheld"])
-                for site in sites
-                if chosen[site].answer.content.fields["withheld"]
-            },
+            _content_of(new_state, _state_of(request.content, "start.")), objective, objective_before, chosen, carried
         )
 
     def finish(self, fusion: Any, content: Content) -> Any:
@@ -288,9 +216,8 @@ def _start_state(posterior: Any) -> MixtureState:
     """
     if not isinstance(posterior, Posterior):
         statistics = getattr(posterior, "statistics", None)  # of an EstimatorFusion, which is no name for users
-        raise ExpectationMaximization.unsupported(
-            f"this is a {type(posterior).__name__ if statistics is None else statistics.kind}"
-        )
+        text = f"this is a {type(posterior).__name__ if statistics is None else statistics.kind}"
+        raise ExpectationMaximization.unsupported(text)
     kind = posterior.source.get("kind")
     if (kind is not None and kind not in _KINDS) or posterior.family.name not in _COVARIANCE_NAMES:
         raise ExpectationMaximization.unsupported(f"this is a {kind or posterior.family.name}")
@@ -308,12 +235,8 @@ def _start_state(posterior: Any) -> MixtureState:
         )
         return MixtureState(covariance_type, "likelihood", "none", 0.0, components, counts, prior)
     if posterior.prior is None:
-        raise InputError(
-            "the fused posterior",
-            "has no prior, which every round needs",
-            "fuse models that state their prior",
-            "E-NEEDED",
-        )
+        text = "has no prior, which every round needs"
+        raise InputError("the fused posterior", text, "fuse models that state their prior", "E-NEEDED")
     attached = posterior.attached.get("weight_concentration_prior")
     concentration = 1.0 / posterior.n_components if attached is None else float(attached.values)
     weight_prior = str(posterior.source.get("weight_concentration_prior_type", "dirichlet_distribution"))
@@ -376,24 +299,35 @@ def _state_shapes(content: Content, covariance_type: str) -> dict[str, tuple[int
     return shapes
 
 
-def _first_problem(error: ValidationError) -> str:
-    """Return the first thing that is wrong with a document."""
-    location, reason = first_problem(error)
-    return f"{location or 'the whole'}: {reason}"
+def _sign_problems(arrays: Mapping[str, Array], is_likelihood: bool) -> list[Problem]:
+    """Return which numbers of a state are not positive, and should be."""
+    positive = ["kappa", "start.kappa"]
+    if not is_likelihood:  # the degrees of freedom of a flat prior may be negative
+        positive += ["dof", "start.dof", "prior.kappa", "prior.dof"]
+    problems = [Problem("request", f"{name} must be positive") for name in positive if np.any(arrays[name] <= 0.0)]
+    return problems + [
+        Problem("request", f"{name} must not be negative, nor all zero")
+        for name in ("counts", "start.counts")
+        if np.any(arrays[name] < 0.0) or arrays[name].sum() <= 0.0
+    ]
 
 
-def _shape_problems(subject: str, arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[Problem]:
-    """Return which arrays are missing, unknown, of another shape, or not finite."""
-    if set(arrays) != set(shapes):
-        expected, found = ", ".join(sorted(shapes)), ", ".join(sorted(arrays)) or "none"
-        return [Problem(subject, f"expected the arrays {expected}; found {found:.200}")]
-    problems = []
-    for name, shape in shapes.items():
-        if arrays[name].shape != shape:
-            problems.append(Problem(subject, f"{name} has shape {arrays[name].shape}, expected {shape}"))
-        elif not np.all(np.abs(arrays[name]) <= _LARGEST):  # NaN is not
-            problems.append(Problem(subject, f"{name} has values that are NaN or infinite, or beyond {_LARGEST:g}"))
-    return problems
+def _ascending(
+    request: RoundRequest,
+    answers: Mapping[str, StandingAnswer],
+    standing: Mapping[str, StandingAnswer],
+    expected: MixtureExpectations,
+) -> tuple[dict[str, StandingAnswer], dict[str, str]]:
+    """Return the answers that count, as `stand`, but without new ones that fit the published state less well."""
+    chosen, carried = stand(request, answers, standing)
+    for site in sorted(set(answers) & set(standing)):
+        if answers[site].answer.n_observations != standing[site].answer.n_observations:
+            continue  # a site that has got more rows is not held to its last answer
+        before, after = (expected.free_energy(_rebased(one[site], expected.mean)) for one in (standing, answers))
+        if after < before - _ASCENT_ROUNDING * abs(before):
+            chosen[site] = standing[site]
+            carried[site] = f"its new sums fit the state {before - after:.3g} nats less well than its last ones"
+    return chosen, dict(sorted(carried.items()))
 
 
 def _sums_of(content: Content) -> MixtureSums:
@@ -407,11 +341,6 @@ def _rebased(standing: StandingAnswer, centres: Array) -> MixtureSums:
     return _sums_of(standing.answer.content).about(standing.request.content.arrays["mean"], centres)
 
 
-def _may_be_same_rows(before: Answer, after: Answer) -> bool:
-    """Return whether two answers may be of the same rows: a site that has got more is not held to its last answer."""
-    return before.n_observations == after.n_observations
-
-
 def _scatter_problems(sums: MixtureSums) -> list[Problem]:
     """Return components whose second moments cannot be those of rows: S - s s^T / N is not positive semidefinite."""
     present = sums.counts > 0.0
@@ -420,11 +349,12 @@ def _scatter_problems(sums: MixtureSums) -> list[Problem]:
     problems = [Problem("answer", f"component {k} has sums of no observations") for k in np.flatnonzero(empty)]
     if sums.second.ndim == 3 and not np.array_equal(sums.second, np.swapaxes(sums.second, 1, 2)):
         scale = np.abs(sums.second).max()
-        if not np.allclose(sums.second, np.swapaxes(sums.second, 1, 2), rtol=0.0, atol=_SCATTER_ROUNDING * scale):
+        if not np.allclose(sums.second, np.swapaxes(sums.second, 1, 2), rtol=0.0, atol=SCATTER_ROUNDING * scale):
             return [*problems, Problem("answer", "second has a matrix that is not symmetric")]
     counts = np.where(present, sums.counts, 1.0)
     with np.errstate(all="ignore"):
-        scatter = sums.second - _outer_of_means(sums.first, counts, sums.second.ndim)
+        # S_k - s_k s_k^T / N_k: (K, D, D), (K, D) or (K,)
+        scatter = sums.second - outer(sums.first, sums.first / counts[:, None], sums.second.ndim)
     overflowing = ~np.isfinite(scatter.reshape(len(counts), -1)).all(axis=1)
     scatter = np.where(overflowing.reshape(-1, *[1] * (scatter.ndim - 1)), 0.0, scatter)
     if sums.second.ndim == 3:
@@ -433,20 +363,11 @@ def _scatter_problems(sums: MixtureSums) -> list[Problem]:
     else:
         smallest = scatter.reshape(len(counts), -1).min(axis=1)
         size = sums.second.reshape(len(counts), -1).sum(axis=1)
-    bad = np.flatnonzero(present & (overflowing | (smallest < -_SCATTER_ROUNDING * np.abs(size)) | (size < 0.0)))
+    bad = np.flatnonzero(present & (overflowing | (smallest < -SCATTER_ROUNDING * np.abs(size)) | (size < 0.0)))
     return problems + [
         Problem("answer", f"component {k} has a scatter matrix that is not positive semidefinite: no rows have it")
         for k in bad
     ]
-
-
-def _outer_of_means(first: Array, counts: Array, ndim: int) -> Array:
-    """Return s s^T / N as second moments of `ndim` axes."""
-    scaled = first / counts[:, None]
-    if ndim == 3:
-        products: Array = first[:, :, None] * scaled[:, None, :]
-        return products
-    return first * scaled if ndim == 2 else (first * scaled).mean(axis=1)
 
 
 def _posterior_of(state: MixtureState, old: Posterior) -> Posterior:

@@ -20,10 +20,8 @@ from consilience.federated.requests.base import (
     Reduction,
     RoundRequest,
     StandingAnswer,
-    binding_problems,
     read_answer,
     read_request,
-    refuse,
 )
 from consilience.federated.requests.table import Then, request_kind
 from consilience.files.safetensors_file import SafetensorsFile
@@ -128,7 +126,8 @@ def check_request(message: RoundRequest, label: object = "") -> RoundRequest:
     kind = request_kind(message.kind)
     if message.number > message.rounds:
         raise InputError(label or "request", f"is number {message.number} of {message.rounds}", code="E-ROUND")
-    refuse(kind.request_problems(message), label)
+    if problems := kind.request_problems(message):
+        raise InputError(problem.about(label) if str(label) else problem for problem in problems)
     return message
 
 
@@ -172,7 +171,14 @@ def answer(
 
 def answer_problems(message: RoundRequest, one: Answer) -> list[Problem]:
     """Return why an answer is rejected: it is one to another request, or its sums are those of no rows."""
-    return binding_problems(message, one) or request_kind(message.kind).answer_problems(message, one)
+    for subject, found, expected in (
+        ("kind", one.kind, message.kind),
+        ("number", one.number, message.number),
+        ("request", one.request[:12], message.digest[:12]),
+    ):
+        if found != expected:
+            return [Problem("answer", f"answers another request: its {subject} is {found}, expected {expected}")]
+    return request_kind(message.kind).answer_problems(message, one)
 
 
 def reduce(

@@ -154,11 +154,11 @@ class MixtureSums:
         shift = centres - new_centres  # d: x - c' = (x - c) + d
         first = self.first + self.counts[:, None] * shift
         # S' = S + s d^T + d s^T + N d d^T, which is S + s d^T + d s'^T
-        cross = _outer(self.first, shift, self.second.ndim) + _outer(shift, first, self.second.ndim)
+        cross = outer(self.first, shift, self.second.ndim) + outer(shift, first, self.second.ndim)
         return replace(self, first=first, second=self.second + cross)
 
 
-def _outer(left: Array, right: Array, ndim: int) -> Array:
+def outer(left: Array, right: Array, ndim: int) -> Array:
     """Return left right^T (K, D, D), its diagonal (K, D) or the mean of that (K,), as second moments of `ndim` axes."""
     if ndim == 3:
         products: Array = left[:, :, None] * right[:, None, :]
@@ -453,8 +453,8 @@ def m_step(state: MixtureState, sums: MixtureSums) -> MixtureState:
     divisor = np.where(present, kappa, 1.0)
     offset = prior.mean - old.mean  # of the prior mean from each centre, (K, D)
     shift = (prior.kappa[:, None] * offset + sums.first) / divisor[:, None]
-    pull = _scaled(prior.kappa, _outer(offset, offset, ndim))  # kappa_0 (m_0 - c)(m_0 - c)^T
-    scatter = sums.second + pull - _scaled(kappa, _outer(shift, shift, ndim))
+    pull = _scaled(prior.kappa, outer(offset, offset, ndim))  # kappa_0 (m_0 - c)(m_0 - c)^T
+    scatter = sums.second + pull - _scaled(kappa, outer(shift, shift, ndim))
     if state.is_likelihood:
         spread = prior.spread + scatter
         if state.is_tied:

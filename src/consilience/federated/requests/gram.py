@@ -19,18 +19,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from consilience.checks import Array
-from consilience.core.verdict import Verdict
-from consilience.errors import InputError, Problem
-from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.federated.requests.head import with_network
+from consilience.errors import InputError
+from consilience.federated.requests.base import Content, Reduction, RoundRequest, StandingAnswer
 from consilience.federated.requests.layer_refits import (
-    LayerRequestFields,
+    LayerRefits,
     affine_rows,
     input_batches,
-    layer_problems,
     layers_that_fit,
-    moment_problems,
-    open_layers,
     reduce_layers,
 )
 from consilience.federated.requests.network_state import (
@@ -42,14 +37,13 @@ from consilience.federated.requests.network_state import (
 )
 
 
-class LayerGrams(RequestKind):
+class LayerGrams(LayerRefits):
     """Layers of a fused network refitted to those of the sites, from second moments of what they read."""
 
     name: ClassVar[str] = "gram"
     summary: ClassVar[str] = "layers of a fused network refitted to the sites' on all sites' data, from Gram matrices"
-    supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
-    models: ClassVar[str] = "networks"
-    needs_module: ClassVar[bool] = True
+    fitted_to: ClassVar[str] = "those of the sites"
+    repaired: ClassVar[str] = "layers fitted to Gram matrices"
     tells: ClassVar[tuple[tuple[str, str], ...]] = (
         ("second moments", "of what layers read over all rows; of fewer rows than inputs of a layer, their space"),
     )
@@ -68,10 +62,6 @@ class LayerGrams(RequestKind):
         }
         return Content({"layers": layers, "done": 0, "gain": 0.0, "n_rows": 0.0}, arrays, sites)
 
-    def request_problems(self, request: RoundRequest) -> list[Problem]:
-        """Return what is wrong with a network; see `RequestKind.request_problems`."""
-        return layer_problems(request, LayerRequestFields)
-
     def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return the moments of what the layers that are not refitted yet read; see `RequestKind.answer`."""
         from consilience.networks.repair.layer_moments import layer_moments
@@ -81,17 +71,13 @@ class LayerGrams(RequestKind):
         batches, n = input_batches(data, network, min_count)
         moments = layer_moments(network, batches, minimum=1)
         arrays: dict[str, Array] = {}
-        for path in open_layers(request, request.content.fields["layers"]):
+        for path in self.open_layers(request):
             if path not in moments.layers:
                 why = moments.skipped.get(path, "is not called, or no linear layer or convolution")
                 raise InputError("module", f"layer {path!r} {why}, so that it has no Gram matrix", code="E-ROUND")
             arrays[f"mean.{path}"] = moments.layers[path].mean
             arrays[f"covariance.{path}"] = upper_triangle(moments.layers[path].covariance)
         return n, Content({"withheld": 0}, arrays)
-
-    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
-        """Return what is wrong with moments; see `RequestKind.answer_problems`."""
-        return moment_problems(request, answer.content, open_layers(request, request.content.fields["layers"]), {})
 
     def reduce(
         self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
@@ -104,13 +90,4 @@ class LayerGrams(RequestKind):
             del sent
             return affine_rows(networks[site], path) @ gram
 
-        return reduce_layers(request, answers, standing, networks, outputs, request.content.fields["layers"])
-
-    def finish(self, fusion: Any, content: Content) -> Any:
-        """Return the fusion with the network of a state; see `RequestKind.finish`."""
-        n_done, n_layers = int(content.fields["done"]), len(content.fields["layers"])
-        text = (
-            f"{n_done} of {n_layers} layers are refitted to those of the sites on the"
-            f" {content.fields['n_rows']:,.0f} rows of all that answered, exactly."
-        )
-        return with_network(fusion, content, Verdict("refitted layers", text, None), "layers fitted to Gram matrices")
+        return reduce_layers(request, answers, standing, networks, outputs, self.asked_layers(request))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
@@ -27,6 +27,7 @@ from consilience.estimators.adapters.heads import ridge_rows
 from consilience.estimators.heads.sums import FeatureMoments, sums_of_features
 from consilience.families.centred_moments import CentredMoments, merge_moments
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
+from consilience.federated.requests.message_checks import SCATTER_ROUNDING, count_problems, few_rows, stand
 from consilience.federated.requests.network_state import (
     PREFIX,
     array_names,
@@ -37,7 +38,7 @@ from consilience.federated.requests.network_state import (
     upper_triangle,
     weights_in_order,
 )
-from consilience.files.schemas import StrictModel, first_problem
+from consilience.files.schemas import StrictModel
 
 RIDGE = 1e-3
 """Ridge of each row of unit variance. Of 84 features of LeNets, ridge and discriminants were within 2 points of each
@@ -48,23 +49,12 @@ CALIBRATION_DRAWS = 2_000
 _LARGEST_LOG_SCALE = 8.0
 """Logarithm of the largest scale of logits: a bound for classes that the head separates without an error."""
 
-_SCATTER_ROUNDING = 1e-8
-"""Least eigenvalue of a scatter, in units of its trace, that is taken for rounding."""
-_LARGEST = 1e75
-"""Largest number in an answer: products of four such numbers are finite in float64."""
-
 
 class HeadRequestFields(StrictModel):
     """JSON values of a request."""
 
     head: str
     n_rows: float = Field(ge=0.0, allow_inf_nan=False)
-
-
-class HeadAnswerFields(StrictModel):
-    """JSON values of an answer."""
-
-    withheld: int = Field(ge=0, le=2**31)
 
 
 class ExactHead(RequestKind):
@@ -75,6 +65,8 @@ class ExactHead(RequestKind):
     supports: ClassVar[str] = "classifying networks whose last layer is linear"
     models: ClassVar[str] = "networks"
     needs_module: ClassVar[bool] = True
+    request_fields: ClassVar[type[StrictModel]] = HeadRequestFields
+    no_request: ClassVar[str] = "is no network with a head"
 
     def start(self, fusion: Any) -> Content:
         """Return the fused network, and which layer is its head; see `RequestKind.start`."""
@@ -82,24 +74,18 @@ class ExactHead(RequestKind):
         outputs = [path for path, is_output in weights_in_order(fusion.network) if is_output]
         if len(outputs) != 1:
             found = ", ".join(outputs) or "none"
-            raise self.unsupported(
-                f"the symmetry of this network has {len(outputs)} linear output layers ({found}), expected one"
-            )
+            text = f"the symmetry of this network has {len(outputs)} linear output layers ({found}), expected one"
+            raise self.unsupported(text)
         if arrays[PREFIX + array_names(outputs[0])[0]].shape[0] < 2:
             raise self.unsupported("this network has one output")
         return Content({"head": outputs[0], "n_rows": 0.0}, arrays)
 
-    def request_problems(self, request: RoundRequest) -> list[Problem]:
-        """Return what is wrong with a network; see `RequestKind.request_problems`."""
-        try:
-            fields = HeadRequestFields.model_validate(dict(request.content.fields))
-        except ValidationError as error:
-            location, reason = first_problem(error)
-            return [Problem("request", f"is no network with a head: {location or 'the whole'}: {reason}")]
-        problems = network_problems(request.content.arrays)
-        weight = request.content.arrays.get(PREFIX + array_names(fields.head)[0])
+    def state_problems(self, request: RoundRequest) -> list[Problem]:
+        """Return what is wrong with a network; see `RequestKind.state_problems`."""
+        problems, head = network_problems(request.content.arrays), request.content.fields["head"]
+        weight = request.content.arrays.get(PREFIX + array_names(head)[0])
         if weight is None or weight.ndim != 2 or weight.shape[0] < 2:
-            problems.append(Problem("request", f"its network has no head {fields.head!r:.80}"))
+            problems.append(Problem("request", f"its network has no head {head!r:.80}"))
         return problems
 
     def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
@@ -114,51 +100,31 @@ class ExactHead(RequestKind):
             is_kept = ~thin[numbers]
             features, numbers = features[is_kept], numbers[is_kept]
         if not len(features):
-            raise InputError(
-                "data",
-                f"has no class of {max(min_count, 1):g} rows or more, and sums over fewer do not leave a site",
-                "answer with more rows, or take a lower `min_count=`",
-                "E-FEW",
-            )
+            text = f"has no class of {max(min_count, 1):g} rows or more, and sums over fewer do not leave a site"
+            raise few_rows(None, text)
         counts_kept, sums, record = sums_of_features(features, numbers, n_classes)
         arrays = {"counts": counts_kept, "sums": sums, "mean": record.mean, "scatter": upper_triangle(record.scatter)}
         return len(features), Content({"withheld": int(thin.sum())}, arrays)
 
-    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
-        """Return what is wrong with sums; see `RequestKind.answer_problems`."""
-        try:
-            HeadAnswerFields.model_validate(dict(answer.content.fields))
-        except ValidationError as error:
-            location, reason = first_problem(error)
-            return [Problem("answer", f"is no answer to a head request: {location or 'the whole'}: {reason}")]
+    def answer_shapes(self, request: RoundRequest) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes of the sums; see `RequestKind.answer_shapes`."""
+        n_classes, h = request.content.arrays[PREFIX + array_names(str(request.content.fields["head"]))[0]].shape
+        return {"counts": (n_classes,), "sums": (n_classes, h), "mean": (h,), "scatter": (h * (h + 1) // 2,)}
+
+    def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return what is wrong with sums; see `RequestKind.sum_problems`."""
         arrays = answer.content.arrays
-        n_classes, h = _head_shape(request)
-        shapes = {"counts": (n_classes,), "sums": (n_classes, h), "mean": (h,), "scatter": (h * (h + 1) // 2,)}
-        if set(arrays) != set(shapes):
-            return [Problem("answer", f"expected the arrays {', '.join(sorted(shapes))}; found {', '.join(arrays)}")]
-        for name, shape in shapes.items():
-            if arrays[name].shape != shape:
-                return [Problem("answer", f"{name} has shape {arrays[name].shape}, expected {shape}")]
-            if not np.all(np.abs(arrays[name]) <= _LARGEST):  # NaN is not
-                return [Problem("answer", f"{name} has values that are NaN or infinite, or beyond {_LARGEST:g}")]
         counts, sums = arrays["counts"], arrays["sums"]
-        if np.any(counts < 0) or np.any(counts != np.rint(counts)):
-            return [Problem("answer", "its counts are no counts of rows")]
-        if counts.sum() != answer.n_observations:
-            text = f"its counts sum to {counts.sum():.10g}, and it states {answer.n_observations} rows"
-            return [Problem("answer", text)]
-        few = np.flatnonzero((counts > 0) & (counts < answer.min_count))
-        if few.size:
-            text = f"class {few[0]} has {counts[few[0]]:g} rows, and the site withholds fewer than {answer.min_count:g}"
-            return [Problem("answer", text)]
+        if problems := count_problems(counts, answer):
+            return problems
         scale = np.abs(sums).sum(axis=0) + counts.sum() * np.abs(arrays["mean"])
         if np.any(np.abs(sums.sum(axis=0) - counts.sum() * arrays["mean"]) > 1e-8 * scale + 1e-300):
             return [Problem("answer", "its sums by class do not add up to the sum of all rows")]
         if np.any(np.abs(sums[counts == 0]) > 0):
             return [Problem("answer", "it has sums of a class without rows")]
-        moments = _moments(arrays)
+        moments = _joined([arrays])
         trace = float(np.trace(moments.scatter))
-        if np.linalg.eigvalsh(moments.within)[0] < -_SCATTER_ROUNDING * max(trace, np.finfo(np.float64).tiny):
+        if np.linalg.eigvalsh(moments.within)[0] < -SCATTER_ROUNDING * max(trace, np.finfo(np.float64).tiny):
             return [Problem("answer", "its scatter within classes is not positive semidefinite: no rows have it")]
         return []
 
@@ -170,8 +136,7 @@ class ExactHead(RequestKind):
         The objective is the negative mean squared error of the head's indicators of classes on the rows of all sites.
         """
         chosen, carried = stand(request, answers, standing)
-        sites = sorted(chosen)
-        moments = _joined([chosen[site].answer.content.arrays for site in sites])
+        moments = _joined([one.answer.content.arrays for one in chosen.values()])
         head = str(request.content.fields["head"])
         weight_name, bias_name = (PREFIX + name for name in array_names(head))
         arrays = dict(request.content.arrays)
@@ -184,14 +149,7 @@ class ExactHead(RequestKind):
         arrays[weight_name] = factor * rows
         if has_bias:
             arrays[bias_name] = factor * intercepts
-        return Reduction(
-            Content({"head": head, "n_rows": moments.n}, arrays),
-            objective,
-            published,
-            {site: chosen[site] for site in sites},
-            {site: carried[site] for site in sites if site in carried},
-            withheld_of(chosen),
-        )
+        return Reduction(Content({"head": head, "n_rows": moments.n}, arrays), objective, published, chosen, carried)
 
     def finish(self, fusion: Any, content: Content) -> Any:
         """Return the fusion with the network of a state; see `RequestKind.finish`."""
@@ -200,34 +158,6 @@ class ExactHead(RequestKind):
             " last features of the fused network."
         )
         return with_network(fusion, content, Verdict("exact head", text, None), "head from sums of all sites")
-
-
-def stand(
-    request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
-) -> tuple[dict[str, StandingAnswer], dict[str, str]]:
-    """Return the answers that count, new ones before those carried on, and why others are carried.
-
-    Raises
-    ------
-    InputError
-        Where no site has answered.
-    """
-    chosen = {**standing, **answers}
-    carried = {site: "sent no answer in time" for site in standing if site not in answers}
-    carried |= {
-        site: f"its answer to request {one.request.number} came late"
-        for site, one in answers.items()
-        if one.request.number != request.number
-    }
-    if not chosen:
-        raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")
-    return chosen, carried
-
-
-def withheld_of(chosen: Mapping[str, StandingAnswer]) -> dict[str, int]:
-    """Return how many sums a site withheld, where it did."""
-    withheld = {site: int(one.answer.content.fields["withheld"]) for site, one in sorted(chosen.items())}
-    return {site: count for site, count in withheld.items() if count}
 
 
 def with_network(fusion: Any, content: Content, verdict: Verdict, repaired: str) -> Any:
@@ -287,18 +217,9 @@ def logit_scale(moments: FeatureMoments, rows: Array, intercepts: Array) -> floa
     return float(np.exp(minimum.x))
 
 
-def _head_shape(request: RoundRequest) -> tuple[int, int]:
-    weight = request.content.arrays[PREFIX + array_names(str(request.content.fields["head"]))[0]]
-    return int(weight.shape[0]), int(weight.shape[1])
-
-
 def _record(arrays: Mapping[str, Array]) -> CentredMoments:
     n = np.array(float(arrays["counts"].sum()))
     return CentredMoments(n, n, np.array(0.0), arrays["mean"], symmetric_matrix(arrays["scatter"], len(arrays["mean"])))
-
-
-def _moments(arrays: Mapping[str, Array]) -> FeatureMoments:
-    return _joined([arrays])
 
 
 def _joined(answers: list[Mapping[str, Array]]) -> FeatureMoments:
@@ -330,41 +251,36 @@ def _last_features(network: Any, head: str, data: Any, n_classes: int) -> tuple[
     try:
         for batch in batches_of_data(data, network):
             if batch.labels is None:
-                raise InputError(
-                    batch.name,
-                    "has no labels, and sums are by class",
-                    "give (X, y), or a .npz with x and y",
-                    "E-NEEDED",
-                )
+                text = "has no labels, and sums are by class"
+                raise InputError(batch.name, text, "give (X, y), or a .npz with x and y", "E-NEEDED")
             if not labels and find_head(network, batch.inputs[:4]) != head:
-                raise InputError(
-                    "module",
-                    f"does not answer with the layer {head!r}, whose rows are to be exact",
-                    "give its logits",
-                    "E-ROUND",
-                )
+                text = f"does not answer with the layer {head!r}, whose rows are to be exact"
+                raise InputError("module", text, "give its logits", "E-ROUND")
             rows.clear() if not labels else None  # of the trial
             before = len(rows)
             with evaluation_without_gradients(network):
                 network(batch.inputs)
             if len(rows) != before + 1 or rows[-1].ndim != 2 or len(rows[-1]) != len(batch.inputs):
-                raise InputError(
-                    "module", f"reads no single row of features for each input in layer {head!r}", code="E-ROUND"
-                )
+                text = f"reads no single row of features for each input in layer {head!r}"
+                raise InputError("module", text, code="E-ROUND")
             labels.append(np.asarray(batch.labels.cpu() if hasattr(batch.labels, "cpu") else batch.labels).reshape(-1))
     finally:
         hook.remove()
     import torch
 
-    numbers = np.concatenate(labels)
     features = torch.cat(rows).numpy()
-    if len(numbers) != len(features):
-        raise InputError("data", f"has {len(features)} rows and {len(numbers)} labels", code="E-ROUND")
-    is_whole = numbers.dtype.kind in "iu" or (numbers.dtype.kind == "f" and bool(np.all(numbers == np.rint(numbers))))
-    if not is_whole or numbers.min() < 0 or numbers.max() >= n_classes:
-        raise InputError(
-            "data", f"expected labels 0 to {n_classes - 1}, the numbers of the network's outputs", code="E-ROUND"
-        )
+    numbers = _class_numbers(np.concatenate(labels), len(features), n_classes)
     if not np.all(np.isfinite(features)):
         raise InputError("data", "gives features that are NaN or infinite", code="E-NUMBER")
-    return features, numbers.astype(np.int64)
+    return features, numbers
+
+
+def _class_numbers(labels: Array, n_rows: int, n_classes: int) -> Any:
+    """Return the labels of so many rows as whole numbers of classes; raise for any others."""
+    if len(labels) != n_rows:
+        raise InputError("data", f"has {n_rows} rows and {len(labels)} labels", code="E-ROUND")
+    is_whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool(np.all(labels == np.rint(labels))))
+    if not is_whole or labels.min() < 0 or labels.max() >= n_classes:
+        text = f"expected labels 0 to {n_classes - 1}, the numbers of the network's outputs"
+        raise InputError("data", text, code="E-ROUND")
+    return labels.astype(np.int64)

@@ -12,16 +12,18 @@ differ in t_j. Here is what they share: which layers, the walk along them, and t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 from scipy import linalg
 
 from consilience.checks import Array
+from consilience.core.verdict import Verdict
 from consilience.errors import InputError, Problem, UnsupportedError
-from consilience.federated.requests.base import Content, Reduction, RoundRequest, StandingAnswer
-from consilience.federated.requests.head import stand, withheld_of
+from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
+from consilience.federated.requests.head import with_network
+from consilience.federated.requests.message_checks import LARGEST, SCATTER_ROUNDING, few_rows, stand
 from consilience.federated.requests.network_state import (
     PREFIX,
     array_names,
@@ -29,7 +31,7 @@ from consilience.federated.requests.network_state import (
     symmetric_matrix,
     weights_in_order,
 )
-from consilience.files.schemas import StrictModel, first_problem
+from consilience.files.schemas import StrictModel
 
 RIDGE = 1e-4
 """Ridge towards the layer as it was, relative to the mean square of what it reads. Chosen by hand, as a ridge that
@@ -37,11 +39,6 @@ decides only where inputs are constant; of digits a chain of merges had the same
 
 MIN_ROWS = 100
 """Least rows behind a site's matrices, as for all moments of layers: of a few rows they span these rows."""
-
-_SCATTER_ROUNDING = 1e-8
-"""Least eigenvalue of a covariance, in units of its trace, that is taken for rounding."""
-_LARGEST = 1e75
-"""Largest number in an answer: products of four such numbers are finite in float64."""
 
 
 class LayerRequestFields(StrictModel):
@@ -59,6 +56,79 @@ class LayerAnswerFields(StrictModel):
     withheld: int = Field(ge=0, le=0)
 
 
+class LayerRefits(RequestKind):
+    """Kinds of requests whose answers are moments of what layers read, by which they are refitted."""
+
+    supports: ClassVar[str] = "networks of linear layers and convolutions, their units matched"
+    models: ClassVar[str] = "networks"
+    needs_module: ClassVar[bool] = True
+    request_fields: ClassVar[type[StrictModel]] = LayerRequestFields
+    no_request: ClassVar[str] = "is no network with layers"
+    answer_fields: ClassVar[type[StrictModel]] = LayerAnswerFields
+    fitted_to: ClassVar[str]
+    """What layers are refitted to, in words of messages."""
+    repaired: ClassVar[str]
+    """What a fusion says of how its network was repaired."""
+
+    def asked_layers(self, request: RoundRequest) -> list[str]:
+        """Return the layers that all requests together refit, in order."""
+        return list(request.content.fields["layers"])
+
+    def open_layers(self, request: RoundRequest) -> list[str]:
+        """Return those that are not refitted yet; after the last one it is asked again."""
+        layers = self.asked_layers(request)
+        return layers[min(int(request.content.fields["done"]), len(layers) - 1) :]
+
+    def moment_shapes(self, weight: Array) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a layer's moments, from its weight as rows (k, d)."""
+        d = weight.shape[1]
+        return {"mean": (d,), "covariance": (d * (d + 1) // 2,)}
+
+    def state_problems(self, request: RoundRequest) -> list[Problem]:
+        """Return what is wrong with a network and its names of layers; see `RequestKind.state_problems`."""
+        arrays = request.content.arrays
+        problems = network_problems(arrays)
+        names = (PREFIX + array_names(path)[0] for path in request.content.fields["layers"])
+        if any(name not in arrays or arrays[name].ndim < 2 for name in names):
+            problems.append(Problem("request", "names layers that its network does not have"))
+        return problems
+
+    def shape_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return what is wrong with the shapes of moments; see `RequestKind.shape_problems`."""
+        arrays, layers = answer.content.arrays, self.open_layers(request)
+        shapes = {path: self.moment_shapes(weight_rows(request.content.arrays, path)) for path in layers}
+        if set(arrays) != {f"{part}.{path}" for path, parts in shapes.items() for part in parts}:
+            return [Problem("answer", f"expected moments of the layers {', '.join(layers)}")]
+        for path, parts in shapes.items():
+            moments = [arrays[f"{part}.{path}"] for part in parts]
+            if [values.shape for values in moments] != list(parts.values()):
+                found, expected = (
+                    " and ".join(map(str, one)) for one in ([values.shape for values in moments], parts.values())
+                )
+                return [Problem("answer", f"layer {path} has moments {found}, expected {expected}")]
+            if not all(np.all(np.abs(values) <= LARGEST) for values in moments):
+                return [Problem("answer", f"layer {path} has moments that are NaN or infinite, or beyond {LARGEST:g}")]
+        return []
+
+    def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return the first layer with a covariance that no rows have; see `RequestKind.sum_problems`."""
+        arrays = answer.content.arrays
+        for path in self.open_layers(request):
+            covariance = symmetric_matrix(arrays[f"covariance.{path}"], len(arrays[f"mean.{path}"]))
+            if np.linalg.eigvalsh(covariance)[0] < -SCATTER_ROUNDING * max(float(np.trace(covariance)), 0.0):
+                return [Problem("answer", f"layer {path} has a covariance that is not positive semidefinite")]
+        return []
+
+    def finish(self, fusion: Any, content: Content) -> Any:
+        """Return the fusion with the network of a state; see `RequestKind.finish`."""
+        fields = content.fields
+        text = (
+            f"{int(fields['done'])} of {len(fields['layers'])} layers are refitted to {self.fitted_to}"
+            f" on the {fields['n_rows']:,.0f} rows of all that answered, exactly."
+        )
+        return with_network(fusion, content, Verdict("refitted layers", text, None), self.repaired)
+
+
 def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
     """Return the layers of a fused network, in order, whose weights have the shape of every site's.
 
@@ -68,11 +138,8 @@ def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
         Where there are none, and where no units are matched: layers of sites are then not those of the fused network.
     """
     if not fusion.matching and fusion.network.symmetry.by_name:
-        raise UnsupportedError(
-            request,
-            "no units of these networks are matched",
-            "fuse by a method that matches them, such as `method='consensus'`",
-        )
+        remedy = "fuse by a method that matches them, such as `method='consensus'`"
+        raise UnsupportedError(request, "no units of these networks are matched", remedy)
     layers = [path for path, _ in weights_in_order(fusion.network)]
     shapes = {name: tuple(values.shape) for name, values in fusion.network.arrays.items()}
     fitting = [
@@ -84,26 +151,9 @@ def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
         )
     ]
     if not fitting or not fusion.inputs:
-        raise UnsupportedError(
-            request,
-            "no layer of this network is matched with layers of the sites'",
-            f"{request} is for {supports}",
-        )
+        text = "no layer of this network is matched with layers of the sites'"
+        raise UnsupportedError(request, text, f"{request} is for {supports}")
     return fitting
-
-
-def layer_problems(request: RoundRequest, schema: type[LayerRequestFields]) -> list[Problem]:
-    """Return what is wrong with what a request states, with its network, and with its names of layers."""
-    try:
-        fields = schema.model_validate(dict(request.content.fields))
-    except ValidationError as error:
-        location, reason = first_problem(error)
-        return [Problem("request", f"is no network with layers: {location or 'the whole'}: {reason}")]
-    problems = network_problems(request.content.arrays)
-    names = (PREFIX + array_names(path)[0] for path in fields.layers)
-    if any(name not in request.content.arrays or request.content.arrays[name].ndim < 2 for name in names):
-        problems.append(Problem("request", "names layers that its network does not have"))
-    return problems
 
 
 def input_batches(data: Any, network: Any, min_count: float) -> tuple[list[Any], int]:
@@ -120,70 +170,9 @@ def input_batches(data: Any, network: Any, min_count: float) -> tuple[list[Any],
     n = sum(len(inputs) for inputs in batches)
     least = max(min_count, MIN_ROWS) if min_count > 0 else 1
     if n < least:
-        raise InputError(
-            "data",
-            f"has {n} rows, and moments of layers over fewer than {least:g} do not leave a site",
-            "answer with more rows, or take `min_count=0`",
-            "E-FEW",
-        )
+        text = f"has {n} rows, and moments of layers over fewer than {least:g} do not leave a site"
+        raise few_rows(None, text, "answer with more rows, or take `min_count=0`")
     return batches, n
-
-
-def open_layers(request: RoundRequest, layers: Sequence[str]) -> list[str]:
-    """Return those of some layers that are not refitted yet; after the last one it is asked again."""
-    n_done = int(request.content.fields["done"])
-    return list(layers[min(n_done, len(layers) - 1) :])
-
-
-def moment_problems(
-    request: RoundRequest,
-    content: Content,
-    layers: Sequence[str],
-    more: Mapping[str, Callable[[str], tuple[int, ...]]],
-) -> list[Problem]:
-    """Return what is wrong with the moments in an answer.
-
-    Parameters
-    ----------
-    request : Request
-        The request.
-    content : Content
-        The moments: ``mean`` (d,) and ``covariance`` (upper triangle) of every layer, and `more`.
-    layers : sequence of str
-        The layers that it should be of.
-    more : mapping of str to callable
-        Further arrays of each layer, by the part of their name before the layer's, with their shape.
-    """
-    try:
-        LayerAnswerFields.model_validate(dict(content.fields))
-    except ValidationError as error:
-        location, reason = first_problem(error)
-        return [Problem("answer", f"is no answer to a {request.kind} request: {location or 'the whole'}: {reason}")]
-    arrays = content.arrays
-    expected = {f"{part}.{path}" for path in layers for part in ("mean", "covariance", *more)}
-    if set(arrays) != expected:
-        return [Problem("answer", f"expected moments of the layers {', '.join(layers)}")]
-    for path in layers:
-        d = weight_rows(request.content.arrays, path).shape[1]
-        shapes = {
-            "mean": (d,),
-            "covariance": (d * (d + 1) // 2,),
-            **{part: shape(path) for part, shape in more.items()},
-        }
-        moments = {part: arrays[f"{part}.{path}"] for part in shapes}
-        if any(moments[part].shape != shape for part, shape in shapes.items()):
-            what = " and ".join(str(values.shape) for values in moments.values())
-            return [
-                Problem(
-                    "answer", f"layer {path} has moments {what}, expected {' and '.join(map(str, shapes.values()))}"
-                )
-            ]
-        if not all(np.all(np.abs(values) <= _LARGEST) for values in moments.values()):
-            return [Problem("answer", f"layer {path} has moments that are NaN or infinite, or beyond {_LARGEST:g}")]
-        covariance = symmetric_matrix(moments["covariance"], d)
-        if np.linalg.eigvalsh(covariance)[0] < -_SCATTER_ROUNDING * max(float(np.trace(covariance)), 0.0):
-            return [Problem("answer", f"layer {path} has a covariance that is not positive semidefinite")]
-    return []
 
 
 def weight_rows(arrays: Mapping[str, Array], path: str) -> Array:
@@ -237,38 +226,21 @@ def reduce_layers(
     """
     chosen, carried = stand(request, answers, standing)
     if strangers := sorted(set(chosen) - set(known)):
-        raise InputError(
-            strangers[0], "answered, and none of the networks that were fused is called so", code="E-ROUND"
-        )
+        text = "answered, and none of the networks that were fused is called so"
+        raise InputError(strangers[0], text, code="E-ROUND")
     fields = request.content.fields
     n_done = int(fields["done"])
     n_left = request.rounds - request.number + 1
-    n_now = -(-(len(layers) - n_done) // n_left)
+    n_now = -(-(len(layers) - n_done) // n_left)  # rounded up: the requests that are left refit all layers
     arrays, gain = dict(request.content.arrays), float(fields["gain"])
-    sites = sorted(chosen)
-    counts = np.array([chosen[site].answer.n_observations for site in sites], dtype=np.float64)
+    sent = {site: one.answer.content.arrays for site, one in chosen.items()}
+    counts = np.array([one.answer.n_observations for one in chosen.values()], dtype=np.float64)
     for path in layers[n_done : n_done + n_now]:
-        sent = [chosen[site].answer.content.arrays for site in sites]
-        grams = [gram_matrix(one, path) for one in sent]
-        crosses = [targets(site, path, one, gram) for site, one, gram in zip(sites, sent, grams, strict=True)]
+        grams = [gram_matrix(one, path) for one in sent.values()]
+        crosses = [targets(site, path, one, gram) for (site, one), gram in zip(sent.items(), grams, strict=True)]
         gain += refit_layer(arrays, path, grams, crosses, counts / counts.sum())
-    return Reduction(
-        Content(
-            {
-                **fields,
-                "done": min(n_done + n_now, len(layers)),
-                "gain": gain,
-                "n_rows": float(counts.sum()),
-            },
-            arrays,
-            known,
-        ),
-        gain,
-        float(fields["gain"]),
-        {site: chosen[site] for site in sites},
-        {site: carried[site] for site in sites if site in carried},
-        withheld_of(chosen),
-    )
+    done = {"done": min(n_done + n_now, len(layers)), "gain": gain, "n_rows": float(counts.sum())}
+    return Reduction(Content({**fields, **done}, arrays, known), gain, float(fields["gain"]), chosen, carried)
 
 
 def refit_layer(arrays: dict[str, Array], path: str, grams: list[Array], crosses: list[Array], shares: Array) -> float:

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, ValidationError
 
 from consilience.checks import Array
 from consilience.errors import ConsilienceError, InputError, Problem
@@ -32,8 +30,8 @@ from consilience.estimators.site_rows import read_rows
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.federated.requests.head import stand, withheld_of
-from consilience.files.schemas import StrictModel, first_problem
+from consilience.federated.requests.message_checks import array_problems, count_problems, few_rows, stand
+from consilience.files.schemas import StrictModel
 
 _LARGEST = 1e150
 """Largest number in a message: sums of many, and products of two, are finite in float64."""
@@ -50,12 +48,6 @@ class FramesFields(StrictModel):
     classes_are_objects: bool = False
 
 
-class FourthMomentsFields(StrictModel):
-    """JSON values of an answer."""
-
-    withheld: int = Field(ge=0, le=2**31)
-
-
 class FourthMoments(RequestKind):
     """Fourth moments for Ledoit's and Wolf's shrinkage, after which the fused estimator is that of all rows."""
 
@@ -63,6 +55,9 @@ class FourthMoments(RequestKind):
     summary: ClassVar[str] = 'fourth moments by which LedoitWolf and `shrinkage="auto"` shrink as on all rows'
     supports: ClassVar[str] = 'LedoitWolf, and discriminant analyses with `shrinkage="auto"`'
     models: ClassVar[str] = "estimators"
+    request_fields: ClassVar[type[StrictModel]] = FramesFields
+    no_request: ClassVar[str] = "has no frames"
+    largest: ClassVar[float] = _LARGEST
 
     def start(self, fusion: Any) -> Content:
         """Return the frames of all rows; see `RequestKind.start`."""
@@ -87,35 +82,19 @@ class FourthMoments(RequestKind):
             },
         )
 
-    def request_problems(self, request: RoundRequest) -> list[Problem]:
-        """Return what is wrong with frames; see `RequestKind.request_problems`."""
+    def state_problems(self, request: RoundRequest) -> list[Problem]:
+        """Return what is wrong with frames; see `RequestKind.state_problems`."""
         try:
-            fields = FramesFields.model_validate(dict(request.content.fields))
             classes = _classes_of(request)
-        except ValidationError as error:
-            location, reason = first_problem(error)
-            return [Problem("request", f"has no frames: {location or 'the whole'}: {reason}")]
+            is_twice = classes is not None and len(set(classes.values)) < len(classes)
         except (ConsilienceError, TypeError, ValueError) as error:
             return [Problem("request", f"has no classes that can be told apart: {error}")]
         arrays = request.content.arrays
-        n_classes = 1 if classes is None else len(classes)
-        n_frames = 1 if fields.classes is None else n_classes + 1
-        d = arrays["centres"].shape[-1] if "centres" in arrays and arrays["centres"].ndim else 0
-        shapes = {
-            "centres": (n_frames, d),
-            "scales": (n_frames, d),
-            "rows": (n_classes,),
-            "rows_told": (n_classes,),
-            "fourth": (n_frames,),
-        }
-        if "matrix" in arrays:
-            shapes |= {"matrix": (d, _n_columns(arrays)), "shift": (d,)}
-        problems = _array_problems("request", arrays, shapes)
-        if problems:
+        if problems := array_problems("request", arrays, _frame_shapes(arrays, classes), _LARGEST):
             return problems
-        if classes is not None and len(set(classes.values)) < n_classes:
+        if is_twice:
             return [Problem("request", "names a class twice")]
-        if d < 1 or n_classes < 1 or _n_columns(arrays) < 1:
+        if arrays["centres"].shape[1] < 1 or len(arrays["rows"]) < 1 or _n_columns(arrays) < 1:
             return [Problem("request", "has frames of no columns, or of no classes")]
         if np.any(arrays["scales"] <= 0.0):
             problems.append(Problem("request", "has scales that are not positive"))
@@ -143,44 +122,23 @@ class FourthMoments(RequestKind):
             is_kept = (numbers >= 0) & ~is_thin[numbers]
             X, numbers, counts = X[is_kept], numbers[is_kept], np.where(is_thin, 0, counts)
         if len(X) < max(min_count, 1.0):
-            raise InputError(
-                data if isinstance(data, str | Path) else "data",
-                f"has no {'rows' if classes is None else 'class of the request'} of {max(min_count, 1.0):g} rows or"
-                " more, and sums over fewer do not leave a site",
-                "answer with more rows, or take a lower `min_count=`",
-                "E-FEW",
-            )
+            what = "rows" if classes is None else "class of the request"
+            text = f"has no {what} of {max(min_count, 1.0):g} rows or more, and sums over fewer do not leave a site"
+            raise few_rows(data, text)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if "matrix" in arrays:
                 X = X @ arrays["matrix"].T + arrays["shift"]
             fourth = fourth_powers(X, numbers, arrays["centres"], arrays["scales"])
         if not np.all(fourth <= _LARGEST):  # NaN is not
-            raise InputError(
-                "data",
-                "is so far from the frames of the request that its fourth moments are no numbers",
-                code="E-NUMBER",
-            )
+            text = "is so far from the frames of the request that its fourth moments are no numbers"
+            raise InputError("data", text, code="E-NUMBER")
         return len(X), Content({"withheld": n_withheld}, {"fourth": fourth, "rows": counts})
 
-    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
-        """Return what is wrong with sums; see `RequestKind.answer_problems`."""
-        try:
-            FourthMomentsFields.model_validate(dict(answer.content.fields))
-        except ValidationError as error:
-            location, reason = first_problem(error)
-            return [Problem("answer", f"has no fourth moments: {location or 'the whole'}: {reason}")]
-        arrays = answer.content.arrays
-        shapes = {name: shape for name, (shape, _) in self.sums(request).items()}
-        if problems := _array_problems("answer", arrays, shapes):
+    def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return what is wrong with sums; see `RequestKind.sum_problems`."""
+        counts, fourth = answer.content.arrays["rows"], answer.content.arrays["fourth"]
+        if problems := count_problems(counts, answer):
             return problems
-        counts, fourth = arrays["rows"], arrays["fourth"]
-        if np.any(counts < 0) or np.any(counts != np.rint(counts)):
-            return [Problem("answer", "its counts are no counts of rows")]
-        if counts.sum() != answer.n_observations:
-            text = f"its counts sum to {counts.sum():.10g}, and it states {answer.n_observations} rows"
-            return [Problem("answer", text)]
-        if np.any((counts > 0) & (counts < answer.min_count)):
-            return [Problem("answer", f"has a count below {answer.min_count:g}, and the site withholds such")]
         if np.any(fourth < 0.0):
             return [Problem("answer", "has fourth moments that are negative: no rows have them")]
         if np.any(fourth[: len(counts)][counts == 0] > 0.0):
@@ -199,9 +157,10 @@ class FourthMoments(RequestKind):
         The objective is the share of the fused rows that they are of.
         """
         chosen, carried = stand(request, answers, standing)
-        sites = sorted(chosen)
-        rows_answered = np.sum([chosen[site].answer.content.arrays["rows"] for site in sites], axis=0)
-        sums = np.sum([chosen[site].answer.content.arrays["fourth"] for site in sites], axis=0)
+        sent = [one.answer.content.arrays for one in chosen.values()]
+        rows_answered = np.sum([arrays["rows"] for arrays in sent], axis=0)
+        sums = np.sum([arrays["fourth"] for arrays in sent], axis=0)
+        # Rows behind every frame: of each class, and of all together.
         behind = rows_answered if len(sums) == 1 else np.append(rows_answered, rows_answered.sum())
         fourth = np.where(behind > 0, sums / np.maximum(behind, 1.0), 0.0)
         if not np.all(fourth <= _LARGEST):
@@ -211,9 +170,8 @@ class FourthMoments(RequestKind):
             Content(published.fields, {**published.arrays, "rows_told": rows_answered, "fourth": fourth}),
             _share(published.arrays["rows"], rows_answered),
             _share(published.arrays["rows"], published.arrays["rows_told"]),
-            {site: chosen[site] for site in sites},
-            {site: carried[site] for site in sites if site in carried},
-            withheld_of(chosen),
+            chosen,
+            carried,
         )
 
     def finish(self, fusion: Any, content: Content) -> Any:
@@ -247,6 +205,16 @@ def _n_columns(arrays: Mapping[str, Array]) -> int:
     return int(columns.shape[-1]) if columns.ndim else 0
 
 
+def _frame_shapes(arrays: Mapping[str, Array], classes: ClassLabels | None) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that the arrays of a request must have: one frame for each class, and one for all rows."""
+    n_classes, n_frames = (1, 1) if classes is None else (len(classes), len(classes) + 1)
+    d = arrays["centres"].shape[-1] if "centres" in arrays and arrays["centres"].ndim else 0
+    frames, rows = (n_frames, d), (n_classes,)
+    shapes: dict[str, tuple[int, ...]] = {"centres": frames, "scales": frames, "rows": rows, "rows_told": rows}
+    steps: dict[str, tuple[int, ...]] = {"matrix": (d, _n_columns(arrays)), "shift": (d,)}
+    return {**shapes, "fourth": (n_frames,), **(steps if "matrix" in arrays else {})}
+
+
 def _share(rows: Array, rows_answered: Array) -> float:
     """Return the share of rows that are told of; a class with more than it had counts as told."""
     return float(np.minimum(rows, rows_answered).sum() / rows.sum())
@@ -269,15 +237,3 @@ def _numbers_of(labels: Any, classes: ClassLabels) -> tuple[Any, int]:
     label_list = np.asarray(labels).tolist()
     numbers = {label: by_value.get(label, by_text.get(str(label), -1)) for label in set(label_list)}
     return np.array([numbers[label] for label in label_list], dtype=np.int64), sum(one < 0 for one in numbers.values())
-
-
-def _array_problems(subject: str, arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[Problem]:
-    """Return what is wrong with the names, the shapes or the size of arrays."""
-    if set(arrays) != set(shapes):
-        return [Problem(subject, f"expected the arrays {', '.join(shapes)}; found {', '.join(arrays)[:200]}")]
-    for name, shape in shapes.items():
-        if arrays[name].shape != shape:
-            return [Problem(subject, f"{name} has shape {arrays[name].shape}, expected {shape}")]
-        if not np.all(np.abs(arrays[name]) <= _LARGEST):  # NaN is not
-            return [Problem(subject, f"{name} has values that are NaN or infinite, or beyond {_LARGEST:g}")]
-    return []

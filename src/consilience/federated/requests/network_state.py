@@ -29,9 +29,8 @@ def network_arrays(fusion: Any, request: str) -> dict[str, Array]:
     if network is None or not hasattr(network, "symmetry"):
         raise UnsupportedError(request, f"this is a {type(fusion).__name__}", f"{request} is for fused networks")
     if getattr(fusion, "keeps_models", False):
-        raise UnsupportedError(
-            request, "this fusion keeps all networks side by side", "fuse by a method that makes one"
-        )
+        text = "this fusion keeps all networks side by side"
+        raise UnsupportedError(request, text, "fuse by a method that makes one")
     return {PREFIX + name: as_double(values) for name, values in network.arrays.items()}
 
 
@@ -85,9 +84,8 @@ def module_of_state(module: Any, arrays: Mapping[str, Array]) -> Any:
         raise InputError("module", text, "give the module of the network that was fused", "E-MISMATCH")
     for name, values in own.items():
         if shapes[name] != values.shape:
-            raise InputError(
-                "module", f"array {name} has shape {shapes[name]}, expected {values.shape}", code="E-SHAPE"
-            )
+            text = f"array {name} has shape {shapes[name]}, expected {values.shape}"
+            raise InputError("module", text, code="E-SHAPE")
         with torch.no_grad():
             state[name].copy_(torch.from_numpy(values.copy()))
     return network.eval()

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from consilience.checks import Array
 from consilience.core.fusion import Fusion
@@ -36,7 +35,8 @@ from consilience.estimators.site_rows import read_rows
 from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, WEIGHT, Statistics
 from consilience.estimators.validation import statistics_problems
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.files.schemas import FiniteJSON, StrictModel, first_problem
+from consilience.federated.requests.message_checks import count_problems, few_rows, in_order, name_of, stand
+from consilience.files.schemas import FiniteJSON, StrictModel
 
 _ASYMMETRY = 1e-8
 """Asymmetry, and negative eigenvalues, of an information matrix in units of its trace that are taken for rounding."""
@@ -66,6 +66,8 @@ class Refinement(RequestKind):
     name: ClassVar[str] = "refine"
     summary: ClassVar[str] = "Newton steps from a product of generalised linear models to the fit on all rows"
     counts_withheld: ClassVar[bool] = False
+    request_fields: ClassVar[type[StrictModel]] = RefineRequestFields
+    no_request: ClassVar[str] = "is no state of a refinement"
     supports: ClassVar[str] = "generalised linear models that are fused by Laplace's approximation"
     models: ClassVar[str] = "estimators"
 
@@ -78,13 +80,8 @@ class Refinement(RequestKind):
             raise self.unsupported(f"this is a {type(statistics).__name__}")
         return _content_of(start_state(statistics))
 
-    def request_problems(self, request: RoundRequest) -> list[Problem]:
-        """Return what is wrong with a state; see `RequestKind.request_problems`."""
-        try:
-            RefineRequestFields.model_validate(dict(request.content.fields))
-        except ValidationError as error:
-            location, reason = first_problem(error)
-            return [Problem("request", f"is no state of a refinement: {location or 'the whole'}: {reason}")]
+    def state_problems(self, request: RoundRequest) -> list[Problem]:
+        """Return what is wrong with a state; see `RequestKind.state_problems`."""
         arrays = request.content.arrays
         if odd := [name for name, values in arrays.items() if not np.all(np.abs(values) <= LARGEST)]:
             return [Problem("request", f"{odd[0]} has values that are NaN or infinite, or beyond {LARGEST:g}")]
@@ -97,7 +94,7 @@ class Refinement(RequestKind):
                 return [problem.about("request") for problem in problems]
             q = len(adapter.natural(statistics)[1])
         except (ConsilienceError, KeyError, TypeError, ValueError) as error:
-            return [Problem("request", f"is no state of a refinement: {error}")]
+            return [Problem("request", f"{self.no_request}: {error}")]
         return [
             Problem("request", f"{name} has shape {np.shape(arrays.get(name, 0.0))}, expected {(q,)}")
             for name in ("base", "step")
@@ -113,26 +110,18 @@ class Refinement(RequestKind):
         names = statistics.features.names if statistics.features.from_columns else None
         rows = read_rows(data, weights, statistics.n_columns, names, adapter.needs, may_be_sparse=False)
         numbers = None
-        called = data if isinstance(data, str | Path) else "data"
         if statistics.classes is not None:
             numbers = statistics.classes.numbers_of(_typed(rows.y, statistics.classes))
             counts = np.bincount(numbers, minlength=len(statistics.classes))
             thin = np.flatnonzero((counts > 0) & (counts < min_count))
             if len(thin):
                 name = statistics.classes.names[thin[0]]
-                raise InputError(
-                    called,
-                    f"has {counts[thin[0]]} rows of class {name}, and sums over fewer than {min_count:g} do not leave",
-                    "answer without that class, or take a lower `min_count=`",
-                    "E-FEW",
+                text = (
+                    f"has {counts[thin[0]]} rows of class {name}, and sums over fewer than {min_count:g} do not leave"
                 )
+                raise few_rows(data, text, "answer without that class, or take a lower `min_count=`")
         if rows.n < max(min_count, 1.0):
-            raise InputError(
-                called,
-                f"has {rows.n} rows, and sums over fewer than {min_count:g} do not leave a site",
-                "answer with more rows, or take a lower `min_count=`",
-                "E-FEW",
-            )
+            raise few_rows(data, f"has {rows.n} rows, and sums over fewer than {min_count:g} do not leave a site")
         try:
             likelihood = site_likelihood(state, rows, numbers)
         except ConsilienceError:
@@ -140,7 +129,9 @@ class Refinement(RequestKind):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # Of targets or hyper-parameters that statsmodels does not take, which the request of a stranger may have.
             text = f"has no likelihood under this request ({str(error).partition(chr(10))[0][:200]})"
-            raise InputError(called, text, "give the columns and targets that the models were fitted to") from error
+            raise InputError(
+                name_of(data), text, "give the columns and targets that the models were fitted to"
+            ) from error
         arrays = {
             "log_likelihood": likelihood.values,
             "gradient": likelihood.gradient,
@@ -151,27 +142,10 @@ class Refinement(RequestKind):
         }
         return rows.n, Content({}, arrays)
 
-    def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
-        """Return what is wrong with sums; see `RequestKind.answer_problems`."""
-        if answer.content.fields:
-            return [Problem("answer", f"has fields that no answer has: {', '.join(answer.content.fields)[:80]}")]
+    def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
+        """Return what is wrong with sums; see `RequestKind.sum_problems`."""
         arrays, classes = answer.content.arrays, request.content.fields.get("classes")
-        shapes = {name: shape for name, (shape, _) in self.sums(request).items()}
-        if set(arrays) != set(shapes):
-            return [Problem("answer", f"expected the arrays {', '.join(shapes)}; found {', '.join(arrays)[:200]}")]
-        for name, shape in shapes.items():
-            if arrays[name].shape != shape:
-                return [Problem("answer", f"{name} has shape {arrays[name].shape}, expected {shape}")]
-            if not np.all(np.abs(arrays[name]) <= LARGEST):
-                return [Problem("answer", f"{name} has values that are NaN or infinite, or beyond {LARGEST:g}")]
-        problems = []
-        counts = arrays["rows"]
-        if np.any(counts < 0.0) or counts.sum() != answer.n_observations:
-            problems.append(
-                Problem("answer", f"its counts sum to {counts.sum():.10g}, and it states {answer.n_observations} rows")
-            )
-        if np.any((counts > 0.0) & (counts < answer.min_count)):
-            problems.append(Problem("answer", f"has a count below {answer.min_count:g}, and the site withholds such"))
+        problems = count_problems(arrays["rows"], answer)
         if not arrays["weight"][0] > 0.0 or arrays["pearson"][0] < 0.0:
             problems.append(Problem("answer", "has weights that are not positive, or a negative sum of squares"))
         information = arrays["information"]
@@ -206,23 +180,16 @@ class Refinement(RequestKind):
     ) -> Reduction:
         """Return the next state; see `RequestKind.reduce`."""
         state = _state_of(request)
-        chosen = dict(standing)
-        carried = dict.fromkeys(standing, "sent no answer in time")
-        for site, new in answers.items():
-            chosen[site] = new
-            carried.pop(site, None)
-            if new.request.number != request.number:
-                carried[site] = f"its answer to request {new.request.number} came late"
+        chosen, carried = stand(request, answers, standing)
         sites: dict[str, SiteLikelihood] = {}
-        for site in sorted(chosen):
-            likelihood = _likelihood_of(chosen[site])
-            if chosen[site].request.number != request.number:
+        for site, one in chosen.items():
+            likelihood = _likelihood_of(one)
+            if one.request.number != request.number:
                 if not likelihood.has_derivatives:  # its step was too long for its numbers, so that it has no expansion
                     continue
                 likelihood = likelihood.extrapolated(state.base, state.step)
             sites[site] = likelihood
-        if not sites:
-            raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")
+        sites = in_order(sites)
         late = [site for site in sites if site in carried]
         try:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -237,7 +204,6 @@ class Refinement(RequestKind):
             before,
             {site: chosen[site] for site in sites},
             {site: carried[site] for site in late},
-            {},
             is_last=next_state.is_converged,
         )
 

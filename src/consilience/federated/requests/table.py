@@ -49,11 +49,8 @@ def request_kind(name: str, option: str = "request") -> RequestKind:
         if kind.name == name:
             return kind
     known = ", ".join(f"{kind.name} ({kind.summary})" for kind in REQUEST_KINDS)
-    raise OptionError(
-        option,
-        f"there is no kind {name!r:.80}{suggestion(name, [kind.name for kind in REQUEST_KINDS])}",
-        f"the kinds are: {known}",
-    )
+    text = f"there is no kind {name!r:.80}{suggestion(name, [kind.name for kind in REQUEST_KINDS])}"
+    raise OptionError(option, text, f"the kinds are: {known}")
 
 
 @dataclass(frozen=True)
@@ -95,6 +92,11 @@ class Then:
             raise OptionError("then", f"expected KIND or KIND:N, such as em:3; found {text!r:.80}")
         return cls(kind, int(rounds) if colon else 1)
 
+    @classmethod
+    def given(cls, then: str | Then | None) -> Then | None:
+        """Return what an argument says, a text or what one says already."""
+        return cls.parse(then) if isinstance(then, str) else then
+
     def __str__(self) -> str:
         return f"{self.kind}:{self.rounds}"
 
@@ -118,8 +120,7 @@ class Then:
         kinds = [kind for kind in KINDS if name is not None and kind.has_method(name)]
         remedy = f"{self.kind} is for {asked.supports}"
         if kinds and asked.models not in [kind.name for kind in kinds]:
-            raise UnsupportedError(
-                "then", f"method {name!r} is for {kinds[0].name}, which have no request {self.kind!r}", remedy
-            )
+            text = f"method {name!r} is for {kinds[0].name}, which have no request {self.kind!r}"
+            raise UnsupportedError("then", text, remedy)
         if expect is not None and (kind := kind_of_file(expect)).name != asked.models:
             raise UnsupportedError("then", f"{expect} is of {kind.name}, which have no request {self.kind!r}", remedy)

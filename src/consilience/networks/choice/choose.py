@@ -191,14 +191,14 @@ class CandidateScores:
         margin = 0.0 if self.margins is None else self.margins[number] * self.means[site]
         is_fitted = self.is_fitted is not None and self.is_fitted[number]
         gap_share = GAP_SHARE_OF_ALIKE if self.is_alike and is_fitted else GAP_SHARE
-        gap = 0.0 if self.gaps is None else gap_share * self.gaps[site]
-        if excess > STANDARD_ERRORS_OF_TIES * error + max(margin, gap):
+        site_gap = 0.0 if self.gaps is None else self.gaps[site]
+        if excess > STANDARD_ERRORS_OF_TIES * error + max(margin, gap_share * site_gap):
             return True
         if self.ensemble is None or not is_fitted or not (self.is_waivable is None or self.is_waivable[number]):
             return False
         if self.is_alike and not self._is_level_before_distillation(site):
             return False
-        gap = 0.0 if self.gaps is None else ENSEMBLE_GAP_SHARE * min(self.gaps[site], self.mean_gap)
+        gap = ENSEMBLE_GAP_SHARE * min(site_gap, self.mean_gap)
         of_ensemble, ensemble_error = _paired(self.losses[site], self.ensemble)
         least = STANDARD_ERRORS_OF_ENSEMBLE * ensemble_error + (gap if self.is_alike else 0.0)
         return of_ensemble > least and excess > STANDARD_ERRORS_OF_HARM * error + gap

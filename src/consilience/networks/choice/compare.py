@@ -207,20 +207,18 @@ class CandidateComparison:
         held = self.inputs.held
         criterion = self._criterion(held, self.on_held)
         losses, ties, answers = [], [], []
-        for candidate in candidates:  # one at a time: outputs may be many
-            outputs = self._outputs(candidate.module, held) if candidate.site is None else self.on_held[candidate.site]
+        for outputs in self._outputs_of(candidates, held, self.on_held):
             losses.append(criterion.losses(outputs))
             ties.append(criterion.ties(outputs))
             answers.append(outputs.argmax(axis=1))
         ensemble = self.teacher.answers(self.on_held, held.inputs)
-        has_margins = criterion.is_labelled or self.inputs.source == "matched"
         gaps, mean_gap = self._gaps(candidates) if criterion.is_labelled else (None, 0.0)
         scores = CandidateScores(
             np.stack(losses),
             np.stack(ties),
             [candidate.effort for candidate in candidates],
             [candidate.site is not None for candidate in candidates],
-            [self.inputs.margin_of(candidate) for candidate in candidates] if has_margins else None,
+            self._margins(candidates, criterion),
             [candidate.is_eligible for candidate in candidates],
             gaps,
             [float(sum(self.workshop.ordered.weights[site] for site in c.sites)) for c in candidates],
@@ -248,6 +246,17 @@ class CandidateComparison:
             is_cut_short=self.is_cut_short,
             estimated_classes=self.sites.estimated_by_name,
         )
+
+    def _outputs_of(self, candidates: Sequence[Candidate], rows: Rows, on_sites: Array) -> Iterator[Array]:
+        """Yield what candidates answer on inputs, one at a time, as outputs may be many; those of sites are known."""
+        for candidate in candidates:
+            yield self._outputs(candidate.module, rows) if candidate.site is None else on_sites[candidate.site]
+
+    def _margins(self, candidates: Sequence[Candidate], criterion: Criterion) -> list[float] | None:
+        """Return the margin of every candidate over a site; None where neither labels nor matched images judge."""
+        if not criterion.is_labelled and self.inputs.source != "matched":
+            return None
+        return [self.inputs.margin_of(candidate) for candidate in candidates]
 
     def _gaps(self, candidates: Sequence[Candidate]) -> tuple[list[float], float]:
         """Return by how much more sites' networks err on inputs drawn as their site describes them than on its own.
@@ -287,9 +296,7 @@ class CandidateComparison:
         early = self.inputs.early
         criterion = self._criterion(early, self.on_early)
         losses, ties = [], []
-        for candidate in candidates:  # one at a time: outputs may be many
-            of_site = candidate.site
-            outputs = self._outputs(candidate.module, early) if of_site is None else self.on_early[of_site]
+        for outputs in self._outputs_of(candidates, early, self.on_early):
             losses.append(float(criterion.losses(outputs).mean()))
             ties.append(float(criterion.ties(outputs).mean()))
         return [candidates[int(number)] for number in np.lexsort((ties, losses))[:count]]

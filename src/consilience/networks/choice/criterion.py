@@ -36,6 +36,8 @@ class Criterion(ABC):
 
     name: ClassVar[str]
     is_labelled: ClassVar[bool] = False
+    number_format: ClassVar[str] = "{:.1%}"
+    """How messages write a mean loss."""
 
     @abstractmethod
     def losses(self, outputs: Array) -> Array:
@@ -89,6 +91,7 @@ class SquaredGap(Criterion):
     """The squared distance from the sites' mean answer `teacher` (n, k), over that answer's variance."""
 
     name: ClassVar[str] = "squared distance from the sites' mean answer, over its variance"
+    number_format: ClassVar[str] = "{:.3g}"
     teacher: Array
 
     def losses(self, outputs: Array) -> Array:

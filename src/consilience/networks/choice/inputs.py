@@ -42,7 +42,7 @@ from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, named
 from consilience.networks.distillation import STEPS, has_batch_norm
 from consilience.networks.module_inputs import refuse_unfit
 from consilience.networks.repair.partial_forward import as_batches, is_norm
-from consilience.networks.synthetic.draws import draw_inputs
+from consilience.networks.synthetic.draws import SyntheticInputs, draw_inputs
 from consilience.networks.synthetic.matched_images import MatchedImages, matched_images
 
 HELD_PER_FIT = 2
@@ -222,6 +222,19 @@ def choice_inputs(
         if drawn.draws_teach == "alone":
             return drawn
         return _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds)
+    return _only_images(sites, modules, example, image_rng, shift_rng, progress, max_seconds)
+
+
+def _only_images(
+    sites: Sites,
+    modules: Sequence[nn.Module],
+    example: Any,
+    image_rng: np.random.Generator,
+    shift_rng: np.random.Generator,
+    progress: Progress,
+    max_seconds: float | None,
+) -> ChoiceInputs | None:
+    """Return images of the shape of an example; None for networks without batch normalisation, and without images."""
     example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_norm, modules)):
         return None
@@ -370,34 +383,25 @@ def _draw(
     first = next((description for description in described if description.input_shape is not None), None)
     if first is None or first.input_shape is None:
         return None
-    entry_bytes = 8 if first.input_kind == "tokens" else 4
-    most = max(1, MAX_BYTES // (entry_bytes * max(1, int(np.prod(first.input_shape)))))
-    counts = [min(most, round(n_inputs * share)) for share in (1, EARLY_PER_FIT, HELD_PER_FIT)]
     shares = [described_share(description) for description in described]
-    observations = np.array([description.n_observations for description in described])
-    is_labelled = bool(shares @ observations >= MIN_DESCRIBED * observations.sum())
-    says_inputs = np.array([one.inputs is not None or one.tokens is not None for one in described])
-    if not is_labelled and says_inputs @ observations < MIN_DRAWN * observations.sum():
+    if (is_labelled := _is_drawn_by_class(described, shares)) is None:
         return None
+    is_text = first.input_kind == "tokens"
+    counts = _counts_that_fit(n_inputs, first.input_shape, 8 if is_text else 4)
     draws = [
         draw_inputs(described, count, stream, labelled=is_labelled)
         for count, stream in zip(counts, rng.spawn(3), strict=True)
     ]
-    rows = [Rows(beside(draw.inputs, module), None if draw.labels is None else draw.labels.numpy()) for draw in draws]
+    fit, early, held = (_rows_of(draw, module) for draw in draws)
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
-    if not is_labelled:
-        notes += _unlabelled_notes(described)
-    little = [one.name for one, share in zip(described, shares, strict=True) if is_labelled and share < MIN_OWN]
-    if little:
-        notes.append(f"{', '.join(little)}: less than half of the observations are described by class")
-    class_counts = [one.class_counts for one in described if one.class_counts is not None]
-    is_alike = is_labelled and class_skew(class_counts) < MAX_SKEW_OF_ALIKE
-    margin = TEXT_MARGIN if first.input_kind == "tokens" else MARGIN
+    notes += _labelled_notes(described, shares) if is_labelled else _unlabelled_notes(described)
+    is_alike = is_labelled and _have_classes_alike(described)
+    margin = TEXT_MARGIN if is_text else MARGIN
     return ChoiceInputs(
-        rows[0],
-        rows[1],
-        rows[2],
+        fit,
+        early,
+        held,
         stand_for_all=not notes,
         notes=tuple(notes),
         margin=margin,
@@ -406,9 +410,48 @@ def _draw(
     )
 
 
+def _counts_that_fit(n_inputs: int, shape: tuple[int, ...], entry_bytes: int) -> list[int]:
+    """Return how many inputs of a shape to fit, to stop and to compare on, as far as they fit into memory."""
+    most = max(1, MAX_BYTES // (entry_bytes * max(1, int(np.prod(shape)))))
+    return [min(most, round(n_inputs * share)) for share in (1, EARLY_PER_FIT, HELD_PER_FIT)]
+
+
+def _rows_of(draw: SyntheticInputs, module: nn.Module) -> Rows:
+    """Return drawn inputs as a network takes them."""
+    return Rows(beside(draw.inputs, module), None if draw.labels is None else draw.labels.numpy())
+
+
+def _is_drawn_by_class(described: Sequence[Description], shares: Sequence[float]) -> bool | None:
+    """Return whether enough is described by class to draw inputs with labels; None where it is too little to draw any.
+
+    The shares are those of `described_share`.
+    """
+    observations = np.array([description.n_observations for description in described])
+    if np.array(shares) @ observations >= MIN_DESCRIBED * observations.sum():
+        return True
+    says_inputs = np.array([_says_inputs(one) for one in described])
+    return None if says_inputs @ observations < MIN_DRAWN * observations.sum() else False
+
+
+def _says_inputs(description: Description) -> bool:
+    """Return whether a description says what inputs of all classes are like."""
+    return description.inputs is not None or description.tokens is not None
+
+
+def _have_classes_alike(described: Sequence[Description]) -> bool:
+    """Return whether sites have their classes alike, as far as they count them."""
+    return class_skew([one.class_counts for one in described if one.class_counts is not None]) < MAX_SKEW_OF_ALIKE
+
+
+def _labelled_notes(described: Sequence[Description], shares: Sequence[float]) -> list[str]:
+    """Return which sites describe little of their observations by class."""
+    little = [one.name for one, share in zip(described, shares, strict=True) if share < MIN_OWN]
+    return [f"{', '.join(little)}: less than half of the observations are described by class"] if little else []
+
+
 def _unlabelled_notes(described: Sequence[Description]) -> list[str]:
     """Return which sites' inputs are not drawn, and which are drawn as few observations say."""
-    silent = [one.name for one in described if one.inputs is None and one.tokens is None]
+    silent = [one.name for one in described if not _says_inputs(one)]
     few = [one.name for one in described if one.inputs is not None and one.inputs.n_observations < MIN_OBSERVATIONS]
     notes = [f"{named(silent)}: inputs are not described, and none were drawn"] if silent else []
     if few:

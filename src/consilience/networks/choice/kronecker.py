@@ -83,11 +83,7 @@ class KroneckerMerges:
         if not workshop.has_equal_widths or workshop.models.template is None:
             return None
         voting = _voting(workshop)
-        given = workshop.information
-        if given is not None and all(given[i].layers for i in voting):
-            information: tuple[FisherInformation, ...] | None = tuple(given[i] for i in voting)
-        else:
-            information = described_information([workshop.sites.descriptions[i] for i in voting])
+        information = _known_information(workshop, voting)
         if information is None:
             return None
         first = _what_is_informed(workshop, information[0])
@@ -161,6 +157,14 @@ class KroneckerMerges:
 def _voting(workshop: Workshop) -> list[int]:
     """Return the numbers of the networks that count, in canonical order."""
     return [i for i in workshop.order if workshop.sites.weights[i] > 0]
+
+
+def _known_information(workshop: Workshop, voting: Sequence[int]) -> tuple[FisherInformation, ...] | None:
+    """Return the Kronecker factors of the networks that count, given or described; None where one has none."""
+    given = workshop.information
+    if given is not None and all(given[i].layers for i in voting):
+        return tuple(given[i] for i in voting)
+    return described_information([workshop.sites.descriptions[i] for i in voting])
 
 
 def _what_is_informed(workshop: Workshop, information: FisherInformation) -> tuple[object, ...]:

@@ -25,6 +25,7 @@ from consilience.networks.classes.logits import TwoClasses
 from consilience.networks.classes.probabilities import as_probabilities
 from consilience.networks.classes.shares import class_shares, class_skew
 from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
+from consilience.networks.fusion import NetworkFusion
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.activation_joins import ActivationJoins
 from consilience.networks.methods.activation_slots import ActivationSlots
@@ -115,13 +116,7 @@ class NetworkComparison(CandidateComparison):
                 yield candidate
 
     def _with_class_heads(self, module: nn.Module, shares: Array) -> nn.Module:
-        """Return a copy of the base whose head has the rows of the sites' heads, by their shares in each class.
-
-        Raises
-        ------
-        UnsupportedError
-            For networks that do not end in a linear layer.
-        """
+        """Return a copy of the base whose head has the rows of the sites' heads, by their shares in each class."""
         head = self.workshop.head
         if head is None:
             raise UnsupportedError("the networks do not end in a linear layer")
@@ -137,6 +132,29 @@ class NetworkComparison(CandidateComparison):
         if not self.options.refit or self._is_too_late("refit"):
             return
         workshop, inputs = self.workshop, self.inputs.fit.inputs
+        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit, inputs))
+        if self.one_output is not None:
+            targets = targets[:, 1:] - targets[:, :1]  # log odds
+        is_softmax = self.classifies and self.one_output is None
+        for name, base in self._bases_to_refit(inputs).items():
+            if self._is_too_late(name):
+                continue
+            keeps_apart = name == "refit_partial" and self._is_depthwise
+            partner_inputs = inputs[:MATCHING_INPUTS] if keeps_apart else None
+            is_joined = name == "refit_joined"
+            fusion = refit_fusion(base, workshop.order, None, inputs, rng, partner_inputs, is_joined)
+            if fusion.repaired is None:
+                self.notes.append(f"{name} was left out: {fusion.details['refit']}")
+                continue
+            yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
+            with self._or_noted(f"{name}_head"):
+                module = refit_head(fusion.model, inputs, targets, is_softmax=is_softmax)
+                made = f"{fusion.repaired}; head fitted to the sites' ensemble"
+                yield Candidate(f"{name}_head", Effort.REFITTED_HEAD, module, base, made)
+
+    def _bases_to_refit(self, inputs: torch.Tensor) -> dict[str, NetworkFusion]:
+        """Return the fusions whose layers are refitted: the base, and by what units answer on inputs."""
+        workshop = self.workshop
         bases = {"refit": workshop.base}
         # Among inputs drawn by class it gained nothing (four cells of experiments/network_battery and another one), and
         # the best of more candidates that were fitted to drawn inputs is more often worse than a site on real ones.
@@ -154,25 +172,7 @@ class NetworkComparison(CandidateComparison):
             for name, method in by_activations.items():
                 with self._or_noted(name):
                     bases[name] = workshop.averaged(method, inputs[:MATCHING_INPUTS])
-        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit, inputs))
-        if self.one_output is not None:
-            targets = targets[:, 1:] - targets[:, :1]  # log odds
-        is_softmax = self.classifies and self.one_output is None
-        for name, base in bases.items():
-            if self._is_too_late(name):
-                continue
-            keeps_apart = name == "refit_partial" and self._is_depthwise
-            partner_inputs = inputs[:MATCHING_INPUTS] if keeps_apart else None
-            is_joined = name == "refit_joined"
-            fusion = refit_fusion(base, workshop.order, None, inputs, rng, partner_inputs, is_joined)
-            if fusion.repaired is None:
-                self.notes.append(f"{name} was left out: {fusion.details['refit']}")
-                continue
-            yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
-            with self._or_noted(f"{name}_head"):
-                module = refit_head(fusion.model, inputs, targets, is_softmax=is_softmax)
-                made = f"{fusion.repaired}; head fitted to the sites' ensemble"
-                yield Candidate(f"{name}_head", Effort.REFITTED_HEAD, module, base, made)
+        return bases
 
     @property
     def _has_slots(self) -> bool:
@@ -218,11 +218,7 @@ class NetworkComparison(CandidateComparison):
             return self.best(fused, N_DISTILLED)
         beside = [candidate for candidate in candidates if len(candidate.sites) > 1]
         sites = [candidate for candidate in candidates if candidate.site is not None and candidate.is_eligible]
-        return [
-            *self.best(fused, N_DISTILLED),
-            *beside,
-            *self.best(sites if self.workshop.has_equal_widths else [], 1),
-        ]
+        return [*self.best(fused, N_DISTILLED), *beside, *self.best(sites if self.workshop.has_equal_widths else [], 1)]
 
     def start(self, candidates: Sequence[Candidate]) -> Candidate:
         """Return the one candidate to distil: the best of these, and no fitted one that may not be taken for a site."""
@@ -276,9 +272,7 @@ class NetworkComparison(CandidateComparison):
             Of `consilience.networks.distillation.distill`.
         """
         is_normed = has_batch_norm(start.module)
-        fit, early, of_sites = self.inputs.fit, self.inputs.early, (self.on_fit, self.on_early)
-        if is_normed and self.inputs.images is not None and not on_draws:
-            (fit, early), of_sites = self.inputs.images, self._on_images
+        (fit, early), of_sites = self._rows_to_distil_on(is_normed and not on_draws)
         learns_drawn = is_normed and (on_draws or self.inputs.draws_teach == "alone")
         reads_batches = learns_drawn or (is_normed and self.inputs.have_statistics)
         targets, early_targets = (
@@ -286,8 +280,7 @@ class NetworkComparison(CandidateComparison):
             for outputs, rows in zip(of_sites, (fit, early), strict=True)
         )
         if options.get("learning_rate") is None:
-            rate = LEARNING_RATE if on_draws else self._learning_rate(start, early, early_targets)
-            options["learning_rate"] = rate
+            options["learning_rate"] = self._learning_rate(start, early, early_targets, on_draws)
         distilled = distill(
             self._as_classifier(start.module),
             fit.inputs,
@@ -305,28 +298,40 @@ class NetworkComparison(CandidateComparison):
         if start.sites:
             module = part_way(start.module, module)
         if is_anchored and not reads_batches and has_batch_norm(module):  # steps moved gamma and beta
-            models, weights = [start.module], np.ones(1)
-            if not start.sites:
-                aligned = start.base.aligned_models
-                models, weights = [aligned[i] for i in self.workshop.order], self.workshop.ordered.weights
-            module = anchor(module, models, weights).module
-        before = start.made if start.site is None else f"the network of {self.workshop.ordered.names[start.site]}"
-        way = "distilled half of the way" if start.sites else "distilled"
-        text = "; ".join(filter(None, [before, f"{way} from the sites' ensemble, {distilled.best_step} steps"]))
+            module = self._anchored(module, start)
         candidate = Candidate(
             _distilled_name(start, on_draws),
             Effort.DISTILLED,
             module,
             start.base,
-            text,
+            self._how_distilled(start, distilled.best_step),
             learned_drawn=learns_drawn,
             is_halfway=bool(start.sites),
         )
         return candidate, distilled
 
-    def _learning_rate(self, start: Candidate, early: Rows, early_targets: torch.Tensor) -> float:
+    def _rows_to_distil_on(self, may_have_images: bool) -> tuple[tuple[Rows, Rows], tuple[Array, Array]]:
+        """Return inputs to train on and to stop by, and what the sites' networks answer on them."""
+        if may_have_images and self.inputs.images is not None:
+            return self.inputs.images, self._on_images
+        return (self.inputs.fit, self.inputs.early), (self.on_fit, self.on_early)
+
+    def _anchored(self, module: nn.Module, start: Candidate) -> nn.Module:
+        """Return a network with the statistics that its batch normalisation has in what it started from."""
+        if start.sites:
+            return anchor(module, [start.module], np.ones(1)).module
+        aligned = start.base.aligned_models
+        return anchor(module, [aligned[i] for i in self.workshop.order], self.workshop.ordered.weights).module
+
+    def _how_distilled(self, start: Candidate, n_steps: int) -> str:
+        """Return how a candidate was made that was distilled."""
+        before = start.made if start.site is None else f"the network of {self.workshop.ordered.names[start.site]}"
+        way = "distilled half of the way" if start.sites else "distilled"
+        return "; ".join(filter(None, [before, f"{way} from the sites' ensemble, {n_steps} steps"]))
+
+    def _learning_rate(self, start: Candidate, early: Rows, early_targets: torch.Tensor, on_draws: bool) -> float:
         """Return the rate at the start of a distillation: on matched images less, for a start that is near already."""
-        if not self.classifies or not self.inputs.has_matched:
+        if on_draws or not self.classifies or not self.inputs.has_matched:
             return LEARNING_RATE
         answers = self._outputs(start.module, early).argmax(axis=1)
         disagreement = float(np.mean(answers != early_targets.numpy().argmax(axis=1)))
@@ -345,16 +350,14 @@ class NetworkComparison(CandidateComparison):
                 continue
             with self._or_noted(name):
                 wider = replace(self.workshop, arguments=replace(self.workshop.arguments, target_widths=widths))
-                method = _IN_SLOTS if is_by_activations else self.workshop.method
-                base = wider.averaged(method, inputs[:MATCHING_INPUTS] if is_by_activations else None)
-                keeps_apart = is_by_activations and self._is_depthwise
-                partner_inputs = inputs[:MATCHING_INPUTS] if keeps_apart else None
+                some_inputs = inputs[:MATCHING_INPUTS] if is_by_activations else None
+                base = wider.averaged(_IN_SLOTS if is_by_activations else self.workshop.method, some_inputs)
+                partner_inputs = some_inputs if self._is_depthwise else None
                 fusion = refit_fusion(base, wider.order, None, inputs, rng, partner_inputs)
                 if fusion.repaired is None:
                     continue
                 refitted = Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
-                beside = [candidate for candidate in self._side_by_side(wider) if self._stands_for_sites(candidate)]
-                candidate = self.start([refitted, *beside])
+                candidate = self.start([refitted, *filter(self._stands_for_sites, self._side_by_side(wider))])
                 # With frozen statistics it adds nothing at twice the width.
                 if self.options.steps and (self.inputs.have_statistics or not has_batch_norm(fusion.model)):
                     distilled, _ = self.distil(candidate, rng, steps=self.options.steps)

@@ -10,7 +10,7 @@ from consilience.core.verdict import Verdict
 from consilience.drawing.words import first_names, shorten
 from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, CandidateScores
-from consilience.networks.choice.criterion import Criterion, SquaredGap
+from consilience.networks.choice.criterion import Criterion
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew, classes_of_one_site, unseen_classes
 
@@ -86,6 +86,13 @@ class Choice:
         return self.candidates[self.chosen]
 
     @property
+    def loss(self) -> float | None:
+        """By how much the mean loss of the one taken exceeds the ensemble's; None where nothing was compared."""
+        if self.scores is None or self.teacher_score is None:
+            return None
+        return float(self.scores.means[self.chosen]) - self.teacher_score
+
+    @property
     def wider(self) -> Candidate | None:
         """The narrowest network of more units that is better than the one taken; None where there is none.
 
@@ -140,32 +147,12 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
             remedy=choice.remedy or None,
         )
     is_labelled = choice.criterion.is_labelled
-    scores, taken = choice.scores, choice.taken
-    percent = "{:.3g}" if isinstance(choice.criterion, SquaredGap) else "{:.1%}"
-    own = percent.format(scores.means[choice.chosen])
-    site_scores = [score for score, is_site in zip(scores.means.tolist(), scores.is_site, strict=True) if is_site]
-    of_sites = f" (best site {percent.format(min(site_scores))})" if site_scores else ""
-    among = "" if choice.is_named else f", among {len(choice.candidates)} candidates"
-    found = f"{own} {choice.criterion.name}{of_sites}{among}"
-    harmless = _harmless(choice, scores) if is_labelled and choice.can_exclude_harm else None
-    remedy = None
-    if harmless is False:
-        code = "harm"
-        text = f"Taken: {taken.name}, which is worse than a site's own network, with {found}."
-        remedy = "take the network of that site, or keep fusion.ensemble"
-    elif taken.site is not None:
-        code = "site"
-        name = shorten(sites.names[taken.site])
-        text = f"No fused network is clearly better than that of {name}, which is returned unchanged: {found}."
-    elif choice.gap is not None and choice.gap > MAX_GAP and not is_labelled:
-        code = "keep_ensemble"
-        text = f"No single network comes near the sites' ensemble; the nearest fused one, {taken.name}, has {found}."
-        remedy = "keep fusion.ensemble, or let every site describe its network with the moments of its classes"
-    else:
-        code = "named" if choice.is_named else "labelled" if is_labelled else "chosen"
-        text = f"{'Asked for' if choice.is_named else 'Chosen'}: {taken.name}, with {found}."
+    percent = choice.criterion.number_format
+    harmless = _harmless(choice, choice.scores) if is_labelled and choice.can_exclude_harm else None
+    found = _found(choice, choice.criterion, choice.scores, percent)
+    code, text, remedy = _outcome(choice, sites, found, is_labelled, harmless)
     if harmless:
-        others = "other " if taken.site is not None else ""
+        others = "other " if choice.taken.site is not None else ""
         text += f" On such inputs it is better than every {others}site's own network."
     elif harmless is None:
         text += f" {_UNKNOWN}"
@@ -176,16 +163,43 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         text += f" A network {wider.name} has {its} {choice.criterion.name}."
         advice = "for a wider network call fuse again with `target_widths=fusion.details['wider_widths']`"
         remedy = advice if remedy is None else f"{remedy}; {advice}"
-    loss = None if choice.teacher_score is None else float(scores.means[choice.chosen]) - choice.teacher_score
     return Verdict(
         code=code,
         text=" ".join([text, *notes]),
         harmless=harmless,
         candidates=choice.by_name,
         criterion=choice.criterion.name,
-        loss=loss,
+        loss=choice.loss,
         remedy=remedy,
     )
+
+
+def _found(choice: Choice, criterion: Criterion, scores: CandidateScores, percent: str) -> str:
+    """Return the loss of what was taken, beside the best site's, and among how many candidates."""
+    site_scores = [score for score, is_site in zip(scores.means.tolist(), scores.is_site, strict=True) if is_site]
+    of_sites = f" (best site {percent.format(min(site_scores))})" if site_scores else ""
+    among = "" if choice.is_named else f", among {len(choice.candidates)} candidates"
+    return f"{percent.format(scores.means[choice.chosen])} {criterion.name}{of_sites}{among}"
+
+
+def _outcome(
+    choice: Choice, sites: Sites, found: str, is_labelled: bool, harmless: bool | None
+) -> tuple[str, str, str | None]:
+    """Return the code of a choice that was made, what was taken with what was found of it, and a remedy."""
+    taken = choice.taken
+    if harmless is False:
+        text = f"Taken: {taken.name}, which is worse than a site's own network, with {found}."
+        return "harm", text, "take the network of that site, or keep fusion.ensemble"
+    if taken.site is not None:
+        name = shorten(sites.names[taken.site])
+        text = f"No fused network is clearly better than that of {name}, which is returned unchanged: {found}."
+        return "site", text, None
+    if choice.gap is not None and choice.gap > MAX_GAP and not is_labelled:
+        text = f"No single network comes near the sites' ensemble; the nearest fused one, {taken.name}, has {found}."
+        remedy = "keep fusion.ensemble, or let every site describe its network with the moments of its classes"
+        return "keep_ensemble", text, remedy
+    code = "named" if choice.is_named else "labelled" if is_labelled else "chosen"
+    return code, f"{'Asked for' if choice.is_named else 'Chosen'}: {taken.name}, with {found}.", None
 
 
 def _harmless(choice: Choice, scores: CandidateScores) -> bool | None:

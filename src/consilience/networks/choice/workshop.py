@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -369,23 +370,31 @@ def have_common_start(networks: Sequence[Network], rng: np.random.Generator) -> 
     """
     if len(networks) < 2 or not networks[0].symmetry.groups:
         return True
+    outer = [name for name, group in networks[0].symmetry.by_name.items() if group.parent is None]
+    total = _moving_sums(networks)
+    n_orders = N_ORDERS if sum(values.size for values in total.values()) <= LARGE else N_ORDERS_OF_LARGE
+
+    def is_near(network: Network) -> bool:
+        """Return whether its own numbering saves distance to the mean of the others."""
+        renumbered = (
+            network.permute({name: rng.permutation(network.units[name]) for name in outer}) for _ in range(n_orders)
+        )
+        distance, *others = (
+            _distance(other.working, total, network.working, len(networks)) for other in chain([network], renumbered)
+        )
+        return distance <= (1 - MIN_GAIN) * min(others)
+
+    return all(map(is_near, networks))
+
+
+def _moving_sums(networks: Sequence[Network]) -> dict[str, Array]:
+    """Return the sums over networks of the arrays that move with units."""
     moving = [
         key
         for key, layout in networks[0].symmetry.layouts.items()
         if key in networks[0].working and any(axis.moves for axis in layout.axes)
     ]
-    outer = [name for name, group in networks[0].symmetry.by_name.items() if group.parent is None]
-    total = {key: np.sum([to_numpy(network.working[key]) for network in networks], axis=0) for key in moving}
-    n_orders = N_ORDERS if sum(values.size for values in total.values()) <= LARGE else N_ORDERS_OF_LARGE
-    for network in networks:
-        distance = _distance(network.working, total, network.working, len(networks))
-        renumbered = (
-            network.permute({name: rng.permutation(network.units[name]) for name in outer}) for _ in range(n_orders)
-        )
-        distances = (_distance(other.working, total, network.working, len(networks)) for other in renumbered)
-        if distance > (1 - MIN_GAIN) * min(distances):
-            return False
-    return True
+    return {key: np.sum([to_numpy(network.working[key]) for network in networks], axis=0) for key in moving}
 
 
 def _distance(
