@@ -210,13 +210,10 @@ def _of_data(
     n_columns = n_columns_of(whole)
     names = features.names if features.from_columns else None
     rows = read_rows(data, sample_weight, n_columns, names, adapter.needs, may_be_sparse=adapter.may_be_sparse)
-    classes, numbers, target_shape = None, None, None
-    if adapter.needs == "classes":
-        classes = ClassLabels.of(model.classes_)
-        numbers = classes.numbers_of(rows.y)
-    elif adapter.needs == "targets":
-        target_shape = rows.y.shape[1:]
-    sums = adapter.sums_of_model(model, rows, numbers, len(classes or ()), parameters, products=products)
+    classes = ClassLabels.of(model.classes_) if adapter.needs == "classes" else None
+    numbers = None if classes is None else classes.numbers_of(rows.y)
+    rows = replace(rows, numbers=numbers, n_classes=len(classes or ()), parameters=parameters, products=products)
+    sums = adapter.sums_of_model(model, rows)
     statistics = Statistics(
         adapter.kind,
         parameters,
@@ -225,7 +222,7 @@ def _of_data(
         sums.counts,
         sums.maxima,
         classes=classes,
-        target_shape=target_shape,
+        target_shape=rows.y.shape[1:] if adapter.needs == "targets" else None,
         features=features,
         design=adapter.design_of(model),
         approximations=sums.approximations,

@@ -70,13 +70,12 @@ def with_own_fourth_moments(adapter: EstimatorAdapter, statistics: Statistics, r
     """Return the statistics of rows with their own fourth moments, where their estimator needs them."""
     if not adapter.needs_fourth_moments(statistics.parameters):
         return statistics
-    X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
+    X = rows.dense
     if statistics.steps:
         matrix, shift = apply_steps(statistics)[2]
         X = X @ matrix.T + shift
-    numbers = None if statistics.classes is None else statistics.classes.numbers_of(rows.y)
     counts = np.atleast_1d(statistics.rows.n)
-    counts = counts if numbers is None else np.append(counts, counts.sum())
+    counts = counts if statistics.classes is None else np.append(counts, counts.sum())
     with np.errstate(over="ignore", invalid="ignore"):
-        means = fourth_powers(X, numbers, *frames_of(statistics)) / np.maximum(counts, 1.0)
+        means = fourth_powers(X, rows.numbers, *frames_of(statistics)) / np.maximum(counts, 1.0)
     return with_fourth_moments(statistics, means)

@@ -185,36 +185,29 @@ def site_likelihood(state: RefinementState, rows: SiteRows, numbers: Any) -> Sit
     InputError
         Where rows have no finite log-likelihood at the point that was reached.
     """
-    adapter, parameters = state.adapter, state.statistics.parameters
-    classes = state.statistics.classes
-    n_classes = len(classes or ())
+    parameters, n_classes = state.statistics.parameters, len(state.statistics.classes or ())
+    rows = replace(rows, numbers=numbers, n_classes=n_classes, parameters=parameters)
     trial = state.base + state.step
 
     def value(t: float) -> float:
-        at = adapter.log_likelihood(state.base + t * state.step, rows, numbers, n_classes, parameters)
+        at = state.adapter.likelihood(state.base + t * state.step, rows).value()
         return at if np.isfinite(at) and abs(at) < LARGEST else -LARGEST
 
     with np.errstate(all="ignore"):
-        likelihood = adapter.likelihood(trial, rows, numbers, n_classes, parameters)
-        parts = (likelihood.value, *likelihood.gradient, *likelihood.information.ravel(), likelihood.pearson)
-        is_finite = bool(np.all(np.abs(parts) < LARGEST))
-        full = likelihood.value if is_finite else -LARGEST
+        likelihood = state.adapter.likelihood(trial, rows)
+        gradient, information = likelihood.gradient(), likelihood.information()
+        whole, pearson = likelihood.value(), likelihood.pearson()
+        is_finite = bool(np.all(np.abs([whole, *gradient, *information.ravel(), pearson]) < LARGEST))
+        full = whole if is_finite else -LARGEST
         at_steps = [full if t == 1.0 or not state.step.any() else value(t) for t in STEP_LENGTHS]
     if at_steps[0] <= -LARGEST:
         raise InputError(
             "request", "its state gives these rows no finite sums; do the units of its columns fit?", code="E-NUMBER"
         )
-    q = len(trial)
-    counts = np.array(float(rows.n)) if numbers is None else np.bincount(numbers, minlength=n_classes).astype(float)
-    return SiteLikelihood(
-        trial,
-        np.array(at_steps),
-        likelihood.gradient if is_finite else np.zeros(q),
-        likelihood.information if is_finite else np.zeros((q, q)),
-        counts,
-        float(rows.n if rows.weights is None else rows.weights.sum()),
-        likelihood.pearson if is_finite else 0.0,
-    )
+    if not is_finite:
+        gradient, information, pearson = np.zeros_like(gradient), np.zeros_like(information), 0.0
+    weight = float(rows.n if rows.weights is None else rows.weights.sum())
+    return SiteLikelihood(trial, np.array(at_steps), gradient, information, rows.counts, weight, pearson)
 
 
 def advance(

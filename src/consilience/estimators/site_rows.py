@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ Needs = Literal["classes", "targets", "nothing"]
 
 @dataclass(frozen=True, eq=False)
 class SiteRows:
-    """Checked rows of a site.
+    """Checked rows of a site, and what an estimator takes its sums of them by.
 
     Parameters
     ----------
@@ -33,16 +34,59 @@ class SiteRows:
         Class or targets of every row.
     weights : ndarray of shape (n,), optional
         Weight of every row; None counts all alike.
+    numbers : ndarray of int of shape (n,), optional
+        The class of every row, by its position among `n_classes`.
+    n_classes : int, optional
+        Number of classes.
+    parameters : mapping of str to JSON values, optional
+        The estimator's hyper-parameters.
+    products : bool, optional
+        Whether a step before the estimator mixes columns, so that it needs products although it would not.
     """
 
     X: Any
     y: Any = None
     weights: Array | None = None
+    numbers: Any = None
+    n_classes: int = 0
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    products: bool = False
 
     @property
     def n(self) -> int:
         """Number of rows."""
         return int(self.X.shape[0])
+
+    @property
+    def dense(self) -> Array:
+        """The rows (n, d), not sparse."""
+        return np.asarray(self.X.toarray() if hasattr(self.X, "toarray") else self.X, dtype=np.float64)
+
+    @property
+    def weight_of_each(self) -> Array:
+        """Weight of every row (n,), 1 where all count alike."""
+        return np.ones(self.n) if self.weights is None else self.weights
+
+    @property
+    def counts(self) -> Array:
+        """Number of rows: of every class (C,), or of all ()."""
+        if self.numbers is None:
+            return np.array(float(self.n))
+        return np.bincount(self.numbers, minlength=self.n_classes).astype(np.float64)
+
+    @property
+    def one_target(self) -> Array:
+        """The targets (n,), of which there must be one a row.
+
+        Raises
+        ------
+        InputError
+            For several.
+        """
+        if self.y.ndim != 1:
+            raise InputError("y", f"has shape {self.y.shape}, expected one target", code="E-SHAPE")
+        targets: Array = self.y
+        return targets
 
 
 def read_rows(

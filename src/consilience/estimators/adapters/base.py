@@ -131,12 +131,10 @@ class EstimatorAdapter(ABC):
 
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Return why an estimator of these hyper-parameters is no function of sums; None where it is one."""
-        del parameters
         return None
 
     def needs_fourth_moments(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether ``fit`` shrinks by fourth moments, which sites tell in a second message."""
-        del parameters
         return False
 
     def contradictions(self, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
@@ -175,42 +173,17 @@ class EstimatorAdapter(ABC):
         return None
 
     @abstractmethod
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
-        """Return the sums of rows.
-
-        Parameters
-        ----------
-        rows : SiteRows
-            The rows.
-        numbers : ndarray of int of shape (n,) or None
-            The class of every row, by its position among `n_classes`.
-        n_classes : int
-            Number of classes.
-        parameters : mapping of str to JSON values
-            The hyper-parameters.
-        products : bool
-            Whether a step before the estimator mixes columns, so that it needs products although it would not.
-        """
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
+        """Return the sums of rows."""
 
     def is_loose(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether `fit` would stop at a tolerance, or draw at random, where the sums are solved exactly."""
         return any(parameters.get(name) in values for name, values in self.loose_solvers.items())
 
-    def sums_of_model(
-        self,
-        model: Any,
-        rows: SiteRows,
-        numbers: Any,
-        n_classes: int,
-        parameters: Mapping[str, Json],
-        *,
-        products: bool,
-    ) -> SiteSums:
+    def sums_of_model(self, model: Any, rows: SiteRows) -> SiteSums:
         """Return the sums of rows for a model that was fitted to them; those of the rows alone, unless it is named."""
         del model
-        return self.sums_of_rows(rows, numbers, n_classes, parameters, products=products)
+        return self.sums_of_rows(rows)
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the sums that a fitted object keeps.
@@ -294,17 +267,15 @@ def new_estimator(module: str, name: str, parameters: Mapping[str, Json]) -> Any
 def joint_moments(rows: SiteRows) -> SiteSums:
     """Return the moments of columns and targets together."""
     y = rows.y if rows.y.ndim == 2 else rows.y[:, None]
-    return SiteSums({ROWS: CentredMoments.of_rows(np.hstack([_dense(rows.X), y]), rows.weights)})
+    return SiteSums({ROWS: CentredMoments.of_rows(np.hstack([rows.dense, y]), rows.weights)})
 
 
-def moments_of_classes(
-    rows: SiteRows, numbers: Any, n_classes: int, *, diagonal: bool, weighted: bool = True
-) -> CentredMoments:
+def moments_of_classes(rows: SiteRows, *, diagonal: bool, weighted: bool = True) -> CentredMoments:
     """Return the moments of the rows of each class (C,)."""
-    X = _dense(rows.X)
+    X = rows.dense
     records = []
-    for number in range(n_classes):
-        members = np.flatnonzero(numbers == number)
+    for number in range(rows.n_classes):
+        members = np.flatnonzero(rows.numbers == number)
         weights = None if rows.weights is None or not weighted else rows.weights[members]
         records.append(CentredMoments.of_rows(X[members], weights, diagonal=diagonal))
     stacked = {name: np.stack([getattr(record, name) for record in records]) for name in _PARTS}
@@ -312,10 +283,6 @@ def moments_of_classes(
 
 
 _PARTS = ("n", "weight", "log_weight", "mean", "scatter")
-
-
-def _dense(X: Any) -> Array:
-    return np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
 
 
 def whole_moments(statistics: Statistics, name: str = ROWS) -> CentredMoments:

@@ -28,13 +28,10 @@ class ClassMomentsAdapter(RefittedAdapter):
 
     needs: ClassVar[Needs] = "classes"
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the moments of each class."""
-        del parameters
-        is_diagonal = self.is_diagonal and not products
-        return SiteSums({ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=is_diagonal)})
+        is_diagonal = self.is_diagonal and not rows.products
+        return SiteSums({ROWS: moments_of_classes(rows, diagonal=is_diagonal)})
 
 
 class DiscriminantAdapter(ClassMomentsAdapter):

@@ -137,12 +137,9 @@ class PooledHeadAdapter(HeadAdapter):
         }
         return shapes | ({f"counts {NOISE!r}": ()} if NOISE in statistics.counts else {})
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return counts and sums by class, and the moments of all rows."""
-        del parameters, products
-        counts, sums, total = sums_of_features(rows.X, numbers, n_classes)
+        counts, sums, total = sums_of_features(rows.X, rows.numbers, rows.n_classes)
         return SiteSums({TOTAL: total}, {ROWS: counts, SUMS: sums})
 
 
@@ -217,11 +214,8 @@ class RegressionHeadAdapter(HeadAdapter):
 
     needs: ClassVar[Needs] = "targets"
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return joint moments."""
-        del numbers, n_classes, parameters, products
         return joint_moments(rows)
 
     def _empty_regression(self, made: type[Any], statistics: Statistics) -> Any:
@@ -263,14 +257,9 @@ class BayesianRegressionHeadAdapter(RegressionHeadAdapter):
 class ClassHeadAdapter(HeadAdapter):
     """Heads from the moments of each class, which classifiers of scikit-learn judge."""
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the moments of each class."""
-        del parameters
-        return SiteSums(
-            {ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=self.is_diagonal and not products)}
-        )
+        return SiteSums({ROWS: moments_of_classes(rows, diagonal=self.is_diagonal and not rows.products)})
 
     def _delegated(self, statistics: Statistics, adapter: EstimatorAdapter, parameters: dict[str, Json]) -> Any:
         """Return the head whose classifier is that of these sums."""

@@ -18,13 +18,12 @@ diagonal and low-rank curvatures do not add up to one of their kind with this pr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, Json, symmetric_part
+from consilience.checks import Array, symmetric_part
 from consilience.core.features import Features
 from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.adapters.base import SiteSums
@@ -115,9 +114,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
             digest.update(array.tobytes())
         return digest.hexdigest()
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Raise: a fitted approximation says all."""
         self.refuse_data()
         raise AssertionError

@@ -16,6 +16,7 @@ least squares. (McCullagh and Nelder, 1989, "Generalized linear models", section
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,30 +24,28 @@ import numpy as np
 from consilience.checks import Array, Labels, symmetric_part
 
 
-@dataclass(frozen=True, eq=False)
-class Likelihood:
-    """The log-likelihood of rows at some coefficients, with derivatives by the q that are free.
+class Likelihood(ABC):
+    """The log-likelihood of rows at some coefficients, with derivatives by the q that are free."""
 
-    Parameters
-    ----------
-    value : float
-        The log-likelihood, up to a constant that depends on the rows alone.
-    gradient : ndarray of shape (q,)
-        Its gradient.
-    information : ndarray of shape (q, q)
-        Its negative Hessian.
-    pearson : float
-        Sum of squared Pearson residuals by weight; 0 where there is no dispersion.
-    """
+    @abstractmethod
+    def value(self) -> float:
+        """Return the log-likelihood, up to a constant that depends on the rows alone."""
 
-    value: float
-    gradient: Array
-    information: Array
-    pearson: float = 0.0
+    @abstractmethod
+    def gradient(self) -> Array:
+        """Return its gradient (q,)."""
+
+    @abstractmethod
+    def information(self) -> Array:
+        """Return its negative Hessian (q, q)."""
+
+    def pearson(self) -> float:
+        """Return the sum of squared Pearson residuals by weight; 0 where there is no dispersion."""
+        return 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class Multinomial:
+class Multinomial(Likelihood):
     """Rows of several classes at coefficients (C, p).
 
     Parameters
@@ -59,12 +58,15 @@ class Multinomial:
         Weight of every row.
     theta : ndarray of shape (C, p)
         Coefficients of all classes.
+    first : int, optional
+        The first class whose coefficients are free, all others being zero. Default: 0.
     """
 
     A: Array
     numbers: Labels
     weights: Array
     theta: Array
+    first: int = 0
 
     @property
     def log_odds(self) -> Array:
@@ -84,14 +86,23 @@ class Multinomial:
         return float(self.weights @ self.log_probabilities[np.arange(len(self.A)), self.numbers])
 
     def gradient(self) -> Array:
-        """Return its gradient (C, p)."""
+        """Return its gradient (q,)."""
+        return self.gradient_by_class()[self.first :].ravel()
+
+    def information(self) -> Array:
+        """Return its negative Hessian (q, q)."""
+        q = (len(self.theta) - self.first) * self.theta.shape[1]
+        return self.information_by_class()[self.first :, :, self.first :, :].reshape(q, q)
+
+    def gradient_by_class(self) -> Array:
+        """Return its gradient by the coefficients of all classes (C, p)."""
         residuals = -np.exp(self.log_probabilities)  # (n, C)
         residuals[np.arange(len(self.A)), self.numbers] += 1.0
         gradient: Array = (self.weights[:, None] * residuals).T @ self.A
         return gradient
 
-    def information(self) -> Array:
-        """Return its negative Hessian (C, p, C, p)."""
+    def information_by_class(self) -> Array:
+        """Return its negative Hessian by the coefficients of all classes (C, p, C, p)."""
         n_classes, p = self.theta.shape
         probabilities = np.exp(self.log_probabilities)
         information = np.zeros((n_classes, p, n_classes, p))
@@ -104,7 +115,7 @@ class Multinomial:
 
 
 @dataclass(frozen=True, eq=False)
-class Tweedie:
+class Tweedie(Likelihood):
     """Rows of a Tweedie distribution at coefficients (p,).
 
     Parameters

@@ -101,11 +101,8 @@ class RegressionAdapter(RefittedAdapter):
     module: ClassVar[str] = "sklearn.linear_model"
     needs: ClassVar[Needs] = "targets"
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return joint moments."""
-        del numbers, n_classes, parameters, products
         return joint_moments(rows)
 
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:

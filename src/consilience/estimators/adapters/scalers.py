@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, Json
+from consilience.checks import Array
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import RefittedAdapter, SiteSums, whole_moments
 from consilience.estimators.site_rows import SiteRows
@@ -31,14 +30,10 @@ class StandardScalerAdapter(RefittedAdapter):
         """Return one record for each column, or in a Pipeline one of all."""
         return {f"moments {ROWS!r}": (statistics.n_columns,) if statistics.last_step is None else ()}
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the moments of each column."""
-        del numbers, n_classes, parameters
-        X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
-        record = CentredMoments.of_rows(X, rows.weights, diagonal=not products)
-        return SiteSums({ROWS: record if products else record.by_column()})
+        record = CentredMoments.of_rows(rows.dense, rows.weights, diagonal=not rows.products)
+        return SiteSums({ROWS: record if rows.products else record.by_column()})
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return n_samples_seen_, mean_ and n var_ of each column."""
@@ -100,13 +95,10 @@ class ExtremesAdapter(RefittedAdapter):
         d = np.zeros(statistics.n_columns)
         return {f"counts {ROWS!r}": (), **{f"maxima {name!r}": d.shape for name in self.extremes(d, d)}}
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the extremes of each column."""
-        del numbers, n_classes, parameters, products
-        X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
-        return SiteSums(counts={ROWS: np.array(float(rows.n))}, maxima=self.extremes(X.min(axis=0), X.max(axis=0)))
+        X = rows.dense
+        return SiteSums(counts={ROWS: rows.counts}, maxima=self.extremes(X.min(axis=0), X.max(axis=0)))
 
     def extremes(self, least: Array, greatest: Array) -> dict[str, Array]:
         """Return what of the extremes the class needs, as maxima."""

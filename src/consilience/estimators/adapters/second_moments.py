@@ -31,13 +31,9 @@ class SecondMomentsAdapter(RefittedAdapter):
 
     module: ClassVar[str] = "sklearn.decomposition"
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the moments of all rows."""
-        del numbers, n_classes, parameters, products
-        X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
-        return SiteSums({ROWS: CentredMoments.of_rows(X)})
+        return SiteSums({ROWS: CentredMoments.of_rows(rows.dense)})
 
 
 def _moments_of(n: float, mean: Array, covariance: Array) -> CentredMoments:
@@ -293,7 +289,6 @@ class LedoitWolfAdapter(CovarianceAdapter):
 
     def needs_fourth_moments(self, parameters: Mapping[str, Json]) -> bool:
         """Return that it does."""
-        del parameters
         return True
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -166,14 +166,9 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         del model
         return self.class_name == "WLS"
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return joint moments of columns and target."""
-        del numbers, n_classes, parameters, products
-        if rows.y.ndim != 1:
-            raise InputError("y", f"has shape {rows.y.shape}, expected one target", code="E-SHAPE")
-        return joint_moments(rows)
+        return joint_moments(replace(rows, y=rows.one_target))
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return joint moments of the rows that a result holds."""
@@ -326,25 +321,14 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         """
         raise OptionError("data", f"are not needed: a fitted {self.class_name} of statsmodels says all; leave them out")
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Raise: a result says all."""
         self.refuse_data()
         raise AssertionError
 
-    def sums_of_model(
-        self,
-        model: Any,
-        rows: SiteRows,
-        numbers: Any,
-        n_classes: int,
-        parameters: Mapping[str, Json],
-        *,
-        products: bool,
-    ) -> SiteSums:
+    def sums_of_model(self, model: Any, rows: SiteRows) -> SiteSums:
         """Raise: a result says all."""
-        return self.sums_of_rows(rows, numbers, n_classes, parameters, products=products)
+        return self.sums_of_rows(rows)
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the expansion at the fit, at dispersion one."""
@@ -471,39 +455,55 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
 class ModelLikelihoodAdapter(LikelihoodAdapter):
     """Models whose likelihood statsmodels itself gives at any coefficients and on any rows."""
 
-    def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> Likelihood:
+    def likelihood(self, coefficients: Array, rows: SiteRows) -> Likelihood:
         """Return the log-likelihood of rows with its derivatives, as statsmodels has them."""
-        del numbers, n_classes
-        model, options = self.model_of(rows, parameters)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return Likelihood(
-                float(model.loglike(coefficients, **options)),
-                np.asarray(model.score(coefficients, **options), dtype=np.float64),
-                symmetric_part(-np.asarray(model.hessian(coefficients, **options), dtype=np.float64)),
-                self.pearson(coefficients, rows, parameters),
-            )
-
-    def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> float:
-        """Return the log-likelihood of rows."""
-        del numbers, n_classes
-        model, options = self.model_of(rows, parameters)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return float(model.loglike(coefficients, **options))
+        return ModelLikelihood(self.model_of(rows), coefficients, rows)
 
     @abstractmethod
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
-        """Return a model of statsmodels for rows, not fitted, and options of its likelihood."""
+    def model_of(self, rows: SiteRows) -> Any:
+        """Return a model of statsmodels for rows, not fitted."""
 
-    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Json]) -> float:
-        """Return the sum of squared Pearson residuals; 0 where the dispersion is one."""
-        del coefficients, rows, parameters
-        return 0.0
+
+@dataclass(frozen=True, eq=False)
+class ModelLikelihood(Likelihood):
+    """The log-likelihood of rows at coefficients (q,) by a model of statsmodels, at dispersion one."""
+
+    model: Any
+    coefficients: Array
+    rows: SiteRows
+    options: ClassVar[Mapping[str, float]] = {}
+    """Of the model's methods."""
+
+    def value(self) -> float:
+        """Return the log-likelihood."""
+        return float(self._of_model("loglike"))
+
+    def gradient(self) -> Array:
+        """Return its gradient (q,)."""
+        return np.asarray(self._of_model("score"), dtype=np.float64)
+
+    def information(self) -> Array:
+        """Return its negative Hessian (q, q)."""
+        return symmetric_part(-np.asarray(self._of_model("hessian"), dtype=np.float64))
+
+    def _of_model(self, name: str) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return getattr(self.model, name)(self.coefficients, **self.options)
+
+
+class GLMLikelihood(ModelLikelihood):
+    """The log-likelihood of rows by a generalised linear model."""
+
+    options: ClassVar[Mapping[str, float]] = {"scale": 1.0}
+
+    def pearson(self) -> float:
+        """Return the sum of squared Pearson residuals."""
+        family = make_family(self.rows.parameters)
+        with np.errstate(all="ignore"):
+            mu = np.asarray(family.link.inverse(self.rows.X @ self.coefficients))
+            squares = (self.rows.y - mu) ** 2 / family.variance(mu)
+        return float(squares.sum() if self.rows.weights is None else self.rows.weights @ squares)
 
 
 class GLMAdapter(ModelLikelihoodAdapter):
@@ -544,21 +544,16 @@ class GLMAdapter(ModelLikelihoodAdapter):
         """Return the site's dispersion."""
         return float(model.scale)
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
-        """Return a GLM of rows at dispersion one."""
+    def likelihood(self, coefficients: Array, rows: SiteRows) -> Likelihood:
+        """Return the log-likelihood of rows with its derivatives, as statsmodels has them."""
+        return GLMLikelihood(self.model_of(rows), coefficients, rows)
+
+    def model_of(self, rows: SiteRows) -> Any:
+        """Return a GLM of rows."""
         sm = require_statsmodels()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = sm.GLM(rows.y, rows.X, family=make_family(parameters), freq_weights=rows.weights)
-        return model, {"scale": 1.0}
-
-    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Json]) -> float:
-        """Return the sum of squared Pearson residuals."""
-        family = make_family(parameters)
-        with np.errstate(all="ignore"):
-            mu = np.asarray(family.link.inverse(rows.X @ coefficients))
-            squares = (rows.y - mu) ** 2 / family.variance(mu)
-        return float(squares.sum() if rows.weights is None else rows.weights @ squares)
+            return sm.GLM(rows.y, rows.X, family=make_family(rows.parameters), freq_weights=rows.weights)
 
     def is_concave(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether the information is positive semidefinite anywhere: of canonical links and a few others."""
@@ -630,10 +625,10 @@ class LogitAdapter(ModelLikelihoodAdapter):
             return dict(model.parameters)
         return {"extra": list(self.extra_of(model.model))}
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows) -> Any:
         """Return a Logit of rows."""
         _refuse_weights(rows, self.class_name)
-        return require_statsmodels().Logit(rows.y, rows.X), {}
+        return require_statsmodels().Logit(rows.y, rows.X)
 
     def weak_directions(self, model: Any, hessian: Array) -> tuple[str, ...]:
         """Return what makes the expansion of a site poor."""
@@ -652,10 +647,10 @@ class DiscretePoissonAdapter(ModelLikelihoodAdapter):
             return dict(model.parameters)
         return {"extra": list(self.extra_of(model.model))}
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows) -> Any:
         """Return a Poisson regression of rows."""
         _refuse_weights(rows, self.class_name)
-        return require_statsmodels().Poisson(rows.y, rows.X), {}
+        return require_statsmodels().Poisson(rows.y, rows.X)
 
 
 class MNLogitAdapter(LikelihoodAdapter):
@@ -683,8 +678,9 @@ class MNLogitAdapter(LikelihoodAdapter):
             raise InputError("categories", "are those of a MNLogit, two or more, found none", code="E-NEEDED")
         return statistics.n_columns * (len(categories) - 1)
 
-    def _law(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> Multinomial:
-        categories = parameters["categories"]
+    def likelihood(self, coefficients: Array, rows: SiteRows) -> Multinomial:
+        """Return the log-likelihood of rows with its derivatives."""
+        categories = rows.parameters["categories"]
         try:
             values = [float(name) for name in categories]
         except ValueError:
@@ -694,21 +690,7 @@ class MNLogitAdapter(LikelihoodAdapter):
             raise InputError("y", f"has the category {odd[0]:g}, expected {', '.join(map(str, categories[:8]))}")
         codes = np.array([code_of[value] for value in rows.y.tolist()], dtype=np.int64)
         theta = np.vstack([np.zeros(rows.X.shape[1]), coefficients.reshape(-1, rows.X.shape[1])])
-        return Multinomial(rows.X, codes, np.ones(rows.n) if rows.weights is None else rows.weights, theta)
-
-    def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> Likelihood:
-        """Return the log-likelihood of rows with its derivatives."""
-        law = self._law(coefficients, rows, parameters)
-        q = len(coefficients)
-        return Likelihood(law.value(), law.gradient()[1:].ravel(), law.information()[1:, :, 1:, :].reshape(q, q))
-
-    def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> float:
-        """Return the log-likelihood of rows."""
-        return self._law(coefficients, rows, parameters).value()
+        return Multinomial(rows.X, codes, rows.weight_of_each, theta, 1)
 
 
 class PHRegAdapter(ModelLikelihoodAdapter):
@@ -730,7 +712,7 @@ class PHRegAdapter(ModelLikelihoodAdapter):
         del statistics
         return "PHReg, stratified by site, that fit gives on"
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows) -> Any:
         """Return a Cox model of rows, whose y has the time and the status."""
         _refuse_weights(rows, self.class_name)
         require_statsmodels()
@@ -738,7 +720,7 @@ class PHRegAdapter(ModelLikelihoodAdapter):
 
         if rows.y.ndim != 2 or rows.y.shape[1] != 2:
             raise InputError("y", f"has shape {rows.y.shape}, expected two columns: time and status", code="E-SHAPE")
-        return PHReg(rows.y[:, 0], rows.X, status=rows.y[:, 1], ties=str(parameters["ties"])), {}
+        return PHReg(rows.y[:, 0], rows.X, status=rows.y[:, 1], ties=str(rows.parameters["ties"]))
 
 
 def _refuse_weights(rows: SiteRows, name: str) -> None:

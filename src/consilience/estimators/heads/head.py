@@ -196,7 +196,9 @@ class Head:
         n_withheld = 0
         if noise is None:
             rows, numbers, labels, n_withheld = _without_thin_classes(rows, numbers, labels, min_count)
-        sums = self._adapter.sums_of_rows(SiteRows(rows), numbers, len(labels), self.parameters, products=False)
+        sums = self._adapter.sums_of_rows(
+            SiteRows(rows, numbers=numbers, n_classes=len(labels), parameters=self.parameters)
+        )
         statistics = Statistics(
             self.head_kind,
             {
@@ -234,7 +236,7 @@ class Head:
             text = f"has {len(rows)} rows, fewer than {max(min_count, 1):g}: nothing may leave"
             remedy = "take more rows, or a lower min_count=" if len(rows) else "take more rows"
             raise InputError("y", text, remedy, "E-FEW")
-        sums = self._adapter.sums_of_rows(SiteRows(rows, y), None, 0, self.parameters, products=False)
+        sums = self._adapter.sums_of_rows(SiteRows(rows, y, parameters=self.parameters))
         self.statistics = Statistics(
             self.head_kind,
             {**self.parameters, FEATURES: self.features.record, NORM_BOUND: None},
