@@ -62,6 +62,10 @@ def _require_scaler(name: str, part: Any) -> None:
         )
 
 
+def _made(part: Any) -> Any:
+    return part if part in _WORDS else new_estimator("sklearn.preprocessing", "StandardScaler", part)
+
+
 def rebuild_transformer(
     parameters: Mapping[str, Any], columns: CentredMoments, features: Features
 ) -> tuple[Any, Array, Array]:
@@ -79,18 +83,8 @@ def rebuild_transformer(
     from sklearn.compose import ColumnTransformer
 
     d = columns.n_columns
-    parts = [
-        (
-            part["name"],
-            part["part"]
-            if part["part"] in _WORDS
-            else new_estimator("sklearn.preprocessing", "StandardScaler", part["part"]),
-            part["columns"],
-        )
-        for part in parameters["parts"]
-    ]
     transformer = ColumnTransformer(
-        parts,
+        [(part["name"], _made(part["part"]), part["columns"]) for part in parameters["parts"]],
         remainder=parameters["remainder"],
         verbose_feature_names_out=parameters["verbose_feature_names_out"],
     )
@@ -103,7 +97,7 @@ def rebuild_transformer(
     used: set[int] = set()
     for name, part, chosen in transformer.transformers_:
         if name == "remainder" and parameters["remainder"] != "drop":
-            chosen = [column for column in range(d) if column not in used]
+            chosen = sorted(set(range(d)) - used)
         used |= set(chosen)
         if isinstance(part, str) and part == "drop":
             continue

@@ -370,7 +370,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         return leaving, []
     counts = statistics.row_counts
     is_thin = counts < min_count
-    is_alike = adapter.looks_like_one_row(statistics) if min_count > 0 else np.zeros(len(counts), dtype=bool)
+    is_alike = (min_count > 0) & adapter.looks_like_one_row(statistics)
     is_kept = (counts > 0) & ~is_thin & ~is_alike
     if not np.any(is_kept):
         text = f"has no class of {max(min_count, 1):g} rows or more"

@@ -50,10 +50,7 @@ def encode(name: str, value: Any) -> Any:
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else {"float": str(float(value))}
     if isinstance(value, np.ndarray | list | tuple):
-        entries = [encode(name, one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
-        if isinstance(value, list) or name in PRIORS:
-            return entries
-        return {"array" if isinstance(value, np.ndarray) else "tuple": entries}  # of which scikit-learn tells lists
+        return _encode_entries(name, value)
     if isinstance(value, Mapping):
         return {"mapping": [[encode(name, key), encode(name, one)] for key, one in value.items()]}
     if isinstance(value, np.random.RandomState | np.random.Generator):
@@ -64,6 +61,13 @@ def encode(name: str, value: Any) -> Any:
     raise UnsupportedError(
         name, f"is a {kind}, which is no function of sums, or which no file can hold", "fit with another value"
     )
+
+
+def _encode_entries(name: str, value: Any) -> Any:
+    entries = [encode(name, one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    if isinstance(value, list) or name in PRIORS:
+        return entries
+    return {"array" if isinstance(value, np.ndarray) else "tuple": entries}  # of which scikit-learn tells lists
 
 
 def decode(value: Any) -> Any:

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from consilience.catalogue import said_once
@@ -174,16 +175,15 @@ def _of_two(
     first_label: str, first: Statistics, label: str, site: Statistics, stated: Mapping[str, Any]
 ) -> list[Problem]:
     """Return how a site differs from the first of the most common kind."""
-
-    def differs(what: str, found: Any, expected: Any, remedy: str = "") -> Problem:
-        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
-
+    differs = partial(_differs, label, first_label)
     if site.kind != first.kind:
         return [differs("is a", site.kind, first.kind, "fit the same estimator at all sites")]
-    if problems := adapter_of_kind(first.kind).contradictions(first_label, first, site):
-        return [problem.about(label) for problem in problems]
+    adapter = adapter_of_kind(first.kind)
     same_columns = site.features.names == first.features.names
-    if problems := first.design.differences(site.design, first_label, same_columns=same_columns):
+    if problems := (
+        adapter.contradictions(first_label, first, site)
+        or first.design.differences(site.design, first_label, same_columns=same_columns)
+    ):
         return [problem.about(label) for problem in problems]
     if _steps(site) != _steps(first):
         return [differs("has the steps", _steps(site), _steps(first), "use the same Pipeline at all sites")]
@@ -194,28 +194,33 @@ def _of_two(
     if site.classes is not None and first.classes is not None and site.classes.kinds() != first.classes.kinds():
         its, expected = (", ".join(labels.kinds()) for labels in (site.classes, first.classes))
         problems.append(differs("names its classes by", its, expected, "give classes the same labels at all sites"))
-    problems += [
-        Problem(
+    return problems + _sum_differences(label, first_label, first, site)
+
+
+def _sum_differences(label: str, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
+    """Return how the sums of a site are taken otherwise than those of the first."""
+    problems = []
+    for name in adapter_of_kind(first.kind).sum_parameters:
+        its, expected = site.parameters.get(name), first.parameters.get(name)
+        if its == expected:
+            continue
+        other_features = Problem(
             label,
             f"took sums of other features than {first_label}",
             "make them once, and give them to all sites",
             "E-MISMATCH",
         )
-        if name == "features"
-        else differs(
-            f"took sums with {name}", site.parameters.get(name), first.parameters.get(name), "fit all sites alike"
-        )
-        for name in adapter_of_kind(first.kind).sum_parameters
-        if site.parameters.get(name) != first.parameters.get(name)
-    ]
-    is_whole = {name: record.is_diagonal for name, record in first.moments.items()}
-    if any(is_whole.get(name, record.is_diagonal) != record.is_diagonal for name, record in site.moments.items()):
-        problems.append(
-            Problem(
-                label, f"has other products of columns than {first_label}", "describe all sites alike", "E-MISMATCH"
-            )
-        )
+        other_option = _differs(label, first_label, f"took sums with {name}", its, expected, "fit all sites alike")
+        problems.append(other_features if name == "features" else other_option)
+    both = [(first.moments[name], record) for name, record in site.moments.items() if name in first.moments]
+    if any(one.is_diagonal != other.is_diagonal for one, other in both):
+        text = f"has other products of columns than {first_label}"
+        problems.append(Problem(label, text, "describe all sites alike", "E-MISMATCH"))
     return problems
+
+
+def _differs(label: str, first_label: str, what: str, found: Any, expected: Any, remedy: str = "") -> Problem:
+    return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
 
 
 def _steps(statistics: Statistics) -> list[Any]:

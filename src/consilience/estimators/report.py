@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Json
+from consilience.checks import Array, Json
 from consilience.core.paired import LEVEL
 from consilience.core.provenance import read_fused
 from consilience.core.verdict import Verdict
@@ -204,12 +204,7 @@ def _how_sites_differ(content: EstimatorContent) -> Section | None:
 
 def _forests(content: EstimatorContent) -> Section | None:
     """Return a forest plot of every coefficient that sites know with its error, as in a meta-analysis of them."""
-    estimates = {}
-    for name, site in content.sites[:MAX_SITES]:
-        try:
-            estimates[name] = site_estimate(site)
-        except (InputError, np.linalg.LinAlgError):  # of another estimator, or of too few rows
-            continue
+    estimates = _estimates(content.sites[:MAX_SITES])
     shown = list(next(iter(estimates.values()))[0])[:MAX_PLOTS] if estimates else []
     if len(estimates) < 2 or not shown:
         return None
@@ -241,6 +236,17 @@ def _forests(content: EstimatorContent) -> Section | None:
             )
         )
     return Section("forest", "Forest plots", blocks) if blocks else None
+
+
+def _estimates(sites: Sequence[tuple[str, Statistics]]) -> dict[str, tuple[dict[str, float], Array]]:
+    """Return coefficients by name, and their covariance, of the sites that know them."""
+    estimates = {}
+    for name, site in sites:
+        try:
+            estimates[name] = site_estimate(site)
+        except (InputError, np.linalg.LinAlgError):  # of another estimator, or of too few rows
+            continue
+    return estimates
 
 
 def _what_it_tells(content: EstimatorContent) -> Section:

@@ -131,7 +131,7 @@ def read_rows(
         if y.shape != (n,):
             raise InputError("y", f"expected one class for each of the {n} rows, found shape {y.shape}", code="E-SHAPE")
     elif needs == "targets":
-        y = _targets(y, n)
+        y = real_targets(y, n)
     else:
         y = None
     return SiteRows(X, y, _weights(sample_weight, n))
@@ -253,12 +253,19 @@ def _column(y: Any) -> Any:
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
-def _targets(y: Any, n: int) -> Array:
+def real_targets(y: Any, n: int, text: str = "expected a number for every row", remedy: str = "") -> Array:
+    """Return targets (n,) or (n, q) in double precision; `text` and `remedy` are said of what are no numbers.
+
+    Raises
+    ------
+    InputError
+        For targets that are no numbers, not finite, or not one row for each of n rows.
+    """
     try:
         array: Array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("y", "expected a number for every row", code="E-TYPE") from None
-    if array.ndim not in (1, 2) or array.shape[0] != n:
+        raise InputError("y", text, remedy, "E-TYPE") from None
+    if array.ndim not in (1, 2) or array.shape[0] != n or 0 in array.shape[1:]:
         raise InputError(
             "y", f"expected a number, or a row of them, for each of the {n} rows, found {array.shape}", code="E-SHAPE"
         )

@@ -103,6 +103,22 @@ def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
     >>> [bool((aligned.model(name).predict(X) == y).mean() > 0.98) for name, (X, y) in sites.items()]
     [True, True]
     """
+    sites = _sums_without_noise(models, min_count)
+    classes = average(list(sites.values())).classes
+    n_classes = len(classes or ())
+    moments = {name: FeatureMoments.of(site) for name, site in sites.items()}
+    matrices = _covariance_maps(moments)
+    numbers = {
+        name: site.classes.positions_in(classes) for name, site in sites.items() if site.classes and classes is not None
+    }
+    shifts, unshifted = _shifts(moments, matrices, numbers, n_classes)
+    maps = {name: (matrices[name], -shifts[name]) for name in sites}
+    mapped = [_mapped(site, *maps[name]) for name, site in sites.items()]
+    return AlignedHeads(average(mapped), maps, unshifted)
+
+
+def _sums_without_noise(models: Any, min_count: float) -> dict[str, Statistics]:
+    """Return the sums of ridge or LDA heads by site."""
     described, problems = describe_inputs(name_inputs(models), min_count, {})
     if problems:
         raise InputError(problems)
@@ -115,17 +131,7 @@ def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
         raise InputError(
             noisy[0], "has noise, which the map of a site would magnify", "fuse the heads without alignment"
         )
-    classes = average(list(sites.values())).classes
-    n_classes = len(classes or ())
-    moments = {name: FeatureMoments.of(site) for name, site in sites.items()}
-    matrices = _covariance_maps(moments)
-    numbers = {
-        name: site.classes.positions_in(classes) for name, site in sites.items() if site.classes and classes is not None
-    }
-    shifts, unshifted = _shifts(moments, matrices, numbers, n_classes)
-    maps = {name: (matrices[name], -shifts[name]) for name in sites}
-    mapped = [_mapped(site, *maps[name]) for name, site in sites.items()]
-    return AlignedHeads(average(mapped), maps, unshifted)
+    return sites
 
 
 def _covariance_maps(moments: Mapping[str, FeatureMoments]) -> dict[str, Array]:
