@@ -96,29 +96,16 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
         raise InputError(
             "", f"is a {container} without a group `posterior`", "give the draws of the sampler", "E-NEEDED"
         )
-    problems = []
+    problems: list[Problem] = []
     variables: dict[str, Array] = {}
     dims: dict[str, tuple[str, ...]] = {}
     for key, array in posterior.data_vars.items():
         name = str(key)
         if tuple(array.dims[:2]) != _LEADING:
             problems.append(Problem(name, f"has axes {array.dims}, expected chain and draw first", code="E-SHAPE"))
-            continue
-        own = _numbers(name, array.values, problems)
-        if own is not None:
-            variables[name], dims[name] = own, tuple(str(dim) for dim in array.dims[2:])
-    coords = {
-        str(name): np.asarray(values.values)
-        for name, values in posterior.coords.items()
-        if name not in _LEADING and values.dims == (name,)
-    }
-    for name, labels in list(coords.items()):
-        if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
-            coords[name] = labels.astype(np.str_)
-        elif labels.dtype.kind not in _COORDINATE_KINDS:
-            problems.append(
-                Problem(f"coordinate {name}", f"is of type {labels.dtype}, expected numbers or texts", code="E-TYPE")
-            )
+        elif (own := _numbers(name, array.values, problems)) is not None:
+            variables[name], dims[name] = own, tuple(map(str, array.dims[2:]))
+    coords = _coordinates(posterior, problems)
     if not variables and not problems:
         problems.append(Problem("", "has no variables in its group `posterior`", code="E-NEEDED"))
     if problems:
@@ -127,6 +114,22 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
     if sample_stats is not None and "diverging" in sample_stats:
         diverging = np.asarray(sample_stats["diverging"].values)
     return Contents(variables, container, dims, coords, diverging)
+
+
+def _coordinates(posterior: Any, problems: list[Problem]) -> dict[str, np.ndarray]:
+    """Return labels of axes as a file can have them; a problem more for each that is of another type."""
+    coords = {}
+    for name, values in posterior.coords.items():
+        if name in _LEADING or values.dims != (name,):
+            continue
+        labels = np.asarray(values.values)
+        if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
+            labels = labels.astype(np.str_)
+        if labels.dtype.kind not in _COORDINATE_KINDS:
+            text = f"is of type {labels.dtype}, expected numbers or texts"
+            problems.append(Problem(f"coordinate {name}", text, code="E-TYPE"))
+        coords[str(name)] = labels
+    return coords
 
 
 def _group(model: Any, name: str) -> Any:
@@ -160,25 +163,7 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
     Which of the two is stated by `has_chains`. Else arrays have chains where all agree in two axes, the first of which
     is the shorter one: there are fewer chains than draws in a chain, and fewer parameters than draws.
     """
-    problems: list[Problem] = []
-    arrays: dict[str, Array] = {}
-    for name, values in model.items():
-        if not isinstance(name, str) or not name:
-            problems.append(
-                Problem("draws", f"expected names of variables that are texts, found {name!r:.40}", code="E-TYPE")
-            )
-            continue
-        try:
-            array = np.asarray(values)
-        except ValueError:
-            array = np.empty(0, dtype=object)
-        own = _numbers(name, array, problems)
-        if own is not None:
-            arrays[name] = own
-    if not model:
-        problems.append(Problem("draws", "has no variables", code="E-NEEDED"))
-    if problems:
-        raise InputError(problems)
+    arrays = _arrays_of(model)
     if has_chains is None:
         _refuse_unequal_chains(arrays)
         leading = {array.shape[:2] for array in arrays.values()}
@@ -197,6 +182,29 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
             "E-SHAPE",
         )
     return Contents(arrays, MAPPING if has_chains else BARE_MAPPING)
+
+
+def _arrays_of(model: Mapping[Hashable, Any]) -> dict[str, Array]:
+    """Return the arrays of a dictionary in float64."""
+    problems: list[Problem] = []
+    arrays: dict[str, Array] = {}
+    for name, values in model.items():
+        if not isinstance(name, str) or not name:
+            problems.append(
+                Problem("draws", f"expected names of variables that are texts, found {name!r:.40}", code="E-TYPE")
+            )
+            continue
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            array = np.empty(0, dtype=object)
+        if (own := _numbers(name, array, problems)) is not None:
+            arrays[name] = own
+    if not model:
+        problems.append(Problem("draws", "has no variables", code="E-NEEDED"))
+    if problems:
+        raise InputError(problems)
+    return arrays
 
 
 def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:

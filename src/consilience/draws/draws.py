@@ -446,27 +446,29 @@ class Draws(Displayed, Tabular):
 
         `constraints` are added by variable.
         """
-        changes: dict[str, Any] = {}
-        if statements.get("prior") is not None and self.prior is None:
-            changes["prior"] = statements["prior"]
-        if constraints := statements.get("constraints"):
+        changes = {name: value for name, value in statements.items() if value is not None}
+        if self.prior is not None:
+            changes.pop("prior", None)
+        if self.exchangeable or not changes.get("exchangeable", True):
+            changes.pop("exchangeable", None)
+        if constraints := changes.pop("constraints", None):
             if not isinstance(constraints, Mapping):
                 raise OptionError("constraints", f"expected one by variable, found {constraints!r:.80}")
             own_constraints = {name: one for name, one in self.constraints.items() if not isinstance(one, Real)}
             changes["constraints"] = {**constraints, **own_constraints}
-        if statements.get("exchangeable") and not self.exchangeable:
-            changes["exchangeable"] = statements["exchangeable"]
-        if statements.get("n_observations") is not None:
-            changes["n_observations"] = statements["n_observations"]
-        if statements.get("only") is not None:
-            changes["only"] = statements["only"]
-            variables = [changes["only"]] if isinstance(changes["only"], str) else list(changes["only"])
-            constraints = changes.get("constraints", self.constraints)
-            changes["constraints"] = {name: one for name, one in constraints.items() if name in variables}
-            prior = changes.get("prior", self.prior)
-            if isinstance(prior, Mapping):
-                changes["prior"] = {name: law for name, law in prior.items() if name in variables}
+        if "only" in changes:
+            changes |= _of_variables(changes["only"], {"constraints": self.constraints, "prior": self.prior, **changes})
         return replace(self, **changes) if changes else self
+
+
+def _of_variables(only: str | Sequence[str], statements: Mapping[str, Any]) -> dict[str, Any]:
+    """Return constraints and prior, where this is stated by variable, of some variables alone."""
+    variables = [only] if isinstance(only, str) else list(only)
+    return {
+        stated: {name: one for name, one in statements[stated].items() if name in variables}
+        for stated in ("constraints", "prior")
+        if isinstance(statements[stated], Mapping)
+    }
 
 
 def as_draws(model: Any) -> Draws:

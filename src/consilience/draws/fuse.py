@@ -259,20 +259,23 @@ def describe_inputs(
         problems += shared_chains([(site.label, site.value) for site in described])
     if not described:
         return described, problems
-    labels = [site.label for site in described]
-    recognised, found = with_structures([site.value for site in described], labels)
+    recognised, found = with_structures(*_labelled(described))
     described, problems = _with_draws(described, recognised), [*problems, *found]
     problems += disagreements([(site.label, site.value) for site in described])
     if problems:
         return described, problems
     described = _alike(described)
-    tied, problems = with_tied_entries([site.value for site in described], labels)
+    tied, problems = with_tied_entries(*_labelled(described))
     if problems:
         return described, problems
     described = _with_draws(described, tied)
     if not method.allow_divergent:
         problems += [problem.about(site.label) for site in described for problem in chain_problems(site.value)]
     return described, problems
+
+
+def _labelled(described: Sequence[DescribedDraws]) -> tuple[list[Draws], list[str]]:
+    return [site.value for site in described], [site.label for site in described]
 
 
 def _with_draws(described: Sequence[DescribedDraws], draws: Sequence[Draws]) -> list[DescribedDraws]:

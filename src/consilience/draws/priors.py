@@ -103,13 +103,7 @@ def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple
     except TypeError:
         return Problem(subject, f"is {stated!r:.80}, expected {known}")
     if name == "dirichlet":
-        if not isinstance(constraint, Simplex):
-            return Problem(subject, f"is a dirichlet, and {variable} is no simplex", "state its constraint")
-        if len(arguments) not in (1, shape[-1]) or not all(is_number(a) and a > 0 for a in arguments):
-            return Problem(
-                subject, f"takes one or {shape[-1]} positive numbers, found {arguments!r:.80}", code="E-NUMBER"
-            )
-        return None
+        return _dirichlet_problem(variable, arguments, constraint, shape)
     if name not in LAWS:
         return Problem(subject, f"is {name!r:.40}, expected {known}")
     names = LAWS[name][1]
@@ -127,6 +121,17 @@ def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple
             f"cannot be divided out: {variable} is a {constraint.name}",
             "raise the prior to 1/J at the sites and state prior=1/J",
         )
+    return None
+
+
+def _dirichlet_problem(
+    variable: str, arguments: Sequence[Any], constraint: Constraint, shape: tuple[int, ...]
+) -> Problem | None:
+    subject = f"prior of {variable}"
+    if not isinstance(constraint, Simplex):
+        return Problem(subject, f"is a dirichlet, and {variable} is no simplex", "state its constraint")
+    if len(arguments) not in (1, shape[-1]) or not all(is_number(a) and a > 0 for a in arguments):
+        return Problem(subject, f"takes one or {shape[-1]} positive numbers, found {arguments!r:.80}", code="E-NUMBER")
     return None
 
 

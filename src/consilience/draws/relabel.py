@@ -109,16 +109,8 @@ def relabel(
     [2.0, 1.0]
     """
     is_list = isinstance(draws, list | tuple) and not all(isinstance(one, str) for one in draws)
-    sites = [as_draws(one) for one in (draws if is_list else [draws])]
-    statement = {"exchangeable": exchangeable, "constraints": constraints}
-    if exchangeable is not None:
-        sites = [replace(site, exchangeable=()) for site in sites]
-    sites = [site.stated(**statement) for site in sites]
-    sites = [site if site.exchangeable else site.stated(exchangeable=_by_axis(site)) for site in sites]
-    if not all(site.exchangeable for site in sites):
-        raise OptionError("exchangeable", "names no variables by component, such as exchangeable=('mu', 'sigma')")
-    relabelled, relabellings = relabel_sites(sites)
     originals = draws if is_list else [draws]
+    relabelled, relabellings = relabel_sites([_stated(one, exchangeable, constraints) for one in originals])
     results = [
         new if isinstance(old, Draws) else to_container(new, other_groups(old))
         for old, new in zip(originals, relabelled, strict=True)
@@ -127,9 +119,18 @@ def relabel(
     return (answer, relabellings if is_list else relabellings[0]) if details else answer
 
 
-def _by_axis(draws: Draws) -> tuple[str, ...]:
-    """Return the variables whose first own axis has the name of components."""
-    return tuple(name for name in draws.variables if draws.dims_of(name)[:1] in COMPONENT_AXES)
+def _stated(draws: Any, exchangeable: Sequence[str] | None, constraints: Any) -> Draws:
+    """Return draws with the variables that are by component: as stated, or by the name of their first own axis."""
+    site = as_draws(draws)
+    if exchangeable is not None:
+        site = replace(site, exchangeable=())
+    site = site.stated(exchangeable=exchangeable, constraints=constraints)
+    if not site.exchangeable:
+        by_axis = tuple(name for name in site.variables if site.dims_of(name)[:1] in COMPONENT_AXES)
+        site = site.stated(exchangeable=by_axis)
+    if not site.exchangeable:
+        raise OptionError("exchangeable", "names no variables by component, such as exchangeable=('mu', 'sigma')")
+    return site
 
 
 def relabel_sites(sites: Sequence[Draws]) -> tuple[list[Draws], list[Relabelling]]:
