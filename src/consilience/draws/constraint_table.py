@@ -80,10 +80,8 @@ def as_constraint(stated: Any, variable: str) -> Constraint:
             return bounded
     except (TypeError, ValueError):
         pass
-    raise OptionError(
-        "constraints",
-        f"of {variable}: found {stated!r:.80}{suggestion(stated, NAMES.split(', '))}, expected one of {NAMES}",
-    )
+    text = f"of {variable}: found {stated!r:.80}{suggestion(stated, NAMES.split(', '))}, expected one of {NAMES}"
+    raise OptionError("constraints", text)
 
 
 def _bounded(name: Any, bounds: list[float]) -> Constraint | None:

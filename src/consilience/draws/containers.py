@@ -84,18 +84,15 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
     if container is None:
         if isinstance(model, Mapping):
             return _read_mapping(model, has_chains)
-        raise UnsupportedError(
-            f"an object of class {type(model).__name__}",
-            "holds no posterior draws",
-            "give InferenceData, a DataTree, a dictionary of arrays (chains, draws, ...), or CmdStan CSV files",
-        )
+        text = "holds no posterior draws"
+        remedy = "give InferenceData, a DataTree, a dictionary of arrays (chains, draws, ...), or CmdStan CSV files"
+        raise UnsupportedError(f"an object of class {type(model).__name__}", text, remedy)
     posterior, sample_stats = model, None
     if container != "Dataset":
         posterior, sample_stats = _group(model, "posterior"), _group(model, "sample_stats")
     if posterior is None:
-        raise InputError(
-            "", f"is a {container} without a group `posterior`", "give the draws of the sampler", "E-NEEDED"
-        )
+        text = f"is a {container} without a group `posterior`"
+        raise InputError("", text, "give the draws of the sampler", "E-NEEDED")
     problems: list[Problem] = []
     variables: dict[str, Array] = {}
     dims: dict[str, tuple[str, ...]] = {}
@@ -142,14 +139,9 @@ def _group(model: Any, name: str) -> Any:
 def _numbers(name: str, values: Any, problems: list[Problem]) -> Array | None:
     """Return an array of numbers in float64; None, and a problem more, for anything else."""
     if values.dtype.kind == "O":
-        problems.append(
-            Problem(
-                name,
-                "is an array of objects: ArviZ 0.x makes such ones, silently, of the nested form of ArviZ 1.x",
-                "call arviz.from_dict(posterior={...}), or give a dictionary of arrays",
-                "E-TYPE",
-            )
-        )
+        text = "is an array of objects: ArviZ 0.x makes such ones, silently, of the nested form of ArviZ 1.x"
+        remedy = "call arviz.from_dict(posterior={...}), or give a dictionary of arrays"
+        problems.append(Problem(name, text, remedy, "E-TYPE"))
         return None
     if values.dtype.kind not in "iufb":
         problems.append(Problem(name, f"is of type {values.dtype}, expected real numbers", code="E-TYPE"))
@@ -175,12 +167,9 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
     if len(leading) > 1 or len(next(iter(leading))) < 2:
         shapes = ", ".join(f"{name} {array.shape if has_chains else array.shape[1:]}" for name, array in arrays.items())
         expected = "chains and draws" if has_chains else "draws"
-        raise InputError(
-            "draws",
-            f"variables do not agree in their {expected}: {shapes:.300}",
-            "give arrays (chains, draws, ...), or (draws, ...) with has_chains=False",
-            "E-SHAPE",
-        )
+        text = f"variables do not agree in their {expected}: {shapes:.300}"
+        remedy = "give arrays (chains, draws, ...), or (draws, ...) with has_chains=False"
+        raise InputError("draws", text, remedy, "E-SHAPE")
     return Contents(arrays, MAPPING if has_chains else BARE_MAPPING)
 
 
@@ -190,9 +179,8 @@ def _arrays_of(model: Mapping[Hashable, Any]) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for name, values in model.items():
         if not isinstance(name, str) or not name:
-            problems.append(
-                Problem("draws", f"expected names of variables that are texts, found {name!r:.40}", code="E-TYPE")
-            )
+            text = f"expected names of variables that are texts, found {name!r:.40}"
+            problems.append(Problem("draws", text, code="E-TYPE"))
             continue
         try:
             array = np.asarray(values)
@@ -218,12 +206,9 @@ def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:
     counts, lengths = zip(*leading, strict=True)
     if len(set(counts)) == 1 and counts[0] < MIN_CHAIN_LENGTH <= min(lengths):
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise InputError(
-            "draws",
-            f"variables do not agree in their draws: {shapes:.300}",
-            "give arrays (chains, draws, ...) of one length, or state has_chains=False",
-            "E-SHAPE",
-        )
+        text = f"variables do not agree in their draws: {shapes:.300}"
+        remedy = "give arrays (chains, draws, ...) of one length, or state has_chains=False"
+        raise InputError("draws", text, remedy, "E-SHAPE")
 
 
 def other_groups(model: Any) -> dict[str, Any]:
@@ -255,12 +240,9 @@ def to_container(draws: Draws, groups: Mapping[str, Any] | None = None) -> Any:
         if draws.container == "InferenceData":
             arviz = _arviz()
     except ImportError as error:
-        raise UnsupportedError(
-            f"draws in a {draws.container}",
-            f"need {error.name}, which is not installed",
-            "pip install 'consilience[draws]', or take fusion.draws.variables, which are plain arrays",
-            "E-EXTRA",
-        ) from error
+        text = f"need {error.name}, which is not installed"
+        remedy = "pip install 'consilience[draws]', or take fusion.draws.variables, which are plain arrays"
+        raise UnsupportedError(f"draws in a {draws.container}", text, remedy, "E-EXTRA") from error
     chains, length = draws.shape
     dataset = xarray.Dataset(
         {name: ((*_LEADING, *draws.dims_of(name)), values) for name, values in draws.variables.items()},

@@ -211,14 +211,8 @@ class Draws(Displayed, Tabular):
         prior, problems = as_prior(self.prior), list[Problem]()
         if isinstance(prior, dict):
             if missing := [name for name in self.variables if name not in prior]:
-                problems.append(
-                    Problem(
-                        "prior",
-                        f"says nothing of {', '.join(missing)}",
-                        "give its distribution, or 'flat', too",
-                        "E-NEEDED",
-                    )
-                )
+                text = f"says nothing of {', '.join(missing)}"
+                problems.append(Problem("prior", text, "give its distribution, or 'flat', too", "E-NEEDED"))
             if odd := [name for name in prior if name not in (*self.variables, *self.dropped)]:
                 problems.append(Problem("prior", f"of {', '.join(odd)}, which is no variable", "leave it out"))
             prior = {name: law for name, law in prior.items() if name in self.variables}
@@ -249,9 +243,8 @@ class Draws(Displayed, Tabular):
         self._refuse_numbers()
         diverging = None if self.diverging is None else np.asarray(self.diverging) != 0
         if diverging is not None and diverging.shape != self.shape:
-            raise InputError(
-                "diverging", f"has shape {diverging.shape}, expected {self.shape}: chains and draws", code="E-SHAPE"
-            )
+            text = f"has shape {diverging.shape}, expected {self.shape}: chains and draws"
+            raise InputError("diverging", text, code="E-SHAPE")
         views = {name: np.asarray(values).view() for name, values in self.variables.items()}
         for values in views.values():
             values.setflags(write=False)  # of the view: the caller's array stays as it is
@@ -274,9 +267,8 @@ class Draws(Displayed, Tabular):
             return [Problem("exchangeable", f"{text} {', '.join(self.variables):.200}")]
         sizes = {name: self.variables[name].shape[2:3] for name in names}
         if len(set(sizes.values())) > 1 or () in sizes.values():
-            return [
-                Problem("exchangeable", f"variables need one first axis of components, found {sizes}", code="E-TYPE")
-            ]
+            text = f"variables need one first axis of components, found {sizes}"
+            return [Problem("exchangeable", text, code="E-TYPE")]
         return []
 
     # -- tables

@@ -118,21 +118,15 @@ def _by_likelihood(fused: Draws, own: Draws, log_likelihood: Callable[..., Any])
         flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.variables.items()}
         values = np.asarray(log_likelihood(flat), dtype=np.float64)
         if values.ndim != 2 or len(values) != draws.n_draws:
-            raise InputError(
-                "data",
-                f"gave log-likelihoods of shape {values.shape} for {called}, expected ({draws.n_draws}, rows)",
-                "return one number for each draw and each held-out row",
-                "E-SHAPE",
-            )
+            text = f"gave log-likelihoods of shape {values.shape} for {called}, expected ({draws.n_draws}, rows)"
+            raise InputError("data", text, "return one number for each draw and each held-out row", "E-SHAPE")
         if np.any(np.isnan(values)) or np.any(values == np.inf):
-            raise InputError(
-                "data", f"gave log-likelihoods of {called} that are no numbers, or infinite", code="E-NUMBER"
-            )
+            text = f"gave log-likelihoods of {called} that are no numbers, or infinite"
+            raise InputError("data", text, code="E-NUMBER")
         densities.append(logsumexp(values, axis=0) - np.log(draws.n_draws))
     if densities[0].shape != densities[1].shape:
-        raise InputError(
-            "data", f"gave {len(densities[0])} rows and then {len(densities[1])}", "give the same rows", "E-SHAPE"
-        )
+        text = f"gave {len(densities[0])} rows and then {len(densities[1])}"
+        raise InputError("data", text, "give the same rows", "E-SHAPE")
     means = [float(one.mean()) for one in densities]
     scores = (Score("log predictive density", "nats", True, means[0], means[1], ScoreKind.PREDICTIVE),)
     difference = paired_difference(densities[0], densities[1], np.ones(len(densities[0])))

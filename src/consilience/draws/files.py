@@ -147,9 +147,8 @@ def _labels(name: str, header: CoordinateHeader) -> Any:
             return np.array(header.labels, dtype=np.int64).astype(dtype)
         return np.array(header.labels, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"coordinate {name}", f"has labels that are not of their type ({error})", code="E-NUMBER"
-        ) from error
+        text = f"has labels that are not of their type ({error})"
+        raise InputError(f"coordinate {name}", text, code="E-NUMBER") from error
 
 
 DRAWS_FILES = Format(

@@ -80,12 +80,8 @@ class Proposal:
             factor: Array = np.linalg.cholesky(covariance).astype(np.float64)
             return cls(mean, factor)
         except np.linalg.LinAlgError:
-            raise InputError(
-                "the fused draws",
-                f"do not vary in all {len(mean)} parameters",
-                "fuse more draws of each site",
-                "E-NUMBER",
-            ) from None
+            text = f"do not vary in all {len(mean)} parameters"
+            raise InputError("the fused draws", text, "fuse more draws of each site", "E-NUMBER") from None
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
         """Return points (count, D): the first half from the normal law."""
@@ -191,9 +187,8 @@ class WeightedPoints:
         is_own = own_labels(self.stack.sites[0], self.points, self.stack)
         total = np.where(is_own & ~np.isnan(total), total, -np.inf)
         if not np.any(total > -np.inf):
-            raise InputError(
-                "the sites' log densities", "are -inf at all points, so that nothing could be weighed", code="E-NUMBER"
-            )
+            text = "are -inf at all points, so that nothing could be weighed"
+            raise InputError("the sites' log densities", text, code="E-NUMBER")
         return total - total.max()
 
     @property

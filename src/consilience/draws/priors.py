@@ -108,19 +108,15 @@ def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple
         return Problem(subject, f"is {name!r:.40}, expected {known}")
     names = LAWS[name][1]
     if len(arguments) != len(names):
-        return Problem(
-            subject, f"{name} takes {', '.join(names) or 'no numbers'}, found {arguments!r:.80}", code="E-NUMBER"
-        )
+        text = f"{name} takes {', '.join(names) or 'no numbers'}, found {arguments!r:.80}"
+        return Problem(subject, text, code="E-NUMBER")
     for argument, value in zip(names, arguments, strict=True):
         is_valid = not isinstance(value, bool) and isinstance(value, int | float) and np.isfinite(value)
         if not is_valid or (argument not in _ANY_SIGN and value <= 0):
             return Problem(subject, f"has {argument} {value!r:.40}, expected a positive number", code="E-NUMBER")
     if not isinstance(constraint, Elementwise) and name != "flat":
-        return Problem(
-            subject,
-            f"cannot be divided out: {variable} is a {constraint.name}",
-            "raise the prior to 1/J at the sites and state prior=1/J",
-        )
+        text = f"cannot be divided out: {variable} is a {constraint.name}"
+        return Problem(subject, text, "raise the prior to 1/J at the sites and state prior=1/J")
     return None
 
 

@@ -55,11 +55,8 @@ def encoded_transformer(transformer: Any) -> dict[str, Any]:
 
 def _require_scaler(name: str, part: Any) -> None:
     if type(part).__name__ != "StandardScaler" or not type(part).__module__.startswith("sklearn."):
-        raise UnsupportedError(
-            f"part {name!r}",
-            f"is a {type(part).__name__}, and only StandardScaler, 'passthrough' and 'drop' follow from moments",
-            "do the same to the data at all sites before",
-        )
+        text = f"is a {type(part).__name__}, and only StandardScaler, 'passthrough' and 'drop' follow from moments"
+        raise UnsupportedError(f"part {name!r}", text, "do the same to the data at all sites before")
 
 
 def _made(part: Any) -> Any:

@@ -239,16 +239,13 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
     steps = steps_of(pipeline)
     last = pipeline.steps[-1][0]
     if steps and not adapter.follows_units:
-        raise UnsupportedError(
-            f"a Pipeline of a {adapter.class_name}",
-            "is described by counts or information of what its steps make, which do not follow them",
-            "do the same to the data at all sites before, and describe the last step alone",
-        )
+        text = "is described by counts or information of what its steps make, which do not follow them"
+        remedy = "do the same to the data at all sites before, and describe the last step alone"
+        raise UnsupportedError(f"a Pipeline of a {adapter.class_name}", text, remedy)
     features = sklearn_features(pipeline)
     if sample_weight is not None:
-        raise OptionError(
-            "sample_weight", "does not say which steps of a Pipeline it weighs; describe its steps one by one"
-        )
+        text = "does not say which steps of a Pipeline it weighs; describe its steps one by one"
+        raise OptionError("sample_weight", text)
     if data is None:
         try:
             scaling = scaling_of(pipeline)
@@ -296,12 +293,9 @@ def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statist
         return
     spread = max(float(np.abs(its).max(initial=0.0)), float(np.std(its)), np.finfo(np.float64).tiny)
     if ours.shape != its.shape or not np.all(np.abs(ours - its) <= FIT_DIFFERENCE * spread):
-        raise InputError(
-            f"a {adapter.class_name}",
-            "is not the model that the sums of these data give: it was fitted to other rows, or with weights",
-            "give data and sample_weight as they were in fit",
-            "E-MISMATCH",
-        )
+        text = "is not the model that the sums of these data give: it was fitted to other rows, or with weights"
+        remedy = "give data and sample_weight as they were in fit"
+        raise InputError(f"a {adapter.class_name}", text, remedy, "E-MISMATCH")
 
 
 def _fingerprint(adapter: EstimatorAdapter, model: Any, rows: SiteRows) -> Array:
@@ -322,22 +316,19 @@ def _require_same_number(statistics: Statistics, n_observations: float | None) -
     if n_observations is None:
         return
     if not (is_number(n_observations) and n_observations > 0):
-        raise InputError(
-            "n_observations", f"expected a positive number of rows, found {n_observations!r}", code="E-NUMBER"
-        )
+        text = f"expected a positive number of rows, found {n_observations!r}"
+        raise InputError("n_observations", text, code="E-NUMBER")
     n_rows = statistics.n_observations
     if abs(n_rows - n_observations) > 1e-6 * max(n_rows, 1.0):
-        raise InputError(
-            "n_observations", f"is {n_observations:g}, but the sums are of {n_rows:g} rows", code="E-MISMATCH"
-        )
+        text = f"is {n_observations:g}, but the sums are of {n_rows:g} rows"
+        raise InputError("n_observations", text, code="E-MISMATCH")
 
 
 def _agreed(statistics: Statistics, features: Features, is_told: bool) -> Features:
     """Return what columns mean; of a fitted model it must not contradict what the model records."""
     if features.names is not None and len(features.names) != statistics.n_columns:
-        raise InputError(
-            "features", f"names {len(features.names)} columns, the model has {statistics.n_columns}", code="E-SHAPE"
-        )
+        text = f"names {len(features.names)} columns, the model has {statistics.n_columns}"
+        raise InputError("features", text, code="E-SHAPE")
     if not is_told and (texts := statistics.features.differences(features)):
         raise InputError(Problem("features", text) for text in texts)
     return replace(features, from_columns=statistics.features.from_columns)
@@ -361,12 +352,8 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     keeps = "min_count=0 keeps them"
     if statistics.classes is None:
         if statistics.n_observations < min_count:
-            raise InputError(
-                "",
-                f"has {statistics.n_observations:g} rows, fewer than {min_count:g}: nothing may leave",
-                keeps,
-                "E-FEW",
-            )
+            text = f"has {statistics.n_observations:g} rows, fewer than {min_count:g}: nothing may leave"
+            raise InputError("", text, keeps, "E-FEW")
         return leaving, []
     counts = statistics.row_counts
     is_thin = counts < min_count
@@ -410,13 +397,12 @@ def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
     counts = np.atleast_1d(statistics.row_counts)
     called = adapter_of_kind(statistics.kind).class_name
     if np.any(np.abs(counts - np.rint(counts)) > _WHOLE * np.maximum(counts, 1.0)):
-        raise InputError(
-            f"a {called}",
+        text = (
             f"counts weights, not rows ({counts[counts != np.rint(counts)][0]:g}), so that a class of fewer than"
-            f" {min_count:g} rows is not seen",
-            "describe it with its data, cs.describe(model, data=..., sample_weight=...), or give min_count=0",
-            "E-FEW",
+            f" {min_count:g} rows is not seen"
         )
+        remedy = "describe it with its data, cs.describe(model, data=..., sample_weight=...), or give min_count=0"
+        raise InputError(f"a {called}", text, remedy, "E-FEW")
     if statistics.classes is not None:
         return
     thin = np.flatnonzero((counts > 0) & (counts < min_count))

@@ -54,9 +54,8 @@ def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels:
     models = [_fitted(one) for one in (fused, local)]
     adapters = [_adapter(model) for model in models]
     if adapters[0].kind != adapters[1].kind:
-        raise InputError(
-            local.label, f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}", code="E-MISMATCH"
-        )
+        text = f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}"
+        raise InputError(local.label, text, code="E-MISMATCH")
     if isinstance(adapters[0], LaplaceTorchAdapter):
         if module is not None:
             raise OptionError("module", "is for networks and heads on their features, and these models are none")
@@ -66,9 +65,8 @@ def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels:
     if widths[0] != widths[1]:
         raise InputError(local.label, f"has {widths[1]} columns, expected {widths[0]} as {fused.label}", code="E-SHAPE")
     if not adapters[0].has_score:
-        raise UnsupportedError(
-            f"a {adapters[0].class_name}", "has no score of single rows here", "compare what its predict gives"
-        )
+        text = "has no score of single rows here"
+        raise UnsupportedError(f"a {adapters[0].class_name}", text, "compare what its predict gives")
     if isinstance(models[0], FittedHead) or isinstance(models[1], FittedHead):
         models, data = _on_features(models, (fused, local), data, labels, module)
         labels = None
@@ -137,9 +135,8 @@ def _on_features(
 ) -> tuple[list[Any], Any]:
     """Return heads as classifiers of features, and the features with the classes of the data."""
     if models[0].features_record_ != models[1].features_record_:
-        raise InputError(
-            inputs[1].label, f"is on other features than {inputs[0].label}", "compare heads on the same", "E-MISMATCH"
-        )
+        text = f"is on other features than {inputs[0].label}"
+        raise InputError(inputs[1].label, text, "compare heads on the same", "E-MISMATCH")
     if module is not None:
         models = [model.with_features(module) for model in models]
     features, own_labels = models[0].labelled_features(data if labels is None else (_inputs(data), labels))
@@ -190,9 +187,8 @@ def _labelled(
     try:
         return X, values.astype(np.float64)
     except ValueError:
-        raise InputError(
-            f"{labels}", f"expected numbers for a {adapter.class_name}, found {values[0]!r}", code="E-TYPE"
-        ) from None
+        text = f"expected numbers for a {adapter.class_name}, found {values[0]!r}"
+        raise InputError(f"{labels}", text, code="E-TYPE") from None
 
 
 def _with_column(data: Any, name: str, columns: tuple[str, ...] | None, adapter: EstimatorAdapter) -> Any:

@@ -45,9 +45,8 @@ from consilience.matching.result import Matching
 def prepare_estimators(request: Request) -> Prepared:
     """Describe and check estimators; see ``Kind.prepare``."""
     if request.weights is not None:
-        raise OptionError(
-            "weights", "sums count every row once; leave it out, and give sample_weight to cs.describe at the site"
-        )
+        text = "sums count every row once; leave it out, and give sample_weight to cs.describe at the site"
+        raise OptionError("weights", text)
     if request.n_observations is not None:
         raise OptionError("n_observations", "is in the sums of estimators; leave it out, or give it to cs.describe")
     parameters = dict(request.options)

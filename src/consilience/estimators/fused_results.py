@@ -34,9 +34,8 @@ def require_statsmodels() -> Any:
     try:
         import statsmodels.api
     except ImportError as error:
-        raise UnsupportedError(
-            "statsmodels", "is not installed", 'pip install "consilience[statsmodels]"', "E-EXTRA"
-        ) from error
+        text = "is not installed"
+        raise UnsupportedError("statsmodels", text, 'pip install "consilience[statsmodels]"', "E-EXTRA") from error
     return statsmodels.api
 
 
@@ -179,11 +178,8 @@ class FusedResults:
         """
         X = np.atleast_2d(np.asarray(exog, dtype=np.float64))
         if X.shape[1] != len(self.names):
-            raise InputError(
-                "exog",
-                f"has {X.shape[1]} columns, expected {len(self.names)}: {', '.join(self.names[:8])}",
-                code="E-SHAPE",
-            )
+            text = f"has {X.shape[1]} columns, expected {len(self.names)}: {', '.join(self.names[:8])}"
+            raise InputError("exog", text, code="E-SHAPE")
         eta: Array = X @ self.params
         called = self.kind.rpartition(".")[2]
         if called == "MNLogit":

@@ -58,9 +58,8 @@ def encode(name: str, value: Any) -> Any:
     kind = type(value).__name__
     if kind in COVARIANCE_ESTIMATORS and type(value).__module__.startswith("sklearn."):
         return {"estimator": kind, "parameters": encoded_parameters(value)}
-    raise UnsupportedError(
-        name, f"is a {kind}, which is no function of sums, or which no file can hold", "fit with another value"
-    )
+    text = f"is a {kind}, which is no function of sums, or which no file can hold"
+    raise UnsupportedError(name, text, "fit with another value")
 
 
 def _encode_entries(name: str, value: Any) -> Any:

@@ -63,18 +63,16 @@ def linear_inference(statistics: Statistics) -> LinearInference:
         For other estimators, several targets, a singular scatter, and as many coefficients as rows.
     """
     if statistics.kind != LINEAR_REGRESSION or statistics.last_step is not None or statistics.n_targets != 1:
-        raise InputError(
-            "standard errors", "are of a LinearRegression of one target", "describe one for each target", "E-TYPE"
-        )
+        text = "are of a LinearRegression of one target"
+        raise InputError("standard errors", text, "describe one for each target", "E-TYPE")
     fits_intercept = bool(statistics.parameters["fit_intercept"])
     moments = RegressionMoments(statistics, fits_intercept)
     d = len(moments.gram)
     freedom = moments.n - d - (1 if fits_intercept else 0)
     inverse = solve_penalised(moments.gram, np.eye(d), 0.0)
     if inverse is None or freedom < 1:
-        raise InputError(
-            "standard errors", f"of {d} columns need more than {moments.n:g} rows, or other columns", code="E-FEW"
-        )
+        text = f"of {d} columns need more than {moments.n:g} rows, or other columns"
+        raise InputError("standard errors", text, code="E-FEW")
     coefficients = inverse @ moments.cross[:, 0]
     residual = float(moments.target_gram[0, 0] - coefficients @ moments.cross[:, 0])
     scale = residual / freedom

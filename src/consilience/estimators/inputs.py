@@ -104,12 +104,8 @@ def statistics_of(model: Any) -> Statistics:
             raise InputError(problems)
         return model
     if not is_estimator(model):
-        raise InputError(
-            "",
-            f"is a {type(model).__name__}, expected an estimator that is fused by its sums",
-            "fuse one kind",
-            "E-TYPE",
-        )
+        text = f"is a {type(model).__name__}, expected an estimator that is fused by its sums"
+        raise InputError("", text, "fuse one kind", "E-TYPE")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WithheldWarning)
         return describe_all(model)
@@ -138,9 +134,8 @@ def read_sums(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | Non
         if one.file is not None:
             one.file.header()  # which says why, where it cannot be read
             if one.format != STATISTICS:
-                raise InputError(
-                    one.label, "is no statistics file", "give what cs.save wrote of an estimator", "E-TYPE"
-                )
+                text = "is no statistics file"
+                raise InputError(one.label, text, "give what cs.save wrote of an estimator", "E-TYPE")
             return read_statistics(one.file)
         return statistics_of(one.model), dict(one.model.record) if isinstance(one.model, EstimatorFusion) else None
     except ConsilienceError as error:
@@ -254,9 +249,8 @@ def _prior_disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mappin
         numbers: dict[Any, float] = {}
         for label, site, value in given:
             if not isinstance(value, list):
-                problems.append(
-                    Problem(label, f"was fitted with {name}={value!r}, expected numbers as others", remedy, "E-TYPE")
-                )
+                text = f"was fitted with {name}={value!r}, expected numbers as others"
+                problems.append(Problem(label, text, remedy, "E-TYPE"))
                 continue
             of_site = dict(zip(site.classes.values if site.classes else (), value, strict=True))
             odd = [key for key, number in of_site.items() if numbers.setdefault(key, number) != number]
@@ -265,9 +259,8 @@ def _prior_disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mappin
                 for key in odd[:1]
             ]
         if not problems and abs(sum(numbers.values()) - 1.0) > PRIOR_ROUNDING:
-            problems.append(
-                Problem(name, f"of all classes add up to {sum(numbers.values()):g}, expected 1", remedy, "E-SHAPE")
-            )
+            text = f"of all classes add up to {sum(numbers.values()):g}, expected 1"
+            problems.append(Problem(name, text, remedy, "E-SHAPE"))
     return problems
 
 

@@ -110,9 +110,8 @@ def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
         results = adapter.rebuild(statistics)
         return dict(zip(results.names, results.params.tolist(), strict=True)), results.covariance
     if not isinstance(adapter, LaplaceProductAdapter) or len(statistics.classes or (0, 1)) != 2:
-        raise InputError(
-            f"a {adapter.class_name}", "has no coefficients with covariances here", "give (estimate, covariance)"
-        )
+        text = "has no coefficients with covariances here"
+        raise InputError(f"a {adapter.class_name}", text, "give (estimate, covariance)")
     information, vector, precision, _ = adapter.natural(statistics)
     hessian = information + np.diag(precision)
     names = adapter.coefficient_names(statistics)

@@ -153,11 +153,9 @@ def steps_of(pipeline: Any) -> tuple[Step, ...]:
             continue
         if kind not in _MAPS or not type(step).__module__.startswith("sklearn."):
             known = ", ".join(known.rpartition(".")[2] for known in (*_MAPS, COLUMN_TRANSFORMER))
-            raise UnsupportedError(
-                f"step {name!r}",
-                f"is a {type(step).__name__}, not fitted from moments of columns alone; those that are: {known}",
-                "do the same to the data at all sites before, and describe the last step alone",
-            )
+            text = f"is a {type(step).__name__}, not fitted from moments of columns alone; those that are: {known}"
+            remedy = "do the same to the data at all sites before, and describe the last step alone"
+            raise UnsupportedError(f"step {name!r}", text, remedy)
         steps.append(Step(name, kind, encoded_parameters(step)))
     return tuple(steps)
 

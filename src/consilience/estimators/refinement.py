@@ -155,9 +155,8 @@ def laplace_adapter(statistics: Any) -> LaplaceAdapter:
         if isinstance(adapter, LaplaceAdapter):
             return adapter
         if adapter.mark != "approximate":
-            raise UnsupportedError(
-                f"a {adapter.class_name}", "is fused exactly in one message, and there is nothing to refine"
-            )
+            text = "is fused exactly in one message, and there is nothing to refine"
+            raise UnsupportedError(f"a {adapter.class_name}", text)
         raise UnsupportedError(f"a {adapter.class_name}", "is fused in one message, and has no likelihood to refine")
     raise UnsupportedError(f"a {type(statistics).__name__}", "is no generalised linear model, of which a site")
 
@@ -201,9 +200,8 @@ def site_likelihood(state: RefinementState, rows: SiteRows, numbers: Any) -> Sit
         full = whole if is_finite else -LARGEST
         at_steps = [full if t == 1.0 or not state.step.any() else value(t) for t in STEP_LENGTHS]
     if at_steps[0] <= -LARGEST:
-        raise InputError(
-            "request", "its state gives these rows no finite sums; do the units of its columns fit?", code="E-NUMBER"
-        )
+        text = "its state gives these rows no finite sums; do the units of its columns fit?"
+        raise InputError("request", text, code="E-NUMBER")
     if not is_finite:
         gradient, information, pearson = np.zeros_like(gradient), np.zeros_like(information), 0.0
     weight = float(rows.n if rows.weights is None else rows.weights.sum())

@@ -77,17 +77,11 @@ def add(fused: Any, model: Any) -> EstimatorFusion:
     _require_agreement(whole, part)
     known = _digests(provenance)
     if part.digest in known:
-        raise InputError(
-            "the model",
-            f"is {known[part.digest]}, which is in the fusion already: it would count twice",
-            code="E-TWICE",
-        )
+        text = f"is {known[part.digest]}, which is in the fusion already: it would count twice"
+        raise InputError("the model", text, code="E-TWICE")
     if shared := [known[digest] for digest in _digests(of_part) if digest in known]:
-        raise InputError(
-            "the model",
-            f"was fused from {shared[0]}, which is in the fusion already: it would count twice",
-            code="E-TWICE",
-        )
+        text = f"was fused from {shared[0]}, which is in the fusion already: it would count twice"
+        raise InputError("the model", text, code="E-TWICE")
     left, withheld = withhold(part, _min_count(provenance))
     for problem in withheld:
         warn_caller(problem.about("the model"), WithheldWarning)
@@ -127,25 +121,18 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
     whole, provenance = _read(fused, "the fusion")
     names = [record["name"] for record in _records(provenance)]
     if isinstance(model, str) and model in names and not Path(model).exists():
-        raise InputError(
-            "the model",
-            f"is the name of a site, {model}, and the fusion does not keep its sums apart",
-            "give what the site had sent, or fuse the others",
-        )
+        text = f"is the name of a site, {model}, and the fusion does not keep its sums apart"
+        raise InputError("the model", text, "give what the site had sent, or fuse the others")
     part, _ = _read(model, "the model")
     _require_agreement(whole, part)
     whole = whole.without_fourth_moments()  # which are of these very rows
     known = _digests(provenance)
     if known and part.digest not in known:
-        raise InputError(
-            "the model", "is none of those that were fused, by its digest", "give what the site had sent", "E-MISMATCH"
-        )
+        text = "is none of those that were fused, by its digest"
+        raise InputError("the model", text, "give what the site had sent", "E-MISMATCH")
     if "refinement" in provenance.get("result", {}):
-        raise UnsupportedError(
-            "the fusion",
-            "was refined, so that its information is no sum of what sites had sent",
-            "fuse the others, and refine that",
-        )
+        text = "was refined, so that its information is no sum of what sites had sent"
+        raise UnsupportedError("the fusion", text, "fuse the others, and refine that")
     if set(whole.maxima) - {CATEGORIES}:
         raise UnsupportedError(f"a {whole.kind}", "is made of extremes, which cannot be taken out", "fuse the others")
     left = _difference(whole, withhold(part, _min_count(provenance))[0])
@@ -165,11 +152,8 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
         part = among_classes(part, whole.classes)
     if CATEGORIES in whole.maxima:
         if np.any(part.maxima[CATEGORIES] > whole.maxima[CATEGORIES]):
-            raise InputError(
-                "the model",
-                "has categories that the fusion does not know: it is no part of the fusion",
-                code="E-MISMATCH",
-            )
+            text = "has categories that the fusion does not know: it is no part of the fusion"
+            raise InputError("the model", text, code="E-MISMATCH")
         part = in_categories(part, whole.maxima[CATEGORIES])
     if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):
         whole = whole.without_unweighted()
@@ -194,19 +178,12 @@ def _less(name: str, values: Array, part: Array) -> Array:
     left = values - part
     if name in SIGNED:
         if np.finfo(np.float64).eps * np.abs(values).max() > MAX_REMOVAL_ERROR * np.abs(left).max():
-            raise InputError(
-                "the model",
-                "is so much of the fusion that rounding is what would be left",
-                "fuse the others",
-                "E-MISMATCH",
-            )
+            text = "is so much of the fusion that rounding is what would be left"
+            raise InputError("the model", text, "fuse the others", "E-MISMATCH")
         return left
     if np.any(left < -1e-9 * np.maximum(values.max(initial=0.0), 1.0)):
-        raise InputError(
-            "the model",
-            "has more counts than there are to take them from: it is no part of the fusion",
-            code="E-MISMATCH",
-        )
+        text = "has more counts than there are to take them from: it is no part of the fusion"
+        raise InputError("the model", text, code="E-MISMATCH")
     return np.maximum(left, 0.0)
 
 

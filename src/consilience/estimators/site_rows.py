@@ -180,13 +180,12 @@ def _read_table(path: Path, names: tuple[str, ...] | None, n_columns: int | None
     others = [number for number in range(len(header)) if number not in inputs]
     if len(others) != 1 or len(inputs) < (len(names) if names is not None else n_columns or 0):
         wanted = f"the columns {', '.join(names[:8])}" if names is not None else f"{n_columns or 'its'} columns"
-        raise InputError(
-            path,
+        text = (
             f"has the columns {', '.join(header[:8]) or 'without names'}; expected {wanted} and one more, the"
-            f" {'class' if needs == 'classes' else 'target'}",
-            f'write such a table, or a .npz with x and y; or name the column: data=("{path.name}", "outcome")',
-            "E-SHAPE",
+            f" {'class' if needs == 'classes' else 'target'}"
         )
+        remedy = f'write such a table, or a .npz with x and y; or name the column: data=("{path.name}", "outcome")'
+        raise InputError(path, text, remedy, "E-SHAPE")
     ordered = inputs if names is None else tuple(header.index(name) for name in names)
     labels = np.array(table.column(header[others[0]]))
     return table.numbers(ordered), _numbers_or_texts(labels, needs)
@@ -214,22 +213,19 @@ def _split(data: Any, needs: Needs, names: tuple[str, ...] | None, n_columns: in
             return *_read_table(path, names, n_columns, needs), str(data)
         if path.suffix.lower() == ".parquet":
             if needs != "nothing":
-                raise InputError(
-                    path, "which of its columns is y is not stated", f'give data=("{path.name}", "outcome")', "E-NEEDED"
-                )
+                text = "which of its columns is y is not stated"
+                raise InputError(path, text, f'give data=("{path.name}", "outcome")', "E-NEEDED")
             return data, None, str(data)
         arrays = read_labelled_arrays(path)
         if needs != "nothing" and arrays.labels is None:
-            raise InputError(
-                path, "has no array y, which this model is fitted to", "write a .npz with x and y", "E-NEEDED"
-            )
+            text = "has no array y, which this model is fitted to"
+            raise InputError(path, text, "write a .npz with x and y", "E-NEEDED")
         return arrays.inputs, arrays.labels, str(data)
     if isinstance(data, tuple) and len(data) == 2:
         return data[0], data[1], "X"
     if needs != "nothing":
-        raise InputError(
-            "data", f"expected (X, y), found {type(data).__name__} without y", "give data=(X, y)", "E-TYPE"
-        )
+        text = f"expected (X, y), found {type(data).__name__} without y"
+        raise InputError("data", text, "give data=(X, y)", "E-TYPE")
     return data, None, "data"
 
 
@@ -241,9 +237,8 @@ def _with_column(data: Any, name: str) -> tuple[Any, Any, str]:
         raise InputError(called, f"has no named columns, so none is {name!r}", "give y as an array", "E-NEEDED")
     if table.header.count(name) != 1:
         names = ", ".join(table.header)[:200]
-        raise InputError(
-            called, f"has {table.header.count(name)} columns {name!r}, expected one; found {names}", code="E-SHAPE"
-        )
+        text = f"has {table.header.count(name)} columns {name!r}, expected one; found {names}"
+        raise InputError(called, text, code="E-SHAPE")
     place = table.header.index(name)
     return table.without(place), table.take(place), called
 
@@ -294,10 +289,9 @@ def _weights(sample_weight: Any, n: int) -> Array | None:
         raise OptionError("sample_weight", f"{expected} 0 for all", "leave it out to count rows alike")
     if np.any(weights == 0):
         row = int(np.flatnonzero(weights == 0)[0])
-        raise OptionError(
-            "sample_weight",
+        text = (
             f"is 0 for {int(np.sum(weights == 0))} of the rows, the first of them row {row}, counted from 0: such a row"
-            " is one of the rows for some numbers of a model and none for others",
-            "leave these rows out of the data, and fit without them",
+            " is one of the rows for some numbers of a model and none for others"
         )
+        raise OptionError("sample_weight", text, "leave these rows out of the data, and fit without them")
     return weights

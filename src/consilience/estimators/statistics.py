@@ -294,13 +294,11 @@ class Statistics(Displayed):
                 problems.append(Problem("", f"moments {name!r} have negative counts at {where}", code="E-NUMBER"))
                 continue
             if np.any((record.n == 0) != (record.weight == 0)):
-                problems.append(
-                    Problem("", f"moments {name!r} have weights without rows, or rows without weight", code="E-NUMBER")
-                )
+                text = f"moments {name!r} have weights without rows, or rows without weight"
+                problems.append(Problem("", text, code="E-NUMBER"))
             if NOISE not in self.counts and _has_negative_variance(record):
-                problems.append(
-                    Problem("", f"moments {name!r} have a scatter with negative variances", code="E-NUMBER")
-                )
+                text = f"moments {name!r} have a scatter with negative variances"
+                problems.append(Problem("", text, code="E-NUMBER"))
         problems += [
             Problem("", f"counts {name!r} have negative values", code="E-NUMBER")
             for name, values in self.counts.items()
@@ -329,9 +327,8 @@ class Statistics(Displayed):
         if not problems and TOTAL in self.moments:
             by_class, of_all = float(self.row_counts.sum()), float(self.moments[TOTAL].n)
             if abs(by_class - of_all) > _COUNT_ROUNDING * max(by_class, of_all):
-                problems.append(
-                    Problem("", f"has {by_class:g} rows by class and {of_all:g} rows of all classes", code="E-MISMATCH")
-                )
+                text = f"has {by_class:g} rows by class and {of_all:g} rows of all classes"
+                problems.append(Problem("", text, code="E-MISMATCH"))
         return problems
 
 

@@ -25,9 +25,8 @@ def _shape_problems(statistics: Statistics) -> list[Problem]:
     if (adapter.needs == "classes") != (statistics.classes is not None):
         problems.append(Problem("classes", f"a {adapter.class_name} and classes do not go together", code="E-MISMATCH"))
     if (adapter.needs == "targets") != (statistics.target_shape is not None):
-        problems.append(
-            Problem("target_shape", f"a {adapter.class_name} and these targets do not go together", code="E-MISMATCH")
-        )
+        text = f"a {adapter.class_name} and these targets do not go together"
+        problems.append(Problem("target_shape", text, code="E-MISMATCH"))
     if statistics.last_step is None and statistics.steps:
         problems.append(Problem("last_step", "a Pipeline names its last step"))
     return problems + _parameter_problems(statistics) + _array_problems(statistics, adapter)
@@ -48,9 +47,8 @@ def _parameter_problems(statistics: Statistics) -> list[Problem]:
         problems.append(Problem("parameters", f"cannot be read: {error}"))
     iterations = statistics.parameters.get("max_iter")
     if isinstance(iterations, int | float) and iterations > MAX_ITERATIONS:
-        problems.append(
-            Problem("max_iter", f"is {str(iterations)[:20]}, expected at most {MAX_ITERATIONS:,}", code="E-NUMBER")
-        )
+        text = f"is {str(iterations)[:20]}, expected at most {MAX_ITERATIONS:,}"
+        problems.append(Problem("max_iter", text, code="E-NUMBER"))
     return problems
 
 

@@ -117,26 +117,22 @@ class DrawsMethod(Options, ABC):
         lacking = [name for name, site in zip(stack.names, stack.sites, strict=True) if site.prior is None]
         if not lacking:
             return []
-        return [
-            Problem(
-                _some(lacking),
-                f"does not say what of the prior its draws hold, which {self.name} needs: {stack.n_sites} whole priors"
-                " would count it as often",
-                f"sample with the prior raised to 1/{stack.n_sites} and state prior=1/{stack.n_sites}, or state its"
-                " distribution by variable, to be divided out",
-                "E-NEEDED",
-            )
-        ]
+        text = (
+            f"does not say what of the prior its draws hold, which {self.name} needs: {stack.n_sites} whole priors"
+            " would count it as often"
+        )
+        remedy = (
+            f"sample with the prior raised to 1/{stack.n_sites} and state prior=1/{stack.n_sites}, or state its"
+            " distribution by variable, to be divided out"
+        )
+        return [Problem(_some(lacking), text, remedy, "E-NEEDED")]
 
     def _power_problems(self, stack: Subposteriors) -> list[Problem]:
         odd = [name for name, site in zip(stack.names, stack.sites, strict=True) if site.likelihood_power != 1.0]
         if not odd:
             return []
-        return [
-            Problem(
-                _some(odd), "raised its likelihood to a power, which is for method='wasp' alone", "name that method"
-            )
-        ]
+        text = "raised its likelihood to a power, which is for method='wasp' alone"
+        return [Problem(_some(odd), text, "name that method")]
 
     def _covariance_problems(self, stack: Subposteriors) -> list[Problem]:
         least = MIN_DRAWS_PER_COORDINATE * stack.n_coordinates

@@ -194,13 +194,11 @@ class EstimatorAdapter(ABC):
             Where it does not keep all of them.
         """
         del model, n_observations
-        raise InputError(
-            f"a {self.class_name}",
-            f"does not keep {self.lacks}",
-            "describe it where its data are: cs.describe(model, data="
-            + ("X)" if self.needs == "nothing" else "(X, y))"),
-            "E-DESCRIBE",
+        text = f"does not keep {self.lacks}"
+        remedy = "describe it where its data are: cs.describe(model, data=" + (
+            "X)" if self.needs == "nothing" else "(X, y))"
         )
+        raise InputError(f"a {self.class_name}", text, remedy, "E-DESCRIBE")
 
     def written_like(self, fused: Any, like: Any) -> Any:
         """Return a fused model in the form of one that was fused, where sums alone cannot give it; as it is here."""
@@ -300,9 +298,8 @@ def require_two_classes(statistics: Statistics) -> None:
         Saying so.
     """
     if len(statistics.classes or ()) < 2:
-        raise InputError(
-            "", "has one class in all, expected two or more", "fuse sites that know others too", "E-NUMBER"
-        )
+        text = "has one class in all, expected two or more"
+        raise InputError("", text, "fuse sites that know others too", "E-NUMBER")
 
 
 def class_priors(statistics: Statistics, parameter: str = "priors") -> Array:

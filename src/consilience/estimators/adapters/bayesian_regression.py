@@ -24,9 +24,8 @@ _EPS = float(np.finfo(np.float64).eps)
 
 def _one_target(statistics: Statistics) -> None:
     if statistics.target_shape:
-        raise InputError(
-            "y", f"expected one target, found {statistics.n_targets}", "fit one model for each target", "E-SHAPE"
-        )
+        text = f"expected one target, found {statistics.n_targets}"
+        raise InputError("y", text, "fit one model for each target", "E-SHAPE")
 
 
 @cache

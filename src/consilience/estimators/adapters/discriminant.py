@@ -61,9 +61,8 @@ class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
         n, n_classes, d = float(record.n.sum()), len(record.n), record.n_columns
         require_two_classes(statistics)
         if n <= n_classes:
-            raise InputError(
-                "", f"has {n:g} rows of {n_classes} classes; a covariance takes more rows than classes", code="E-FEW"
-            )
+            text = f"has {n:g} rows of {n_classes} classes; a covariance takes more rows than classes"
+            raise InputError("", text, code="E-FEW")
         priors = class_priors(statistics)
         model.priors_ = priors / priors.sum()
         most = min(n_classes - 1, d)
@@ -140,12 +139,8 @@ def _fit_eigen(model: Any, statistics: Statistics) -> None:
     try:
         values, vectors = linalg.eigh(total - within, within)
     except linalg.LinAlgError:
-        raise InputError(
-            "",
-            "the covariance within classes of all rows is singular",
-            "give shrinkage, or leave columns out",
-            "E-NUMBER",
-        ) from None
+        text = "the covariance within classes of all rows is singular"
+        raise InputError("", text, "give shrinkage, or leave columns out", "E-NUMBER") from None
     model.explained_variance_ratio_ = np.sort(values / np.sum(values))[::-1][: model._max_components]
     model.scalings_ = vectors[:, np.argsort(values)[::-1]]
     model.coef_ = model.means_ @ model.scalings_ @ model.scalings_.T
@@ -196,9 +191,8 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
         for c, name in enumerate(statistics.classes.names if statistics.classes else ()):
             n = float(record.n[c])
             if n < 2:
-                raise InputError(
-                    f"class {name}", f"has {n:g} rows in all, of which there is no covariance", code="E-FEW"
-                )
+                text = f"has {n:g} rows in all, of which there is no covariance"
+                raise InputError(f"class {name}", text, code="E-FEW")
             covariance = covariance_of(record.at(c), shrinkage, estimator, _fourth_of(statistics, c))
             if _loses_a_degree_of_freedom():
                 covariance *= n / (n - 1.0)
@@ -210,12 +204,8 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
             rank = int(np.count_nonzero(values > model.tol))
             if rank < d:
                 remedy = "give solver='eigen' and shrinkage" if is_eigen else "give reg_param"
-                raise InputError(
-                    f"class {name}",
-                    f"has a covariance of rank {rank} in {d} columns, of {n:g} rows in all",
-                    remedy,
-                    "E-FEW",
-                )
+                text = f"has a covariance of rank {rank} in {d} columns, of {n:g} rows in all"
+                raise InputError(f"class {name}", text, remedy, "E-FEW")
             model.scalings_.append(values)
             model.rotations_.append(vectors)
             covariances.append(covariance)

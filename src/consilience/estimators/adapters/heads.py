@@ -85,12 +85,8 @@ class HeadAdapter(EstimatorAdapter):
             For a fused head, which keeps none.
         """
         if isinstance(model, FittedHead):
-            raise InputError(
-                f"a {self.class_name}",
-                "has no sums, only what was made of them",
-                "give the fusion, or its file",
-                "E-NEEDED",
-            )
+            text = "has no sums, only what was made of them"
+            raise InputError(f"a {self.class_name}", text, "give the fusion, or its file", "E-NEEDED")
         if model.statistics is None:
             raise InputError("", f"this {self.class_name} is not fitted yet; call fit first", code="E-UNFITTED")
         statistics: Statistics = model.statistics
@@ -168,11 +164,8 @@ class LDAHeadAdapter(PooledHeadAdapter):
         moments = FeatureMoments.of(statistics)
         shrinkage, d = float(statistics.parameters["shrinkage"]), statistics.n_columns
         if moments.n <= len(moments.n_by_class) and shrinkage == 0:
-            raise InputError(
-                "",
-                f"has {moments.n:g} rows of {len(moments.n_by_class)} classes; a covariance takes more",
-                code="E-FEW",
-            )
+            text = f"has {moments.n:g} rows of {len(moments.n_by_class)} classes; a covariance takes more"
+            raise InputError("", text, code="E-FEW")
         within = moments.within
         if moments.noise_variance:
             within = clipped(within) + moments.noise_ridge * np.eye(d)

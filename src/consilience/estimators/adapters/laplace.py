@@ -181,12 +181,8 @@ def solve_positive(matrix: Array, vector: Array, name: str) -> Array:
     scale = np.sqrt(np.where(np.diag(matrix) > 0.0, np.diag(matrix), 1.0))
     scaled = symmetric_part(matrix / scale / scale[:, None])
     if not is_positive or np.linalg.eigvalsh(scaled)[0] < len(scaled) * np.finfo(np.float64).eps:
-        raise InputError(
-            name,
-            "has coefficients that its rows do not determine: its information is singular",
-            "fit with a penalty, fewer columns, or more rows",
-            "E-NUMBER",
-        )
+        text = "has coefficients that its rows do not determine: its information is singular"
+        raise InputError(name, text, "fit with a penalty, fewer columns, or more rows", "E-NUMBER")
     solution: Array = np.linalg.solve(scaled, vector / scale) / scale
     return solution
 
@@ -213,13 +209,12 @@ def checked_expansion(name: str, hessian: Array, gradient: Array, *, is_separate
     step = solve_positive(hessian, gradient, name)
     distance = float(np.max(np.abs(step) / np.sqrt(np.diag(np.linalg.inv(hessian))), initial=0.0))
     if not distance <= MAX_NEWTON_STEP:
-        raise InputError(
-            name,
+        text = (
             f"is {distance:.2g} standard errors from the fit of these data: it was fitted to other rows, with weights,"
-            " or stopped before its solver converged",
-            "give data and sample_weight as they were in fit; raise max_iter, or scale the columns",
-            "E-MISMATCH",
+            " or stopped before its solver converged"
         )
+        remedy = "give data and sample_weight as they were in fit; raise max_iter, or scale the columns"
+        raise InputError(name, text, remedy, "E-MISMATCH")
     scale = np.sqrt(np.diag(hessian))
     lowest = np.linalg.eigvalsh(hessian / np.outer(scale, scale))[0]
     if is_separated or lowest < MIN_INFORMATION:
@@ -468,9 +463,8 @@ class TweedieRegressorAdapter(GeneralisedLinearAdapter):
         """Refuse the identity link of means that must be positive."""
         power = decode(parameters.get("power"))
         if isinstance(power, int | float) and power < 0.0:
-            return Problem(
-                "power", f"{power:g} has a curvature that is not positive", "fit with power 0, 1 or more", "E-NUMBER"
-            )
+            text = f"{power:g} has a curvature that is not positive"
+            return Problem("power", text, "fit with power 0, 1 or more", "E-NUMBER")
         if power != 0.0 and parameters.get("link") == "identity":
             return Problem("link", "identity of positive means may leave them", "fit with link='log'")
         return None

@@ -138,20 +138,12 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
         mean = _numbers(model.mean)
         sizes = {key: prod(shape) for key, shape in self.shapes_of(model).items()}
         if mean.shape != (sum(sizes.values()),):
-            raise InputError(
-                name,
-                f"has a mean of shape {mean.shape}, and covers {sum(sizes.values())} weights",
-                "fit it again",
-                "E-SHAPE",
-            )
+            text = f"has a mean of shape {mean.shape}, and covers {sum(sizes.values())} weights"
+            raise InputError(name, text, "fit it again", "E-SHAPE")
         curvature = _numbers(model.H)
         if curvature.shape != (len(mean), len(mean)) or not (np.isfinite(curvature).all() and np.isfinite(mean).all()):
-            raise InputError(
-                name,
-                f"has no finite mean and curvature of its {len(mean)} weights",
-                "train it again, and fit",
-                "E-NUMBER",
-            )
+            text = f"has no finite mean and curvature of its {len(mean)} weights"
+            raise InputError(name, text, "train it again, and fit", "E-NUMBER")
         precision = np.broadcast_to(_numbers(model.prior_precision_diag), mean.shape)
         centre = np.broadcast_to(_numbers(model.prior_mean), mean.shape)
         scale = float(model.sigma_noise) ** 2 * float(model.temperature)
@@ -206,13 +198,12 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
 
     def other_frozen(self, first_label: str) -> Problem:
         """Return that weights or buffers which the approximation does not cover differ from those of another site."""
-        return Problem(
-            "",
+        text = (
             f"has other frozen weights or buffers than {first_label}, such as running means of a batch normalisation,"
-            " which no posterior covers",
-            "train with layer or group normalisation, or freeze the same values at all sites",
-            "E-MISMATCH",
+            " which no posterior covers"
         )
+        remedy = "train with layer or group normalisation, or freeze the same values at all sites"
+        return Problem("", text, remedy, "E-MISMATCH")
 
     def rebuild(self, statistics: Statistics) -> FusedLaplace:
         """Return the product as a normal distribution, which ``written_like`` puts into laplace-torch's class."""
@@ -252,29 +243,17 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
 
     def _require_same_network(self, fused: FusedLaplace, like: Any) -> None:
         if isinstance(like, FusedLaplace) or not self.accepts(like):
-            raise InputError(
-                "like",
-                f"is a {type(like).__name__}, expected a fitted {self.class_name} of laplace-torch",
-                code="E-TYPE",
-            )
+            text = f"is a {type(like).__name__}, expected a fitted {self.class_name} of laplace-torch"
+            raise InputError("like", text, code="E-TYPE")
         if not self.is_fitted(like):
-            raise InputError(
-                "like", f"this {self.class_name} is not fitted", "call fit(train_loader) first", "E-UNFITTED"
-            )
+            text = f"this {self.class_name} is not fitted"
+            raise InputError("like", text, "call fit(train_loader) first", "E-UNFITTED")
         if self.shapes_of(like) != dict(fused.weights):
-            raise InputError(
-                "like",
-                f"covers other weights than the fused {self.class_name}",
-                "give one that was fused",
-                "E-MISMATCH",
-            )
+            text = f"covers other weights than the fused {self.class_name}"
+            raise InputError("like", text, "give one that was fused", "E-MISMATCH")
         if self.frozen_digest(like) != fused.parameters["frozen"]:
-            raise InputError(
-                "like",
-                "has other frozen weights or buffers than what was fused",
-                "give one that was fused",
-                "E-MISMATCH",
-            )
+            text = "has other frozen weights or buffers than what was fused"
+            raise InputError("like", text, "give one that was fused", "E-MISMATCH")
 
 
 class FullLaplaceAdapter(LaplaceTorchAdapter):
@@ -307,17 +286,16 @@ class FullLaplaceAdapter(LaplaceTorchAdapter):
         cosine = float(weights @ others) / length if length > 0.0 else 0.0
         if cosine >= MIN_COSINE:
             return []
-        return [
-            Problem(
-                "",
-                f"has a network of another start than {first_label} (cosine of weights {cosine:.2f}, expected"
-                f" {MIN_COSINE:g} or more): hidden units are not in the same order, so that their posteriors"
-                " are of different modes",
-                "train all sites from one start (and say so by prior_mean, its weights), fit the last layer of one"
-                ' network everywhere, or fuse hessian_structure="diag", whose units are matched',
-                "E-MISMATCH",
-            )
-        ]
+        text = (
+            f"has a network of another start than {first_label} (cosine of weights {cosine:.2f}, expected"
+            f" {MIN_COSINE:g} or more): hidden units are not in the same order, so that their posteriors"
+            " are of different modes"
+        )
+        remedy = (
+            "train all sites from one start (and say so by prior_mean, its weights), fit the last layer of one"
+            ' network everywhere, or fuse hessian_structure="diag", whose units are matched'
+        )
+        return [Problem("", text, remedy, "E-MISMATCH")]
 
     def _own_mean(self, site: Statistics) -> Array:
         """Return the mode of a site (q,)."""
@@ -342,12 +320,9 @@ class FullLLLaplaceAdapter(LaplaceTorchAdapter):
 
     def other_frozen(self, first_label: str) -> Problem:
         """Return that two last layers are of different features."""
-        return Problem(
-            "",
-            f"has the last layer of other features than {first_label}: the layers before it differ by their digest",
-            "fit the last layer on one network whose other layers are the same at all sites",
-            "E-MISMATCH",
-        )
+        text = f"has the last layer of other features than {first_label}: the layers before it differ by their digest"
+        remedy = "fit the last layer on one network whose other layers are the same at all sites"
+        return Problem("", text, remedy, "E-MISMATCH")
 
 
 def _numbers(values: Any) -> Array:
@@ -402,9 +377,8 @@ def _by_weight(statistics: Statistics, name: str) -> Array:
     except (KeyError, TypeError, ValueError):
         raise InputError(name, "expected a number, or one for each weight", code="E-SHAPE") from None
     if values.ndim != 1 or not np.isfinite(values).all() or len(values) not in (1, len(sizes), q):
-        raise InputError(
-            name, f"expected 1, {len(sizes)} or {q} finite numbers, found shape {values.shape}", code="E-NUMBER"
-        )
+        text = f"expected 1, {len(sizes)} or {q} finite numbers, found shape {values.shape}"
+        raise InputError(name, text, code="E-NUMBER")
     if len(values) == 1:
         return np.full(q, values[0])
     return values if len(values) == q else np.repeat(values, sizes)
@@ -423,11 +397,7 @@ def _positive_part(curvature: Array, name: str) -> Array:
     if values[0] >= 0.0:
         return curvature
     if values[0] < -NEGATIVE_CURVATURE * max(float(values[-1]), 0.0):
-        raise InputError(
-            name,
-            "has a curvature that is not positive semidefinite: it is no normal distribution without its prior",
-            "fit with a Gauss-Newton backend, which is laplace-torch's default",
-            "E-NUMBER",
-        )
+        text = "has a curvature that is not positive semidefinite: it is no normal distribution without its prior"
+        raise InputError(name, text, "fit with a Gauss-Newton backend, which is laplace-torch's default", "E-NUMBER")
     positive: Array = (vectors * np.maximum(values, 0.0)) @ vectors.T
     return symmetric_part(positive)

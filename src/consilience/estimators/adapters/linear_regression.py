@@ -161,9 +161,8 @@ def ridge_coefficients(gram: Array, cross: Array, alpha: Any) -> Array:
     """
     alphas = np.asarray(alpha, dtype=np.float64).ravel()
     if len(alphas) not in (1, cross.shape[1]):
-        raise InputError(
-            "alpha", f"has {len(alphas)} values, expected 1 or {cross.shape[1]}, one for each target", code="E-SHAPE"
-        )
+        text = f"has {len(alphas)} values, expected 1 or {cross.shape[1]}, one for each target"
+        raise InputError("alpha", text, code="E-SHAPE")
     alphas = np.broadcast_to(alphas, cross.shape[1])
     coefficients = np.empty_like(cross)
     for penalty in np.unique(alphas):

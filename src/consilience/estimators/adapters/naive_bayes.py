@@ -172,9 +172,8 @@ class CategoricalNBAdapter(CountAdapter):
         """Return the shapes of counts by class and category."""
         categories = statistics.maxima.get(CATEGORIES, np.ones(statistics.n_columns))
         if not np.all((categories >= 1.0) & (categories == np.rint(categories))):
-            raise InputError(
-                CATEGORIES, "expected whole numbers of one category or more for each column", code="E-NUMBER"
-            )
+            text = "expected whole numbers of one category or more for each column"
+            raise InputError(CATEGORIES, text, code="E-NUMBER")
         shapes = super().array_shapes(statistics)
         shapes[f"counts {FEATURE_COUNTS!r}"] = (len(statistics.classes or ()), int(categories.sum()))
         return {**shapes, f"maxima {CATEGORIES!r}": (statistics.n_columns,)}

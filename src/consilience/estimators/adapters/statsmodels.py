@@ -78,9 +78,8 @@ def statsmodels_refusal(model: Any) -> Problem | None:
             remedy = "take cs.meta_analysis of (estimate, covariance) by site, where it has these"
         return Problem(called, "has an estimate that is no function of sums over sites", remedy, "E-MODEL")
     if callable(getattr(model, "fit", None)) and hasattr(model, "exog_names"):
-        return Problem(
-            f"a {type(model).__name__} of statsmodels", "is not fitted yet", "give model.fit()", "E-UNFITTED"
-        )
+        text = "is not fitted yet"
+        return Problem(f"a {type(model).__name__} of statsmodels", text, "give model.fit()", "E-UNFITTED")
     return None
 
 
@@ -176,12 +175,9 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         self.require_plain(model)
         X, y = getattr(model.model, "exog", None), getattr(model.model, "endog", None)
         if X is None or y is None:
-            raise InputError(
-                f"this {self.class_name}",
-                "has no rows any more",
-                "describe it with its data: cs.describe(result, (X, y))",
-                "E-SHAPE",
-            )
+            text = "has no rows any more"
+            remedy = "describe it with its data: cs.describe(result, (X, y))"
+            raise InputError(f"this {self.class_name}", text, remedy, "E-SHAPE")
         weights = np.asarray(model.model.weights, dtype=np.float64) * np.ones(len(X))
         is_weighted = self.class_name == "WLS"
         return joint_moments(SiteRows(np.asarray(X), np.asarray(y), weights if is_weighted else None))
@@ -190,21 +186,17 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         """Return coefficients, covariance, scale and likelihood, which are those of all rows."""
         record, d = statistics.rows, statistics.n_columns
         if statistics.n_targets != 1 or record.n_columns != d + 1:
-            raise InputError(
-                f"a {self.class_name}", "has sums of another number of columns than it names", code="E-SHAPE"
-            )
+            text = "has sums of another number of columns than it names"
+            raise InputError(f"a {self.class_name}", text, code="E-SHAPE")
         n, w = float(record.n), float(record.weight)
         constant, others = self._constant_column(statistics)
         products = record.scatter if len(constant) else record.raw_scatter()
         among = products[np.ix_(others, others)]
         inverse = None if _are_dependent(among) else solve_penalised(among, np.eye(len(others)), 0.0)
         if inverse is None:
-            raise InputError(
-                f"the {self.class_name} of all sites",
-                "has columns that are linearly dependent",
-                "leave out one of them, such as the intercept next to a basis of splines (- 1 in the formula)",
-                "E-NUMBER",
-            )
+            text = "has columns that are linearly dependent"
+            remedy = "leave out one of them, such as the intercept next to a basis of splines (- 1 in the formula)"
+            raise InputError(f"the {self.class_name} of all sites", text, remedy, "E-NUMBER")
         params, covariance = np.zeros(d), np.zeros((d, d))
         params[others] = inverse @ products[others, d]
         covariance[np.ix_(others, others)] = inverse
@@ -246,12 +238,9 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         is_constant = np.diag(record.scatter)[:d] <= _CONSTANT * float(record.weight) * mean**2
         constant, others = np.flatnonzero(is_constant & (mean != 0.0)), np.flatnonzero(~is_constant)
         if np.any(is_constant & (mean == 0.0)) or len(constant) > 1 or float(record.n) <= d:
-            raise InputError(
-                f"the {self.class_name} of all sites",
-                f"has {d} columns that {float(record.n):g} rows do not determine",
-                "leave out columns of zeros and constant columns other than the intercept, or bring more rows",
-                "E-NUMBER",
-            )
+            text = f"has {d} columns that {float(record.n):g} rows do not determine"
+            remedy = "leave out columns of zeros and constant columns other than the intercept, or bring more rows"
+            raise InputError(f"the {self.class_name} of all sites", text, remedy, "E-NUMBER")
         return constant, others
 
     def design_of(self, model: Any) -> Design:
@@ -340,25 +329,17 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
             theta = np.asarray(model.params, dtype=np.float64)
             theta = theta if theta.ndim == 1 else theta.T.ravel()  # equation by equation, as the covariance
         except (AttributeError, TypeError, ValueError, np.linalg.LinAlgError) as error:
-            raise InputError(
-                name, f"has no covariance of its coefficients ({error})", "fit without regularisation", "E-NEEDED"
-            ) from error
+            text = f"has no covariance of its coefficients ({error})"
+            raise InputError(name, text, "fit without regularisation", "E-NEEDED") from error
         q = len(theta)
         deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0)) if covariance.shape == (q, q) else np.zeros(q)
         if not np.all(np.isfinite(covariance)) or not np.all(deviations > 0.0):
-            raise InputError(
-                name,
-                "has a covariance of its coefficients that is none: rows do not determine them all",
-                code="E-NUMBER",
-            )
+            text = "has a covariance of its coefficients that is none: rows do not determine them all"
+            raise InputError(name, text, code="E-NUMBER")
         scaled = covariance / np.outer(deviations, deviations)
         if np.linalg.eigvalsh(scaled)[0] < q * np.finfo(np.float64).eps:
-            raise InputError(
-                name,
-                "has a singular covariance: rows do not determine all coefficients",
-                "fit fewer columns",
-                "E-NUMBER",
-            )
+            text = "has a singular covariance: rows do not determine all coefficients"
+            raise InputError(name, text, "fit fewer columns", "E-NUMBER")
         hessian = symmetric_part(np.linalg.inv(scaled) / np.outer(deviations, deviations))
         n = float(model.nobs) if hasattr(model, "nobs") else float(len(model.model.endog))
         counts = {
@@ -578,11 +559,9 @@ def _require_known_link(link: Any) -> None:
     known = getattr(require_statsmodels().families.links, name, None)
     if known is type(link) and (name == "Power" or _simple_options(link) == _simple_options(known())):
         return
-    raise UnsupportedError(
-        "link",
-        f"is a {name} with options of its own, which its name does not tell",
-        "fit with a link of statsmodels, or take cs.meta_analysis, which pools such estimates",
-    )
+    text = f"is a {name} with options of its own, which its name does not tell"
+    remedy = "fit with a link of statsmodels, or take cs.meta_analysis, which pools such estimates"
+    raise UnsupportedError("link", text, remedy)
 
 
 def _simple_options(link: Any) -> dict[str, Json]:

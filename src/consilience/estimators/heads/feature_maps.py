@@ -118,11 +118,8 @@ class ModuleFeatures(FeatureMap):
     def _refuse_training(self) -> None:
         training = [path or "itself" for path, part in self.module.named_modules() if part.training]
         if training:
-            raise InputError(
-                f"features: {self.name}",
-                f"is in training mode ({', '.join(training[:3])}), so that its features depend on the batch",
-                "call module.eval() before fit",
-            )
+            text = f"is in training mode ({', '.join(training[:3])}), so that its features depend on the batch"
+            raise InputError(f"features: {self.name}", text, "call module.eval() before fit")
 
     def _measure(self) -> str:
         digest = hashlib.sha256(f"{self.name}\n{self.module!r}".encode())
@@ -153,12 +150,8 @@ class ModuleFeatures(FeatureMap):
 
         self._refuse_training()
         if self._measure() != self._digest:
-            raise InputError(
-                f"features: {self.name}",
-                "has other weights than when the head was made",
-                "freeze it, and fit again",
-                "E-MISMATCH",
-            )
+            text = "has other weights than when the head was made"
+            raise InputError(f"features: {self.name}", text, "freeze it, and fit again", "E-MISMATCH")
         tensor = inputs if isinstance(inputs, torch.Tensor) else torch.as_tensor(np.asarray(inputs))
         parameter = next(self.module.parameters(), None)
         if tensor.is_floating_point() and parameter is not None and parameter.is_floating_point():
@@ -198,11 +191,8 @@ class TransformerFeatures(FeatureMap):
         self.transformer = transformer
         apply = getattr(transformer, "transform", transformer)
         if not callable(apply):
-            raise InputError(
-                "features",
-                f"is a {type(transformer).__name__}, expected a module, a transformer or a function",
-                code="E-TYPE",
-            )
+            text = f"is a {type(transformer).__name__}, expected a module, a transformer or a function"
+            raise InputError("features", text, code="E-TYPE")
         self._apply: Callable[[Any], Any] = apply
         self._stated = digest
         self._digest = self._measure()
@@ -211,12 +201,9 @@ class TransformerFeatures(FeatureMap):
         if self._stated is not None:
             return hashlib.sha256(f"stated {self._stated}".encode()).hexdigest()
         if isinstance(self.transformer, type) or not hasattr(self.transformer, "__dict__") or self._is_function():
-            raise InputError(
-                "features",
-                f"is a {type(self.transformer).__name__}, whose content has no digest that sites could compare",
-                'name what it is: cs.features.frozen(function, digest="resnet18, ImageNet, release 1")',
-                "E-TYPE",
-            )
+            text = f"is a {type(self.transformer).__name__}, whose content has no digest that sites could compare"
+            remedy = 'name what it is: cs.features.frozen(function, digest="resnet18, ImageNet, release 1")'
+            raise InputError("features", text, remedy, "E-TYPE")
         digest = hashlib.sha256()
         _walk(digest, self.transformer, 0)
         return digest.hexdigest()
@@ -242,12 +229,8 @@ class TransformerFeatures(FeatureMap):
     def transform(self, inputs: Any) -> Array:
         """Return what the transformer makes of inputs (n, d); refuses one that was fitted anew."""
         if self._stated is None and self._measure() != self._digest:
-            raise InputError(
-                f"features: {self.name}",
-                "was fitted anew since the head was made",
-                "freeze it, and fit the head again",
-                "E-MISMATCH",
-            )
+            text = "was fitted anew since the head was made"
+            raise InputError(f"features: {self.name}", text, "freeze it, and fit the head again", "E-MISMATCH")
         try:
             outputs = self._apply(inputs)
         except Exception as error:  # whatever the code of the user's transformer raises
@@ -317,12 +300,8 @@ def map_of_record(record: str, makers: Mapping[str, Callable[..., FeatureMap]]) 
     except (TypeError, OptionError) as error:
         raise InputError("features", f"have a recipe that makes nothing ({str(error)[:200]})") from error
     if made.digest != stated["digest"]:
-        raise InputError(
-            f"features: {stated['kind']}",
-            f"come out as {made.digest[:12]} here, expected {stated['digest'][:12]}",
-            "use the release of NumPy that made them",
-            "E-MISMATCH",
-        )
+        text = f"come out as {made.digest[:12]} here, expected {stated['digest'][:12]}"
+        raise InputError(f"features: {stated['kind']}", text, "use the release of NumPy that made them", "E-MISMATCH")
     return remember(made)
 
 
@@ -358,22 +337,16 @@ def as_rows(values: Any, name: str) -> Array:
     except (TypeError, ValueError):
         raise InputError(name, "expected rows of numbers", code="E-TYPE") from None
     if array.ndim != 2:
-        raise InputError(
-            name,
-            f"expected a row of features for each input, found shape {array.shape}",
-            "give rows (n, columns), or features= that make such of each input",
-            "E-SHAPE",
-        )
+        text = f"expected a row of features for each input, found shape {array.shape}"
+        raise InputError(name, text, "give rows (n, columns), or features= that make such of each input", "E-SHAPE")
     is_odd = ~np.isfinite(array)
     if np.any(is_odd):
         row, column = np.argwhere(is_odd)[0]
-        raise InputError(
-            name,
+        text = (
             f"has features that are NaN or infinite ({is_odd.any(axis=1).sum():,} of {len(array):,} rows; the first is"
-            f" row {row}, feature {column}, counted from 0)",
-            "leave these rows out, or impute them alike at all sites",
-            "E-NUMBER",
+            f" row {row}, feature {column}, counted from 0)"
         )
+        raise InputError(name, text, "leave these rows out, or impute them alike at all sites", "E-NUMBER")
     return array
 
 
@@ -392,9 +365,8 @@ def _walk(digest: Any, value: Any, depth: int) -> None:
         For an attribute whose content cannot be told, such as a function.
     """
     if depth > _MAX_DEPTH:
-        raise UnsupportedError(
-            "features", "are nested too deeply for a digest", "give cs.features.frozen(..., digest=)"
-        )
+        text = "are nested too deeply for a digest"
+        raise UnsupportedError("features", text, "give cs.features.frozen(..., digest=)")
     if value is None or isinstance(value, str | int | float | bool | np.generic):
         digest.update(f"{type(value).__name__} {value!r};".encode())
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
@@ -418,8 +390,5 @@ def _walk(digest: Any, value: Any, depth: int) -> None:
         digest.update(f"object {type(value).__module__}.{type(value).__qualname__};".encode())
         _walk(digest, vars(value), depth + 1)
     else:
-        raise UnsupportedError(
-            "features",
-            f"have an attribute of type {type(value).__name__}, which has no digest",
-            'name what they are: cs.features.frozen(transformer, digest="...")',
-        )
+        text = f"have an attribute of type {type(value).__name__}, which has no digest"
+        raise UnsupportedError("features", text, 'name what they are: cs.features.frozen(transformer, digest="...")')

@@ -283,9 +283,8 @@ class Head:
         if not isinstance(statistics, Statistics) or statistics.kind not in ridge_kinds:
             raise InputError("fused", "is no fusion of ridge heads", code="E-TYPE")
         if statistics.kind != self.head_kind and KINDS["ridge_regression"].kind in (statistics.kind, self.head_kind):
-            raise InputError(
-                "fused", f"is of {statistics.kind}, and this head is a {self.head_kind}", code="E-MISMATCH"
-            )
+            text = f"is of {statistics.kind}, and this head is a {self.head_kind}"
+            raise InputError("fused", text, code="E-MISMATCH")
         if statistics.parameters[FEATURES] != self.features.record:
             raise InputError("fused", "is of other features than this head", code="E-MISMATCH")
         return error_curve(statistics, *self._held_out, ridges=ridges)
@@ -301,12 +300,9 @@ def one_label_each(y: Any, n: int) -> Any:
     """
     labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if labels.shape != (n,):
-        raise InputError(
-            "y",
-            f"expected one class for each of the {n} rows, found shape {labels.shape}",
-            "real targets, one or several, take Head('ridge_regression')" if labels.ndim == 2 else "",
-            "E-SHAPE",
-        )
+        text = f"expected one class for each of the {n} rows, found shape {labels.shape}"
+        remedy = "real targets, one or several, take Head('ridge_regression')" if labels.ndim == 2 else ""
+        raise InputError("y", text, remedy, "E-SHAPE")
     if n == 0:
         raise InputError("X", "has no rows", code="E-SHAPE")
     return labels

@@ -90,12 +90,9 @@ class FittedHead(ABC):
         made = frozen(features)
         stated = parsed_record(self.features_record_)
         if made.digest != stated["digest"]:
-            raise InputError(
-                f"features: {made.name}",
-                f"have the digest {made.digest[:12]}, expected {stated['digest'][:12]} of {stated['name']}",
-                "give the module or transformer that the sites used, with its weights",
-                "E-MISMATCH",
-            )
+            text = f"have the digest {made.digest[:12]}, expected {stated['digest'][:12]} of {stated['name']}"
+            remedy = "give the module or transformer that the sites used, with its weights"
+            raise InputError(f"features: {made.name}", text, remedy, "E-MISMATCH")
         copy = object.__new__(type(self))
         copy.__dict__ = {**self.__dict__, "features": made}
         return copy
@@ -176,9 +173,8 @@ class LinearHead(FittedHead):
         from torch import nn
 
         if self.norm_bound_ is not None:
-            raise UnsupportedError(
-                "a head with noise", "clips its features, which a linear layer does not", "use predict"
-            )
+            text = "clips its features, which a linear layer does not"
+            raise UnsupportedError("a head with noise", text, "use predict")
         inner = getattr(self.features, "module", None)
         if inner is None:
             name = parsed_record(self.features_record_)["name"]

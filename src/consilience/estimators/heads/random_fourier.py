@@ -59,9 +59,8 @@ class RandomFourier(FeatureMap):
             raise InputError("X", "expected rows of numbers", code="E-TYPE") from None
         rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows
         if rows.ndim != 2 or rows.shape[1] != self.n_columns:
-            raise InputError(
-                "X", f"has shape {np.shape(inputs)}, expected rows of {self.n_columns} columns", code="E-SHAPE"
-            )
+            text = f"has shape {np.shape(inputs)}, expected rows of {self.n_columns} columns"
+            raise InputError("X", text, code="E-SHAPE")
         if not np.all(np.isfinite(rows)):
             raise InputError("X", "has values that are NaN or infinite", code="E-NUMBER")
         frequencies, phases = self._draws

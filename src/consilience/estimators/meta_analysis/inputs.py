@@ -43,12 +43,11 @@ def read_estimates(
             except InputError as error:
                 problems += [problem.about(site) for problem in error.problems]
     else:
-        raise InputError(
-            "estimates",
+        text = (
             f"expected a mapping from sites to (estimate, covariance), or the path of a CSV table, found"
-            f" {type(estimates).__name__}",
-            code="E-TYPE",
+            f" {type(estimates).__name__}"
         )
+        raise InputError("estimates", text, code="E-TYPE")
     if not problems and len(by_site) < 2:
         problems = [Problem("estimates", f"of {len(by_site)} sites, expected two or more", code="E-FEW")]
     if not problems:
@@ -101,9 +100,8 @@ def _site(value: Any, names: Sequence[str] | None) -> Site:
         if hasattr(covariance, "index"):
             told = list(map(str, covariance.index))
             if told != labels or list(map(str, covariance.columns)) != labels:
-                raise InputError(
-                    "covariance", f"is of {_said(told)}, and the estimates are of {_said(labels)}", code="E-MISMATCH"
-                )
+                text = f"is of {_said(told)}, and the estimates are of {_said(labels)}"
+                raise InputError("covariance", text, code="E-MISMATCH")
     try:
         mean = np.atleast_1d(np.asarray(estimate, dtype=np.float64))
         matrix = np.asarray(covariance, dtype=np.float64)
@@ -132,27 +130,21 @@ def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
     if matrix.ndim < 2 and p == 1 == matrix.size:
         matrix = matrix.reshape(1, 1)
     if mean.ndim != 1 or p == 0 or matrix.shape != (p, p):
-        raise InputError(
-            "covariance",
-            f"has shape {matrix.shape}, expected {(p, p)}",
-            "of standard errors se: np.diag(se ** 2)",
-            "E-SHAPE",
-        )
+        text = f"has shape {matrix.shape}, expected {(p, p)}"
+        raise InputError("covariance", text, "of standard errors se: np.diag(se ** 2)", "E-SHAPE")
     if labels is not None and (len(labels) != p or len(set(labels)) != p):
         raise InputError("names", f"expected {p} different ones, found {', '.join(labels[:8])}", code="E-SHAPE")
     if not np.isfinite(np.append(mean, matrix)).all():
-        raise InputError(
-            "", "has values that are not finite", "leave out what could not be estimated, by name", "E-NUMBER"
-        )
+        text = "has values that are not finite"
+        raise InputError("", text, "leave out what could not be estimated, by name", "E-NUMBER")
     if np.abs(matrix - matrix.T).max() > _ASYMMETRY * np.abs(matrix).max():
         raise InputError("covariance", "is not symmetric", code="E-NUMBER")
     matrix = (matrix + matrix.T) / 2.0
     deviations = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     correlation = matrix / np.outer(deviations, deviations) if np.all(deviations > 0) else None
     if correlation is None or np.linalg.eigvalsh(correlation)[0] < p * np.finfo(np.float64).eps:
-        raise InputError(
-            "covariance", "is not positive definite", "leave out coefficients that others determine", "E-NUMBER"
-        )
+        text = "is not positive definite"
+        raise InputError("covariance", text, "leave out coefficients that others determine", "E-NUMBER")
     return [None] * p if labels is None else labels, mean, matrix
 
 
@@ -162,12 +154,11 @@ def _read_table(path: Path) -> dict[str, Site]:
     header = [name.lower() for name in table.header or ()]
     spreads = [name for name in SPREADS if name in header]
     if {"site", "estimate"} - set(header) or len(spreads) != 1:
-        raise InputError(
-            path,
+        text = (
             f"has columns {', '.join(header[:8]) or 'without names'}, expected site, estimate, one of"
-            f" {', '.join(SPREADS)}, and coefficient where there are several",
-            code="E-SHAPE",
+            f" {', '.join(SPREADS)}, and coefficient where there are several"
         )
+        raise InputError(path, text, code="E-SHAPE")
     numbers = table.numbers([header.index("estimate"), header.index(spreads[0])])
     variances = numbers[:, 1] if spreads[0] == "variance" else numbers[:, 1] ** 2
     rows: dict[str, dict[str, tuple[float, float]]] = {}
