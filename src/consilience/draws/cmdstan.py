@@ -65,13 +65,7 @@ _REMEDY = "give the output_*.csv that CmdStan's `sample` wrote"
 
 
 def _read_chain(path: Path) -> Chain:
-    """Return the draws of a chain after warm-up.
-
-    Raises
-    ------
-    FileFormatError
-        For what is no output of CmdStan's ``sample``, and a chain that was cut off.
-    """
+    """Return the draws of a chain after warm-up."""
     settings, columns, lines = _read_lines(path)
     _refuse_columns(path, settings, columns)
     rows = np.empty((len(lines), len(columns)))

@@ -173,13 +173,7 @@ class Draws(Displayed, Tabular):
                 raise InputError("coords", f"of {name}, which is no dimension, did you mean {meant}?")
 
     def _checked_constraints(self) -> dict[str, Any]:
-        """Return the constraint of every variable.
-
-        Raises
-        ------
-        InputError
-            For constraints and dimensions of what is no variable, and variables of shapes that theirs cannot have.
-        """
+        """Return the constraint of every variable."""
         stated = dict(self.constraints or {})
         if odd := [str(name) for name in stated if name not in self.variables]:
             raise InputError(

@@ -108,13 +108,7 @@ def _checked(file: SafetensorsFile, header: DrawsHeader, tensors: TensorHeader) 
 def _make(
     file: SafetensorsFile, header: DrawsHeader, arrays: dict[str, AnyArray]
 ) -> tuple[Draws, dict[str, Any] | None]:
-    """Return the draws of a file with its provenance.
-
-    Raises
-    ------
-    InputError
-        Saying what is wrong with its statements.
-    """
+    """Return the draws of a file with its provenance."""
     try:
         draws = Draws(
             {name: arrays[f"{_PREFIX}{name}"] for name in header.order},

@@ -222,7 +222,6 @@ class DrawsReading(FormatReading[Draws]):
 
     def settle(self, value: Draws, one: NamedInput, place: int, problems: list[Problem]) -> Draws:
         """Return draws with their prior and constraints; raises for values that are none."""
-        del one, problems
         draws = value.stated(
             prior=self.method.prior,
             constraints=self.method.constraints,

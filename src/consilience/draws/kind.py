@@ -109,7 +109,6 @@ class PosteriorDraws(Kind):
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Raise for draws about too few observations; see `Kind.withhold`."""
-        del target
         from consilience.draws.files import load_draws
 
         number = load_draws(file).n_observations

@@ -269,13 +269,7 @@ class MatrixNormalWishart(Displayed):
 
 
 def _regression_sums(sums: Any) -> Statistics:
-    """Return the sums of a linear regression.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-    """
+    """Return the sums of a linear regression."""
     statistics, _ = read_sums(sums, "sums")
     if statistics.kind not in REGRESSIONS or statistics.last_step is not None:
         text = f"is no linear regression, of which there are {', '.join(REGRESSIONS)}"

@@ -385,13 +385,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
 
 
 def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
-    """Raise unless the counts show that `min_count` rows are behind every statistic.
-
-    Raises
-    ------
-    InputError
-        For counts that are sums of weights, and columns with a value in too few rows.
-    """
+    """Raise unless the counts show that `min_count` rows are behind every statistic."""
     if min_count <= 0:
         return
     counts = np.atleast_1d(statistics.row_counts)

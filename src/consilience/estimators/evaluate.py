@@ -233,13 +233,7 @@ def _classification_scores(model: Any, rows: SiteRows) -> list[RowScore]:
 
 
 def _moment_score(adapter: EstimatorAdapter, model: Any, X: Array) -> RowScore:
-    """Return the log-likelihood of rows, or their squared distance to their projections.
-
-    Raises
-    ------
-    UnsupportedError
-        For estimators that model no rows.
-    """
+    """Return the log-likelihood of rows, or their squared distance to their projections."""
     if hasattr(model, "score_samples"):
         return "log-likelihood", "nats per row", True, np.asarray(model.score_samples(X)), ScoreKind.PLUG_IN
     inner = final_model(model) if is_pipeline(model) else model

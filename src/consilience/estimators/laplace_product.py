@@ -78,13 +78,7 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> EstimatorD
 
 
 def _share(prior: Array, hessian: Array) -> float:
-    """Return the largest eigenvalue of diag(prior) H^-1, 0 where no prior is positive.
-
-    Raises
-    ------
-    InputError
-        Where H is not positive definite.
-    """
+    """Return the largest eigenvalue of diag(prior) H^-1, 0 where no prior is positive."""
     if not np.any(prior > 0.0):
         return 0.0
     solve_positive(hessian, prior, "the information with all penalties")

@@ -167,13 +167,7 @@ def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] |
 
 
 def _read_table(path: Path, names: tuple[str, ...] | None, n_columns: int | None, needs: Needs) -> tuple[Array, Any]:
-    """Return the columns of a CSV that a model names, and its one other column: the classes or the targets.
-
-    Raises
-    ------
-    InputError
-        For a table without names, or with another number of other columns.
-    """
+    """Return the columns of a CSV that a model names, and its one other column: the classes or the targets."""
     table = read_csv(path, names)
     header = table.header or ()
     inputs = tuple(range(len(header) - 1)) if names is None else tuple(map(header.index, set(names) & set(header)))

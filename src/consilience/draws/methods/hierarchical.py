@@ -63,7 +63,6 @@ class HierarchicalDraws(DrawsMethod):
 
     def combine(self, stack: Subposteriors, rng: np.random.Generator, progress: Progress) -> CombinedDraws:
         """Return draws of the common mean."""
-        del progress
         family = Gaussian(stack.n_coordinates)
         likelihoods, common = self._likelihoods(stack)
         ensemble = Ensemble.of([Posterior(family, row[None]) for row in likelihoods], None, stack.names)

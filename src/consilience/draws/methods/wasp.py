@@ -66,7 +66,6 @@ class WASP(DrawsMethod):
 
     def combine(self, stack: Subposteriors, rng: np.random.Generator, progress: Progress) -> CombinedDraws:
         """Return draws of the barycenter."""
-        del progress
         count = self.count(stack)
         if stack.n_coordinates == 1:
             levels = (np.arange(count) + 0.5) / count

@@ -126,7 +126,6 @@ class EstimatorAdapter(ABC):
 
     def design_of(self, model: Any) -> Design:
         """Return what a formula made columns and outcome of; nothing here."""
-        del model
         return Design()
 
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
@@ -139,7 +138,6 @@ class EstimatorAdapter(ABC):
 
     def contradictions(self, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
         """Return why sums of a site cannot be added to those of the first, besides the checks of all estimators."""
-        del first_label, first, site
         return []
 
     def refuse_data(self) -> None:  # noqa: B027  (most adapters take data)
@@ -169,7 +167,6 @@ class EstimatorAdapter(ABC):
 
     def kept_statistics(self, model: Any) -> Statistics | None:
         """Return the statistics that an object keeps whole; None where they are made of what it keeps, or of data."""
-        del model
         return None
 
     @abstractmethod
@@ -182,7 +179,6 @@ class EstimatorAdapter(ABC):
 
     def sums_of_model(self, model: Any, rows: SiteRows) -> SiteSums:
         """Return the sums of rows for a model that was fitted to them; those of the rows alone, unless it is named."""
-        del model
         return self.sums_of_rows(rows)
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
@@ -193,7 +189,6 @@ class EstimatorAdapter(ABC):
         InputError
             Where it does not keep all of them.
         """
-        del model, n_observations
         text = f"does not keep {self.lacks}"
         remedy = "describe it where its data are: cs.describe(model, data=" + (
             "X)" if self.needs == "nothing" else "(X, y))"
@@ -202,7 +197,6 @@ class EstimatorAdapter(ABC):
 
     def written_like(self, fused: Any, like: Any) -> Any:
         """Return a fused model in the form of one that was fused, where sums alone cannot give it; as it is here."""
-        del like
         return fused
 
     @abstractmethod
@@ -239,6 +233,26 @@ class RefittedAdapter(EstimatorAdapter):
             model.classes_ = statistics.classes.array()
         self.fit_sums(model, statistics)
         return model
+
+
+class JointMomentsAdapter(EstimatorAdapter):
+    """What regressions have in common: joint moments of columns and targets."""
+
+    needs: ClassVar[Needs] = "targets"
+
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
+        """Return joint moments."""
+        return joint_moments(rows)
+
+
+class ClassMomentsAdapter(EstimatorAdapter):
+    """What classifiers by means and scatters of classes have in common."""
+
+    needs: ClassVar[Needs] = "classes"
+
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
+        """Return the moments of each class."""
+        return SiteSums({ROWS: moments_of_classes(rows, diagonal=self.is_diagonal and not rows.products)})
 
 
 def new_estimator(module: str, name: str, parameters: Mapping[str, Json]) -> Any:

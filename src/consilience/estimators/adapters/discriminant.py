@@ -12,29 +12,16 @@ from scipy import linalg
 from consilience.checks import Array, Json
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import (
+    ClassMomentsAdapter,
     RefittedAdapter,
-    SiteSums,
     class_priors,
-    moments_of_classes,
     require_two_classes,
 )
 from consilience.estimators.adapters.covariance_of_moments import covariance_of
-from consilience.estimators.site_rows import Needs, SiteRows
-from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, ROWS, Statistics
+from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, Statistics
 
 
-class ClassMomentsAdapter(RefittedAdapter):
-    """What classifiers by means and scatters of classes have in common."""
-
-    needs: ClassVar[Needs] = "classes"
-
-    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
-        """Return the moments of each class."""
-        is_diagonal = self.is_diagonal and not rows.products
-        return SiteSums({ROWS: moments_of_classes(rows, diagonal=is_diagonal)})
-
-
-class DiscriminantAdapter(ClassMomentsAdapter):
+class DiscriminantAdapter(ClassMomentsAdapter, RefittedAdapter):
     """What both discriminant analyses refuse."""
 
     module: ClassVar[str] = "sklearn.discriminant_analysis"

@@ -174,13 +174,7 @@ def digest(value: Any) -> str | None:
 
 
 def _canonical(value: Any, depth: int) -> Any:
-    """Return a value as JSON values, numbers in `DIGITS` digits.
-
-    Raises
-    ------
-    TypeError
-        For what is no value.
-    """
+    """Return a value as JSON values, numbers in `DIGITS` digits."""
     if depth > _MAX_DEPTH:
         raise TypeError
     if value is None or isinstance(value, bool | str):

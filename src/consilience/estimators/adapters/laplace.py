@@ -66,17 +66,14 @@ class LaplaceProductAdapter(EstimatorAdapter):
 
     def determined(self, hessian: Array, statistics: Statistics) -> Array:
         """Return a Hessian (q, q) with what directions that mean nothing need to be solved to zero; itself here."""
-        del statistics
         return hessian
 
     def dispersion(self, statistics: Statistics) -> float:
         """Return what all covariances are multiplied by; 1 here."""
-        del statistics
         return 1.0
 
     def described(self, statistics: Statistics) -> str:
         """Return what a fit on all rows is called in a verdict, before these rows are named."""
-        del statistics
         return f"{self.class_name} that fit gives on"
 
     def coefficient_names(self, statistics: Statistics) -> tuple[str, ...]:
@@ -87,7 +84,6 @@ class LaplaceProductAdapter(EstimatorAdapter):
 
     def no_refinement(self, statistics: Statistics) -> str | None:
         """Return why no refinement can be asked of sites; None where one can."""
-        del statistics
         return self.unrefined
 
     def coefficients(self, statistics: Statistics) -> Array:

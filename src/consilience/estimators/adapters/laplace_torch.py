@@ -83,7 +83,6 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
 
     def features_of(self, model: Any) -> Features:
         """Return nothing: columns are those of no table."""
-        del model
         return Features()
 
     def network_of(self, model: Any) -> Any:
@@ -131,7 +130,6 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the natural parameters of the posterior without its prior."""
-        del n_observations
         name = f"this {self.class_name}"
         if isinstance(model, FusedLaplace):
             raise InputError(name, "was fused before", "give the fusion, or its saved file")
@@ -338,13 +336,7 @@ def _one_or_more(values: Any) -> float | list[float]:
 
 
 def _shapes(statistics: Statistics) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights by name.
-
-    Raises
-    ------
-    InputError
-        Where they are not those of as many weights as there are columns, as in the file of a stranger.
-    """
+    """Return the shapes of the weights by name."""
     try:
         stated = decode(statistics.parameters["weights"])
         shapes = {str(name): tuple(int(length) for length in shape) for name, shape in stated.items()}
@@ -362,13 +354,7 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def _by_weight(statistics: Statistics, name: str) -> Array:
-    """Return a part of the prior for every weight (q,): one number for all, for each tensor, or for each weight.
-
-    Raises
-    ------
-    InputError
-        For another number of values, or what are no finite numbers.
-    """
+    """Return a part of the prior for every weight (q,): one number for all, for each tensor, or for each weight."""
     shapes = _shapes(statistics)
     sizes = [prod(shape) for shape in shapes.values()]
     q = sum(sizes)
@@ -385,13 +371,7 @@ def _by_weight(statistics: Statistics, name: str) -> Array:
 
 
 def _positive_part(curvature: Array, name: str) -> Array:
-    """Return a curvature (q, q) without the negative eigenvalues that rounding leaves.
-
-    Raises
-    ------
-    InputError
-        Where it has others: a Hessian that is no Gauss-Newton matrix.
-    """
+    """Return a curvature (q, q) without the negative eigenvalues that rounding leaves."""
     curvature = symmetric_part(curvature)
     values, vectors = np.linalg.eigh(curvature)
     if values[0] >= 0.0:

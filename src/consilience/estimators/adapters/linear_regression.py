@@ -12,8 +12,7 @@ from scipy import linalg
 from consilience.checks import Array, Json
 from consilience.core.caller import warn_caller
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import RefittedAdapter, SiteSums, joint_moments
-from consilience.estimators.site_rows import Needs, SiteRows
+from consilience.estimators.adapters.base import JointMomentsAdapter, RefittedAdapter
 from consilience.estimators.statistics import Statistics
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -95,15 +94,10 @@ def warn_singular(rank: int, d: int) -> None:
     )
 
 
-class RegressionAdapter(RefittedAdapter):
-    """What regressions have in common: joint moments of columns and targets."""
+class RegressionAdapter(JointMomentsAdapter, RefittedAdapter):
+    """What regressions of scikit-learn have in common."""
 
     module: ClassVar[str] = "sklearn.linear_model"
-    needs: ClassVar[Needs] = "targets"
-
-    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
-        """Return joint moments."""
-        return joint_moments(rows)
 
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse coefficients that are held positive: an inequality is no function of sums alone."""

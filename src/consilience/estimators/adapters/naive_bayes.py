@@ -43,7 +43,6 @@ class GaussianNBAdapter(RefittedAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return N_c = class_count_ and S_c = N_c (var_ - epsilon_)."""
-        del n_observations
         count = np.asarray(model.class_count_, dtype=np.float64)
         variances = np.maximum(np.asarray(model.var_, dtype=np.float64) - float(model.epsilon_), 0.0)
         mean = np.where((count > 0)[:, None], np.asarray(model.theta_, dtype=np.float64), 0.0)
@@ -112,7 +111,6 @@ class CountAdapter(RefittedAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the counts that the object keeps."""
-        del n_observations
         weight = np.array(model.class_count_, dtype=np.float64)
         return SiteSums(
             counts={ROWS: weight, "weight": weight, FEATURE_COUNTS: np.array(model.feature_count_, np.float64)}
@@ -192,7 +190,6 @@ class CategoricalNBAdapter(CountAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the counts that the object keeps."""
-        del n_observations
         weight = np.array(model.class_count_, dtype=np.float64)
         counted = [np.asarray(values, dtype=np.float64) for values in model.category_count_]
         return _of_categories({ROWS: weight, "weight": weight}, counted, encode("min_categories", model.min_categories))

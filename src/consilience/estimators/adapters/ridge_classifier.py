@@ -9,13 +9,12 @@ import numpy as np
 
 from consilience.checks import Json
 from consilience.errors import Problem
-from consilience.estimators.adapters.base import require_two_classes
-from consilience.estimators.adapters.discriminant import ClassMomentsAdapter
+from consilience.estimators.adapters.base import ClassMomentsAdapter, RefittedAdapter, require_two_classes
 from consilience.estimators.adapters.linear_regression import RIDGE_SOLVERS, ridge_coefficients, ridge_ravels_one_target
 from consilience.estimators.statistics import Statistics
 
 
-class RidgeClassifierAdapter(ClassMomentsAdapter):
+class RidgeClassifierAdapter(ClassMomentsAdapter, RefittedAdapter):
     """Ridge classifiers. Weights of classes multiply the moments of the class, "balanced" ones those of all sites."""
 
     kind: ClassVar[str] = "sklearn.RidgeClassifier"

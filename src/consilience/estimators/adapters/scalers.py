@@ -37,7 +37,6 @@ class StandardScalerAdapter(RefittedAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return n_samples_seen_, mean_ and n var_ of each column."""
-        del n_observations
         d = int(model.n_features_in_)
         if model.mean_ is None:
             text = "with with_mean=False and with_std=False does not keep the means of its columns"
@@ -108,7 +107,6 @@ class MinMaxScalerAdapter(ExtremesAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the extremes that the object keeps."""
-        del n_observations
         return SiteSums(
             counts={ROWS: np.array(float(np.max(model.n_samples_seen_)))},
             maxima=self.extremes(np.asarray(model.data_min_), np.asarray(model.data_max_)),
@@ -137,7 +135,6 @@ class MaxAbsScalerAdapter(ExtremesAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the extremes that the object keeps."""
-        del n_observations
         rows = {ROWS: np.array(float(np.max(model.n_samples_seen_)))}
         return SiteSums(counts=rows, maxima={"max_abs": np.array(model.max_abs_, np.float64)})
 

@@ -62,7 +62,6 @@ class PCAAdapter(SecondMomentsAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return (n - 1) times the covariance that the object models."""
-        del n_observations
         n, d = float(self.rows_seen(model)), model.components_.shape[1]
         covariance = np.asarray(model.get_covariance(), dtype=np.float64)
         n_components = int(model.n_components_)
@@ -100,13 +99,7 @@ class PCAAdapter(SecondMomentsAdapter):
 
 
 def _number_of_components(wanted: Any, solver: str, variances: Array, shares: Array, n: int) -> int:
-    """Return how many components to keep, as ``PCA`` counts them.
-
-    Raises
-    ------
-    InputError
-        For more than there are.
-    """
+    """Return how many components to keep, as ``PCA`` counts them."""
     most = len(variances)
     if wanted is None:
         return most - 1 if solver == "arpack" else most
@@ -230,7 +223,6 @@ class CovarianceAdapter(SecondMomentsAdapter):
 
     def covariance(self, model: Any, empirical: Array, n: float) -> Array:
         """Return the covariance that the class makes of the empirical one."""
-        del model, n
         return empirical
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
@@ -264,7 +256,6 @@ class ShrunkCovarianceAdapter(CovarianceAdapter):
 
     def covariance(self, model: Any, empirical: Array, n: float) -> Array:
         """Return (1 - s) C + s tr(C)/d I."""
-        del n
         return shrunk(empirical, float(model.shrinkage))
 
 

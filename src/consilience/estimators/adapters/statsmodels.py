@@ -106,7 +106,10 @@ class StatsmodelsAdapter(EstimatorAdapter):
 
     def parameters_of(self, model: Any) -> dict[str, Json]:
         """Return what the coefficients are of, as JSON values."""
-        del model
+        return dict(model.parameters) if isinstance(model, FusedResults) else self.fitted_parameters(model)
+
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
+        """Return what the coefficients of a result are of; nothing here."""
         return {}
 
     def design_of(self, model: Any) -> Design:
@@ -162,7 +165,6 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
 
     def takes_weights(self, model: Any) -> bool:
         """Return whether it is weighted least squares."""
-        del model
         return self.class_name == "WLS"
 
     def sums_of_rows(self, rows: SiteRows) -> SiteSums:
@@ -171,7 +173,6 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return joint moments of the rows that a result holds."""
-        del n_observations
         self.require_plain(model)
         X, y = getattr(model.model, "exog", None), getattr(model.model, "endog", None)
         if X is None or y is None:
@@ -226,13 +227,7 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         )
 
     def _constant_column(self, statistics: Statistics) -> tuple[Labels, Labels]:
-        """Return the number of the column that is constant, if one is, and those of the others.
-
-        Raises
-        ------
-        InputError
-            Where rows do not determine the coefficients.
-        """
+        """Return the number of the column that is constant, if one is, and those of the others."""
         record, d = statistics.rows, statistics.n_columns
         mean = record.mean[:d]
         is_constant = np.diag(record.scatter)[:d] <= _CONSTANT * float(record.weight) * mean**2
@@ -321,7 +316,6 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the expansion at the fit, at dispersion one."""
-        del n_observations
         self.require_plain(model)
         name = f"this {self.class_name}"
         try:
@@ -352,9 +346,12 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         }
         return SiteSums(counts=counts, approximations=self.weak_directions(model, hessian))
 
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
+        """Return the names of the extra arguments by row, such as an offset."""
+        return {"extra": list(self.extra_of(model.model))}
+
     def weak_directions(self, model: Any, hessian: Array) -> tuple[str, ...]:
         """Return what makes the expansion of a site poor, a sentence each."""
-        del model
         scale = np.sqrt(np.diag(hessian))
         if np.linalg.eigvalsh(hessian / np.outer(scale, scale))[0] >= MIN_INFORMATION:
             return ()
@@ -365,7 +362,6 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
 
     def scale_of(self, model: Any) -> float:
         """Return the dispersion that a result's covariance is multiplied by; 1 here."""
-        del model
         return 1.0
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
@@ -495,10 +491,8 @@ class GLMAdapter(ModelLikelihoodAdapter):
     sum_parameters: ClassVar[tuple[str, ...]] = ("family", "family_option", "link", "link_power", "scale")
     estimates_scale: ClassVar[bool] = True
 
-    def parameters_of(self, model: Any) -> dict[str, Json]:
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
         """Return family, link and how the dispersion is known."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
         family, scaletype = model.model.family, getattr(model.model, "scaletype", None)
         name, link = type(family).__name__, family.link
         _require_known_link(link)
@@ -548,13 +542,7 @@ class GLMAdapter(ModelLikelihoodAdapter):
 
 
 def _require_known_link(link: Any) -> None:
-    """Raise for a link of the caller's own, or one whose options are not its defaults, which a name does not say.
-
-    Raises
-    ------
-    UnsupportedError
-        Naming it.
-    """
+    """Raise for a link of the caller's own, or one whose options are not its defaults, which a name does not say."""
     name = type(link).__name__
     known = getattr(require_statsmodels().families.links, name, None)
     if known is type(link) and (name == "Power" or _simple_options(link) == _simple_options(known())):
@@ -582,7 +570,6 @@ _CONCAVE = {
 
 def _separated(model: Any, hessian: Array, is_binomial: bool) -> tuple[str, ...]:
     """Return that a fit separates classes, by the log odds of the rows that a result holds."""
-    del hessian
     X, y = getattr(model.model, "exog", None), getattr(model.model, "endog", None)
     if not is_binomial or X is None or y is None:
         return ()
@@ -597,12 +584,6 @@ class LogitAdapter(ModelLikelihoodAdapter):
 
     kind: ClassVar[str] = "statsmodels.Logit"
     extra_arguments: ClassVar[tuple[str, ...]] = ("offset",)
-
-    def parameters_of(self, model: Any) -> dict[str, Json]:
-        """Return the names of the extra arguments by row, such as an offset."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
-        return {"extra": list(self.extra_of(model.model))}
 
     def model_of(self, rows: SiteRows) -> Any:
         """Return a Logit of rows."""
@@ -619,12 +600,6 @@ class DiscretePoissonAdapter(ModelLikelihoodAdapter):
 
     kind: ClassVar[str] = "statsmodels.Poisson"
     extra_arguments: ClassVar[tuple[str, ...]] = ("offset", "exposure")
-
-    def parameters_of(self, model: Any) -> dict[str, Json]:
-        """Return the names of the extra arguments by row, such as an offset."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
-        return {"extra": list(self.extra_of(model.model))}
 
     def model_of(self, rows: SiteRows) -> Any:
         """Return a Poisson regression of rows."""
@@ -643,12 +618,10 @@ class MNLogitAdapter(LikelihoodAdapter):
     has_score: ClassVar[bool] = False
     sum_parameters: ClassVar[tuple[str, ...]] = ("categories",)
 
-    def parameters_of(self, model: Any) -> dict[str, Json]:
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
         """Return the categories, the first of which is the reference."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
         names = model.model._ynames_map  # of codes 0, 1, ...
-        return {"categories": [str(names[code]) for code in sorted(names)], "extra": list(self.extra_of(model.model))}
+        return {"categories": [str(names[code]) for code in sorted(names)], **super().fitted_parameters(model)}
 
     def n_free(self, statistics: Statistics) -> int:
         """Return the number of coefficients of all equations."""
@@ -680,15 +653,12 @@ class PHRegAdapter(ModelLikelihoodAdapter):
     has_score: ClassVar[bool] = False
     sum_parameters: ClassVar[tuple[str, ...]] = ("ties",)
 
-    def parameters_of(self, model: Any) -> dict[str, Json]:
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
         """Return how ties are treated."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
-        return {"ties": str(model.model.ties), "extra": list(self.extra_of(model.model))}
+        return {"ties": str(model.model.ties), **super().fitted_parameters(model)}
 
     def described(self, statistics: Statistics) -> str:
         """Return what a fit on all rows is called."""
-        del statistics
         return "PHReg, stratified by site, that fit gives on"
 
     def model_of(self, rows: SiteRows) -> Any:

@@ -357,13 +357,7 @@ def _bytes_type() -> Any:
 
 
 def _walk(digest: Any, value: Any, depth: int) -> None:
-    """Feed a digest with an object's class and attributes, in the order of their names.
-
-    Raises
-    ------
-    UnsupportedError
-        For an attribute whose content cannot be told, such as a function.
-    """
+    """Feed a digest with an object's class and attributes, in the order of their names."""
     if depth > _MAX_DEPTH:
         text = "are nested too deeply for a digest"
         raise UnsupportedError("features", text, "give cs.features.frozen(..., digest=)")
