@@ -138,7 +138,7 @@ def describe_all(
         if sample_weight is not None:
             raise OptionError("sample_weight", "weighs rows of data; give data too")
         sums = adapter.sums_of_fitted(model, n_observations)
-        statistics = _statistics(adapter, sums, model, parameters, names)
+        statistics = _checked(_statistics(adapter, sums, model, parameters, names))
     else:
         adapter.refuse_data()
         statistics, rows = _of_data(adapter, model, model, parameters, names, data, sample_weight)
@@ -166,8 +166,8 @@ def _known(model: Any) -> tuple[EstimatorAdapter, dict[str, Any]]:
 def _statistics(
     adapter: EstimatorAdapter, sums: SiteSums, model: Any, parameters: dict[str, Json], features: Features
 ) -> Statistics:
-    """Return sums with what an estimator says of itself, checked."""
-    statistics = Statistics(
+    """Return sums with what an estimator says of itself."""
+    return Statistics(
         adapter.kind,
         parameters,
         adapter.n_columns_of(model),
@@ -180,6 +180,9 @@ def _statistics(
         design=adapter.design_of(model),
         approximations=sums.approximations,
     )
+
+
+def _checked(statistics: Statistics) -> Statistics:
     if problems := statistics.problems():
         raise InputError(problems)
     return statistics
@@ -213,21 +216,9 @@ def _of_data(
     classes = ClassLabels.of(model.classes_) if adapter.needs == "classes" else None
     numbers = None if classes is None else classes.numbers_of(rows.y)
     rows = replace(rows, numbers=numbers, n_classes=len(classes or ()), parameters=parameters, products=products)
-    sums = adapter.sums_of_model(model, rows)
-    statistics = Statistics(
-        adapter.kind,
-        parameters,
-        n_columns,
-        sums.moments,
-        sums.counts,
-        sums.maxima,
-        classes=classes,
-        target_shape=rows.y.shape[1:] if adapter.needs == "targets" else None,
-        features=features,
-        design=adapter.design_of(model),
-        approximations=sums.approximations,
-    )
-    return statistics, rows
+    statistics = _statistics(adapter, adapter.sums_of_model(model, rows), model, parameters, features)
+    target_shape = rows.y.shape[1:] if adapter.needs == "targets" else None
+    return replace(statistics, n_columns=n_columns, target_shape=target_shape), rows
 
 
 def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, sample_weight: Any) -> Statistics:
@@ -263,7 +254,7 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
             back = scaling.inverse()
             moments = {name: record.affine_image(back.matrix, back.shift) for name, record in sums.moments.items()}
             sums = replace(sums, moments=moments)
-        statistics = _statistics(adapter, sums, inner, parameters, features)
+        statistics = _checked(_statistics(adapter, sums, inner, parameters, features))
         statistics = replace(statistics, steps=steps, last_step=last)
     else:
         products = mixes_columns(steps) or adapter.by_column

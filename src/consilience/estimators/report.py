@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Json
+from consilience.core.page_blocks import columns_of_sites, opening, options_and_versions
 from consilience.core.paired import LEVEL
 from consilience.core.provenance import read_fused
-from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Facts, Figure, Items, Paragraph, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
@@ -97,17 +97,12 @@ def write_page(path: Path, content: EstimatorContent) -> None:
 def render(content: EstimatorContent) -> str:
     """Return the report as HTML; the same content gives the same text."""
     records, statistics = content.record["inputs"], content.statistics
-    verdict = content.record.get("verdict") or {}
-    is_fine = verdict.get("harmless") is True
-    remedy = f" To do: {shorten(verdict['remedy'], 400)}." if verdict.get("remedy") else ""
-    head = Paragraph(f"{shorten(str(verdict.get('text', '')), 600)}{remedy}", "status" if is_fine else "status act")
-    stated = Verdict.read(verdict)
+    is_fine = (content.record.get("verdict") or {}).get("harmless") is True
     outcome = f"one {statistics.kind} on {statistics.n_observations:,.0f} rows"
-    short = None if stated is None else Paragraph(stated.in_short(len(records), outcome), "short")
     return Page(
         "Fusion report",
         (f"{format_count(len(records), 'site')} with {statistics.n_observations:,.0f} rows", f"→ {statistics.kind}"),
-        [short, head],
+        opening(content.record, outcome, "status" if is_fine else "status act", 600),
         [
             _what_went_in(content),
             _who_knows_which_class(content),
@@ -124,13 +119,9 @@ def render(content: EstimatorContent) -> str:
 def _what_went_in(content: EstimatorContent) -> Section:
     """Return the sites with their rows."""
     records = content.record["inputs"]
-    columns = [
-        text_column("Site", lambda one: one["name"], total=f"All {len(records):,}"),
-        Column("Rows", lambda one: one.get("weight"), digits=0, total=content.statistics.n_observations),
-        text_column("SHA-256", lambda one: (one.get("sha256") or "")[:12] or None),
-    ]
+    rows = Column("Rows", lambda one: one.get("weight"), digits=0, total=content.statistics.n_observations)
     caption = "Sums over rows travelled, and no row."
-    blocks: list[Block] = [Table("Table of sites", records, columns, "site", caption)]
+    blocks: list[Block] = [Table("Table of sites", records, columns_of_sites(records, [rows]), "site", caption)]
     if categories := content.statistics.features.categories_in_words():
         blocks.append(Facts({"Categories of columns": "; ".join(categories)}))
     return Section("in", "What went in", blocks)
@@ -279,11 +270,8 @@ def _products(statistics: Statistics) -> list[str]:
 
 def _how_it_was_made(content: EstimatorContent) -> Section:
     """Return hyper-parameters, options and versions."""
-    record = content.record
     parameters = {name: shorten(repr(value), 120) for name, value in content.statistics.parameters.items()}
-    options = {name: shorten(repr(value), 120) for name, value in record.get("options", {}).items()}
-    versions = {name: shorten(str(value), 40) for name, value in record.get("versions", {}).items()}
-    blocks: list[Block] = [Facts(parameters), Facts(options), Facts(versions)]
+    blocks = [Facts(parameters), *options_and_versions(content.record)]
     if content.statistics.approximations:
         blocks.append(Items([shorten(text, 300) for text in content.statistics.approximations]))
     return Section("made", "How it was made", blocks)

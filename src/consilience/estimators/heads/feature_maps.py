@@ -94,7 +94,27 @@ class Columns(FeatureMap):
         return as_rows(inputs, "X")
 
 
-class ModuleFeatures(FeatureMap):
+class ObjectFeatures(FeatureMap):
+    """The outputs of an object that no file holds, whose content is measured when the map is made."""
+
+    _digest: str
+
+    @abstractmethod
+    def _measure(self) -> str:
+        """Return the digest of the object as it is now."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the object's content when the map was made."""
+        return self._digest
+
+    @property
+    def recipe(self) -> None:
+        """None: such an object is not made from a file."""
+        return None
+
+
+class ModuleFeatures(ObjectFeatures):
     """The outputs of a frozen torch module, flattened to a row for each input.
 
     Parameters
@@ -134,16 +154,6 @@ class ModuleFeatures(FeatureMap):
         """The class of the module."""
         return type(self.module).__name__
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the module's printed structure and its arrays, when the map was made."""
-        return self._digest
-
-    @property
-    def recipe(self) -> None:
-        """None: a module is not made from a file."""
-        return None
-
     def transform(self, inputs: Any) -> Array:
         """Return the module's outputs (n, d), flattened; refuses a module that has changed."""
         import torch
@@ -169,7 +179,7 @@ class ModuleFeatures(FeatureMap):
         return as_rows(np.concatenate(pieces) if pieces else np.zeros((0, 0)), f"features: {self.name}")
 
 
-class TransformerFeatures(FeatureMap):
+class TransformerFeatures(ObjectFeatures):
     """The outputs of an object with ``transform``, such as a fitted Pipeline, or of a callable with a stated digest.
 
     Parameters
@@ -215,16 +225,6 @@ class TransformerFeatures(FeatureMap):
     def name(self) -> str:
         """The class of the transformer, or the name of the function."""
         return getattr(self.transformer, "__name__", type(self.transformer).__name__)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the class and the fitted attributes, or of what was stated, when the map was made."""
-        return self._digest
-
-    @property
-    def recipe(self) -> None:
-        """None: a transformer is not made from a file."""
-        return None
 
     def transform(self, inputs: Any) -> Array:
         """Return what the transformer makes of inputs (n, d); refuses one that was fitted anew."""
