@@ -221,13 +221,7 @@ def other_groups(model: Any) -> dict[str, Any]:
 
 
 def to_container(draws: Draws, groups: Mapping[str, Any] | None = None) -> Any:
-    """Return draws in the container that they came in, with dims, coords and other groups.
-
-    Raises
-    ------
-    UnsupportedError
-        Where the library of the container is not installed.
-    """
+    """Return draws in the container that they came in, with dims, coords and other groups."""
     if draws.container in (MAPPING, BARE_MAPPING):
         has_chains = draws.container == MAPPING
         return {

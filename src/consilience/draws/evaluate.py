@@ -38,11 +38,6 @@ def evaluate_draws(fused: NamedInput, own: NamedInput, data: Any, labels: Any) -
         of arrays (T, ...) that returns log-likelihoods (T, n) of held-out rows: predictive densities of these.
     labels
         None.
-
-    Raises
-    ------
-    InputError
-        For draws of other parameters, and log-likelihoods of another shape.
     """
     if labels is not None:
         raise OptionError("labels", "are classes of rows, and draws have none; leave it out")

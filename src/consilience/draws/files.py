@@ -67,13 +67,7 @@ class DrawsHeader(StrictModel):
 
 
 def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Json] | None = None) -> None:
-    """Write a draws file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write a draws file, whole or not at all."""
     fields = {
         "order": list(draws.variables),
         **draws.header(),

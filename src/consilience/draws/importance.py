@@ -66,13 +66,7 @@ class Proposal:
 
     @classmethod
     def of(cls, points: Array, weights: Array) -> Proposal:
-        """Return the proposal with the moments of weighted points (n, D).
-
-        Raises
-        ------
-        InputError
-            Where they lie in fewer dimensions.
-        """
+        """Return the proposal with the moments of weighted points (n, D)."""
         mean = weights @ points
         centred = points - mean
         covariance = centred.T @ (weights[:, None] * centred)
@@ -165,13 +159,7 @@ class WeightedPoints:
 
     @cached_property
     def raw_log_weights(self) -> Array:
-        """Logarithms of w (n,), the largest 0; -inf outside of the posterior.
-
-        Raises
-        ------
-        InputError
-            Where no point lies inside.
-        """
+        """Logarithms of w (n,), the largest 0; -inf outside of the posterior."""
         total = np.zeros(len(self.points))
         with np.errstate(invalid="ignore"):
             for number, name in enumerate(self.stack.names):

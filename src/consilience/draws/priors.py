@@ -132,13 +132,7 @@ def _dirichlet_problem(
 
 
 def as_prior(stated: Any) -> float | str | dict[str, Json] | None:
-    """Return the statement of a prior: a power, "flat", a law by variable, or None where nothing is said.
-
-    Raises
-    ------
-    OptionError
-        For anything else.
-    """
+    """Return the statement of a prior: a power, "flat", a law by variable, or None where nothing is said."""
     if stated is None or stated == FLAT:
         return stated
     if isinstance(stated, Mapping):

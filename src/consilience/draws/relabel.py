@@ -134,13 +134,7 @@ def _stated(draws: Any, exchangeable: Sequence[str] | None, constraints: Any) ->
 
 
 def relabel_sites(sites: Sequence[Draws]) -> tuple[list[Draws], list[Relabelling]]:
-    """Return draws of sites whose components are numbered alike, and the labels.
-
-    Raises
-    ------
-    InputError
-        For sites with other variables, or other numbers of components.
-    """
+    """Return draws of sites whose components are numbered alike, and the labels."""
     first = sites[0]
     problems = [
         Problem(
@@ -163,13 +157,7 @@ def relabel_sites(sites: Sequence[Draws]) -> tuple[list[Draws], list[Relabelling
 
 
 def component_features(draws: Draws, names: Sequence[str]) -> Array:
-    """Return features (C, T, K, p) of the components of every draw.
-
-    Raises
-    ------
-    InputError
-        For variables whose values lie outside of their constraint.
-    """
+    """Return features (C, T, K, p) of the components of every draw."""
     columns = []
     for name in names:
         values, constraint = draws.variables[name], draws.constraints[name]

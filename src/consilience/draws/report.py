@@ -72,26 +72,12 @@ def content_of(draws: Draws, record: Mapping[str, Json], sites: Sequence[tuple[s
 
 
 def content_of_files(fused: SafetensorsFile, sites: Sequence[SafetensorsFile]) -> DrawsContent:
-    """Return what the report shows of a fused file, and of its sites where their files are given.
-
-    Raises
-    ------
-    FileFormatError
-        For files that cannot be read, or a first one that no fusion wrote.
-    InputError
-        Listing the sites that the fused file was not made from.
-    """
+    """Return what the report shows of a fused file, and of its sites where their files are given."""
     return content_of(*read_fused(fused, sites, read_draws))
 
 
 def write_page(path: Path, content: DrawsContent) -> None:
-    """Write the report to `path`, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write the report to `path`, whole or not at all."""
     write_bytes(path, render(content).encode("utf-8"))
 
 

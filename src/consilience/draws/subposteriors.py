@@ -93,13 +93,7 @@ class Subposteriors:
 
     @cached_property
     def product(self) -> tuple[Array, Array]:
-        """Mean and precision of the full posterior: the product, what is common divided out J - 1 times.
-
-        Raises
-        ------
-        InputError
-            Where nothing proper is left.
-        """
+        """Mean and precision of the full posterior: the product, what is common divided out J - 1 times."""
         return self.factor.divide_out(*self.density_product, self.n_sites - 1)
 
     @cached_property

@@ -71,26 +71,14 @@ class ClassLabels:
         return np.array(self.values, dtype=object if self.are_objects else None)
 
     def positions_in(self, others: ClassLabels, absent: int | None = None) -> Labels:
-        """Return the position of every label among those of `others`, and `absent` of one that is not there.
-
-        Raises
-        ------
-        KeyError
-            Where one is not there and `absent` is None.
-        """
+        """Return the position of every label among those of `others`, and `absent` of one that is not there."""
         position_of = {value: position for position, value in enumerate(others.values)}
         if absent is not None:
             return np.array([position_of.get(value, absent) for value in self.values], dtype=np.int64)
         return np.array([position_of[value] for value in self.values], dtype=np.int64)
 
     def numbers_of(self, labels: Any, what: str = "y") -> Labels:
-        """Return the position of every row's label (n,).
-
-        Raises
-        ------
-        InputError
-            For a label that is none of these.
-        """
+        """Return the position of every row's label (n,)."""
         position_of = {value: position for position, value in enumerate(self.values)}
         present, inverse = np.unique(np.asarray(labels), return_inverse=True)
         if odd := [value for value in present.tolist() if value not in position_of]:

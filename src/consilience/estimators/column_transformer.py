@@ -26,13 +26,7 @@ _WORDS = ("passthrough", "drop")
 
 
 def encoded_transformer(transformer: Any) -> dict[str, Any]:
-    """Return the parts of a fitted ColumnTransformer as JSON values, their columns by number.
-
-    Raises
-    ------
-    UnsupportedError
-        For a part that is none of scalers and words, and weights of parts.
-    """
+    """Return the parts of a fitted ColumnTransformer as JSON values, their columns by number."""
     if transformer.transformer_weights is not None:
         raise UnsupportedError("transformer_weights", "are not carried", "leave them out")
     positions = transformer._transformer_to_input_indices  # by name of the part, names of columns resolved

@@ -42,15 +42,7 @@ _HELD_OUT = "use data that neither model was trained on; scores on a model's own
 
 
 def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any = None) -> Evaluation:
-    """Compare two estimators; see ``consilience.evaluate``. A module is what computes the features of heads.
-
-    Raises
-    ------
-    InputError
-        When they cannot be compared, or the data do not fit them.
-    UnsupportedError
-        For estimators without a score, such as scalers.
-    """
+    """Compare two estimators; see ``consilience.evaluate``. A module is what computes the features of heads."""
     models = [_fitted(one) for one in (fused, local)]
     adapters = [_adapter(model) for model in models]
     if adapters[0].kind != adapters[1].kind:

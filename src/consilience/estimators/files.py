@@ -98,13 +98,7 @@ class StatisticsHeader(StrictModel):
 
 
 def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str, Json] | None = None) -> None:
-    """Write a statistics file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, or what is said beside arrays is not made of JSON values.
-    """
+    """Write a statistics file, whole or not at all."""
     fields = {
         "versions": {"scikit-learn": library_versions()["scikit-learn"]},
         **statistics.header(),

@@ -24,13 +24,7 @@ FAMILY_OPTIONS = {"NegativeBinomial": "alpha", "Tweedie": "var_power"}
 
 
 def require_statsmodels() -> Any:
-    """Return the package.
-
-    Raises
-    ------
-    UnsupportedError
-        Naming the extra, where it is not installed.
-    """
+    """Return the package."""
     try:
         import statsmodels.api
     except ImportError as error:
@@ -40,13 +34,7 @@ def require_statsmodels() -> Any:
 
 
 def make_family(parameters: Mapping[str, Json]) -> Any:
-    """Return the family of a generalised linear model, with its link.
-
-    Raises
-    ------
-    InputError
-        For names that statsmodels has not.
-    """
+    """Return the family of a generalised linear model, with its link."""
     families = require_statsmodels().families
     link, name = getattr(families.links, str(parameters["link"]), None), str(parameters["family"])
     made = getattr(families, name, None)

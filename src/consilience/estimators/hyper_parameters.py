@@ -21,13 +21,7 @@ PRIORS = ("priors", "class_prior")
 
 
 def encoded_parameters(model: Any) -> dict[str, Json]:
-    """Return the hyper-parameters of an estimator as JSON values.
-
-    Raises
-    ------
-    UnsupportedError
-        For a value that no file can hold, such as a function.
-    """
+    """Return the hyper-parameters of an estimator as JSON values."""
     return {name: encode(name, value) for name, value in sorted(model.get_params(deep=False).items())}
 
 

@@ -90,13 +90,7 @@ def describe_inputs(
 
 
 def statistics_of(model: Any) -> Statistics:
-    """Return the statistics of an object in memory.
-
-    Raises
-    ------
-    InputError
-        For an object that is no estimator, or whose numbers cannot be sums of rows.
-    """
+    """Return the statistics of an object in memory."""
     if isinstance(model, EstimatorFusion):
         return model.statistics
     if isinstance(model, Statistics):
@@ -120,11 +114,6 @@ def read_sums(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | Non
         What has sums.
     called : str
         What messages call it.
-
-    Raises
-    ------
-    InputError
-        For anything else.
     """
     inputs = name_inputs(value if isinstance(value, Mapping) else [value])
     if len(inputs) != 1:

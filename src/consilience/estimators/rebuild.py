@@ -97,13 +97,7 @@ def too_few_rows(statistics: Statistics) -> list[Problem]:
 
 
 def with_parameters(statistics: Statistics, parameters: Mapping[str, Json]) -> Statistics:
-    """Return statistics with other hyper-parameters; values by class may be a mapping from labels.
-
-    Raises
-    ------
-    OptionError
-        For one that the estimator does not have, or that its sums depend on.
-    """
+    """Return statistics with other hyper-parameters; values by class may be a mapping from labels."""
     if not parameters:
         return statistics
     adapter = adapter_of_kind(statistics.kind)

@@ -140,13 +140,7 @@ class RefinementState:
 
 
 def laplace_adapter(statistics: Any) -> LaplaceAdapter:
-    """Return the adapter of an estimator that can be refined.
-
-    Raises
-    ------
-    UnsupportedError
-        For anything else, saying what it is.
-    """
+    """Return the adapter of an estimator that can be refined."""
     if isinstance(statistics, Statistics):
         adapter = adapter_of_kind(statistics.kind)
         text = adapter.no_refinement(statistics) if isinstance(adapter, LaplaceProductAdapter) else None

@@ -58,39 +58,19 @@ class EstimatorContent:
 def content_of(
     statistics: Statistics, record: Mapping[str, Json], sites: Sequence[tuple[str, Statistics]], level: float = LEVEL
 ) -> EstimatorContent:
-    """Return what the report shows of a fusion.
-
-    Raises
-    ------
-    OptionError
-        For a level that is no probability.
-    """
+    """Return what the report shows of a fusion."""
     if not (isinstance(level, Real) and 0.0 < level < 1.0):
         raise OptionError("level", f"expected a number between 0 and 1, found {level!r}", "give 0.95, say")
     return EstimatorContent(statistics, record, sites, float(level))
 
 
 def content_of_files(fused: SafetensorsFile, sites: Sequence[SafetensorsFile]) -> EstimatorContent:
-    """Return what the report shows of a fused file, and of its sites where their files are given.
-
-    Raises
-    ------
-    FileFormatError
-        For files that cannot be read, or a first one that no fusion wrote.
-    InputError
-        Listing the sites that the fused file was not made from.
-    """
+    """Return what the report shows of a fused file, and of its sites where their files are given."""
     return EstimatorContent(*read_fused(fused, sites, read_statistics))
 
 
 def write_page(path: Path, content: EstimatorContent) -> None:
-    """Write the report to `path`, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write the report to `path`, whole or not at all."""
     write_bytes(path, render(content).encode("utf-8"))
 
 

@@ -76,13 +76,7 @@ class SiteRows:
 
     @property
     def one_target(self) -> Array:
-        """The targets (n,), of which there must be one a row.
-
-        Raises
-        ------
-        InputError
-            For several.
-        """
+        """The targets (n,), of which there must be one a row."""
         if self.y.ndim != 1:
             raise InputError("y", f"has shape {self.y.shape}, expected one target", code="E-SHAPE")
         targets: Array = self.y
@@ -147,11 +141,6 @@ def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] |
         are those of rows.
     needs : {"classes", "targets", "nothing"}
         What must come with the rows.
-
-    Raises
-    ------
-    InputError
-        For a file without it.
     """
     if path.suffix.lower() not in (".csv", ".npy", ".npz"):
         raise FileFormatError(not_data(path, ".csv, .npz or .npy"))
@@ -243,13 +232,7 @@ def _column(y: Any) -> Any:
 
 
 def real_targets(y: Any, n: int, text: str = "expected a number for every row", remedy: str = "") -> Array:
-    """Return targets (n,) or (n, q) in double precision; `text` and `remedy` are said of what are no numbers.
-
-    Raises
-    ------
-    InputError
-        For targets that are no numbers, not finite, or not one row for each of n rows.
-    """
+    """Return targets (n,) or (n, q) in double precision; `text` and `remedy` are said of what are no numbers."""
     try:
         array: Array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):

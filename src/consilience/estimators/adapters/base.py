@@ -141,13 +141,7 @@ class EstimatorAdapter(ABC):
         return []
 
     def refuse_data(self) -> None:  # noqa: B027  (most adapters take data)
-        """Raise where a fitted object says all, so that data have no use; not here.
-
-        Raises
-        ------
-        OptionError
-            Saying so.
-        """
+        """Raise where a fitted object says all, so that data have no use; not here."""
 
     def disclosure(self) -> Problem | None:
         """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""
@@ -256,13 +250,7 @@ class ClassMomentsAdapter(EstimatorAdapter):
 
 
 def new_estimator(module: str, name: str, parameters: Mapping[str, Json]) -> Any:
-    """Return an estimator with these hyper-parameters, not fitted.
-
-    Raises
-    ------
-    InputError
-        For a hyper-parameter that this version of scikit-learn does not have.
-    """
+    """Return an estimator with these hyper-parameters, not fitted."""
     made = getattr(import_module(module), name)
     known = made._get_param_names()  # of scikit-learn's base class, sorted
     if unknown := [key for key in parameters if key not in known]:
@@ -304,13 +292,7 @@ def whole_moments(statistics: Statistics, name: str = ROWS) -> CentredMoments:
 
 
 def require_two_classes(statistics: Statistics) -> None:
-    """Raise where all rows are of one class, which no classifier tells from another.
-
-    Raises
-    ------
-    InputError
-        Saying so.
-    """
+    """Raise where all rows are of one class, which no classifier tells from another."""
     if len(statistics.classes or ()) < 2:
         text = "has one class in all, expected two or more"
         raise InputError("", text, "fuse sites that know others too", "E-NUMBER")

@@ -92,11 +92,6 @@ def covariance_of(moments: CentredMoments, shrinkage: Any, estimator: Any, fourt
     fourth : float, optional
         Mean of the squared squared norms of the standardised rows, for "auto". Default or 0: not known, and the oracle
         approximating shrinkage stands in its place.
-
-    Raises
-    ------
-    InputError
-        For both at once.
     """
     n = float(moments.n)
     is_about_zero = bool(getattr(estimator, "assume_centered", False))

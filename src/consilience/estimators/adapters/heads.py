@@ -80,13 +80,7 @@ class HeadAdapter(EstimatorAdapter):
         return getattr(model, "statistics", None) is not None or isinstance(model, FittedHead)
 
     def kept_statistics(self, model: Any) -> Statistics | None:
-        """Return the sums that a site's head keeps.
-
-        Raises
-        ------
-        InputError
-            For a fused head, which keeps none.
-        """
+        """Return the sums that a site's head keeps."""
         if isinstance(model, FittedHead):
             text = "has no sums, only what was made of them"
             raise InputError(f"a {self.class_name}", text, "give the fusion, or its file", "E-NEEDED")

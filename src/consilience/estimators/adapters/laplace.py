@@ -87,13 +87,7 @@ class LaplaceProductAdapter(EstimatorAdapter):
         return self.unrefined
 
     def coefficients(self, statistics: Statistics) -> Array:
-        """Return the free coefficients (q,) of the fused model, (sum I_j + P)^-1 (sum (I_j + P_j) theta_j + P mu).
-
-        Raises
-        ------
-        InputError
-            Where the sums do not determine them.
-        """
+        """Return the free coefficients (q,) of the fused model, (sum I_j + P)^-1 (sum (I_j + P_j) theta_j + P mu)."""
         information, vector, _, prior = self.natural(statistics)
         hessian = self.determined(information + np.diag(prior), statistics)
         return solve_positive(hessian, vector + self.prior_shift(statistics), f"the {self.class_name} of all sites")
@@ -139,13 +133,7 @@ class LaplaceAdapter(LaplaceProductAdapter):
 
 
 def number(parameters: Mapping[str, Json], name: str) -> float:
-    """Return a hyper-parameter that is a number, not negative.
-
-    Raises
-    ------
-    InputError
-        For any other value, which the file of a stranger may have.
-    """
+    """Return a hyper-parameter that is a number, not negative."""
     value = decode(parameters.get(name))
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0.0:
         raise InputError(name, f"expected a number that is not negative, found {value!r:.40}", code="E-NUMBER")
@@ -166,13 +154,7 @@ def prior_precision(p: int, precision: float, parameters: Mapping[str, Json]) ->
 
 
 def solve_positive(matrix: Array, vector: Array, name: str) -> Array:
-    """Return the solution of a positive definite system (p, p), scaled to a unit diagonal first.
-
-    Raises
-    ------
-    InputError
-        Where it is singular to rounding, or not positive.
-    """
+    """Return the solution of a positive definite system (p, p), scaled to a unit diagonal first."""
     is_positive = bool(np.all(np.diag(matrix) > 0.0))
     scale = np.sqrt(np.where(np.diag(matrix) > 0.0, np.diag(matrix), 1.0))
     scaled = symmetric_part(matrix / scale / scale[:, None])

@@ -119,13 +119,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
         raise AssertionError
 
     def refuse_data(self) -> None:
-        """Raise where data are given: a fitted approximation says all.
-
-        Raises
-        ------
-        OptionError
-            Saying so.
-        """
+        """Raise where data are given: a fitted approximation says all."""
         raise OptionError("data", f"are not needed: a fitted {self.class_name} says all; leave them out")
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:

@@ -146,13 +146,7 @@ class RidgeAdapter(RegressionAdapter):
 
 
 def ridge_coefficients(gram: Array, cross: Array, alpha: Any) -> Array:
-    """Return (S_xx + alpha I)^-1 S_xy (d, q), with one alpha or one for each target.
-
-    Raises
-    ------
-    InputError
-        For as many alphas as there are no targets.
-    """
+    """Return (S_xx + alpha I)^-1 S_xy (d, q), with one alpha or one for each target."""
     alphas = np.asarray(alpha, dtype=np.float64).ravel()
     if len(alphas) not in (1, cross.shape[1]):
         text = f"has {len(alphas)} values, expected 1 or {cross.shape[1]}, one for each target"

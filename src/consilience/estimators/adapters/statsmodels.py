@@ -128,13 +128,7 @@ class StatsmodelsAdapter(EstimatorAdapter):
         return {name: getattr(model, f"_{name}_name", None) for name in given}
 
     def require_plain(self, model: Any) -> None:
-        """Raise where a result is one that was fused, is no plain fit, has no information, or did not converge.
-
-        Raises
-        ------
-        InputError
-            Saying which.
-        """
+        """Raise where a result is one that was fused, is no plain fit, has no information, or did not converge."""
         if isinstance(model, FusedResults):
             raise InputError(f"this {self.class_name}", "was fused before", "give the fusion, or its saved file")
         if why := _not_plain(model):
@@ -296,13 +290,7 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
     estimates_scale: ClassVar[bool] = False
 
     def refuse_data(self) -> None:
-        """Raise where data are given: a result says all.
-
-        Raises
-        ------
-        OptionError
-            Saying so.
-        """
+        """Raise where data are given: a result says all."""
         raise OptionError("data", f"are not needed: a fitted {self.class_name} of statsmodels says all; leave them out")
 
     def sums_of_rows(self, rows: SiteRows) -> SiteSums:

@@ -306,13 +306,7 @@ def map_of_record(record: str, makers: Mapping[str, Callable[..., FeatureMap]]) 
 
 
 def parsed_record(record: Any) -> dict[str, Any]:
-    """Return what the JSON of a map says.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-    """
+    """Return what the JSON of a map says."""
     try:
         stated = json.loads(record)
         is_record = isinstance(stated, dict) and all(isinstance(stated.get(name), str) for name in ("kind", "digest"))
@@ -324,13 +318,7 @@ def parsed_record(record: Any) -> dict[str, Any]:
 
 
 def as_rows(values: Any, name: str) -> Array:
-    """Return features as rows (n, d), single precision kept.
-
-    Raises
-    ------
-    InputError
-        For what is no table of finite numbers.
-    """
+    """Return features as rows (n, d), single precision kept."""
     try:
         array = np.asarray(values)
         array = array if array.dtype == np.float32 else array.astype(np.float64)

@@ -291,13 +291,7 @@ class Head:
 
 
 def one_label_each(y: Any, n: int) -> Any:
-    """Return the classes (n,) of n rows.
-
-    Raises
-    ------
-    InputError
-        For no rows, and for classes that are not one for each.
-    """
+    """Return the classes (n,) of n rows."""
     labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if labels.shape != (n,):
         text = f"expected one class for each of the {n} rows, found shape {labels.shape}"

@@ -25,13 +25,7 @@ _ASYMMETRY = 1e-8
 def read_estimates(
     estimates: Mapping[str, Any] | str | Path, names: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...], SiteEstimates]:
-    """Return the names of sites, those of coefficients, and the estimates with their covariances.
-
-    Raises
-    ------
-    InputError
-        Listing what is wrong with them, by site.
-    """
+    """Return the names of sites, those of coefficients, and the estimates with their covariances."""
     by_site: dict[str, Site] = {}
     problems: list[Problem] = []
     if isinstance(estimates, str | Path):
