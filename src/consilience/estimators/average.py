@@ -32,14 +32,9 @@ Summand = TypeVar("Summand", Array, CentredMoments)
 
 
 def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Statistics:
-    """Return the statistics of the rows of all sites, which were found to agree.
+    """Return the statistics of the rows of all sites, which were found to agree, summed in their order.
 
-    Parameters
-    ----------
-    sites : sequence of Statistics
-        In the order in which they are summed.
-    first : Statistics, optional
-        The one whose hyper-parameters are those of all. Default: the first in that order.
+    Hyper-parameters are those of `first`, by default the first of them.
     """
     first = sites[0] if first is None else first
     classes = _all_classes(sites)

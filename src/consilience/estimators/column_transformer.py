@@ -62,14 +62,7 @@ def rebuild_transformer(
 ) -> tuple[Any, Array, Array]:
     """Return a fitted ColumnTransformer with its map z = M x + t.
 
-    Parameters
-    ----------
-    parameters : mapping
-        What ``encoded_transformer`` returned.
-    columns : CentredMoments
-        Moments of the d columns that reach it.
-    features : Features
-        Names of these columns.
+    It is made of what ``encoded_transformer`` returned, the moments of the d columns that reach it, and their names.
     """
     from sklearn.compose import ColumnTransformer
 

@@ -37,16 +37,9 @@ def frames_of(statistics: Statistics) -> tuple[Array, Array]:
 
 
 def fourth_powers(X: Array, numbers: Any, centres: Array, scales: Array) -> Array:
-    """Return sums of |z|^4 in each frame (K,).
+    """Return sums of |z|^4 of rows (n, d) in each frame (K,): those of the rows of each class, and of all.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        Rows.
-    numbers : ndarray of int of shape (n,) or None
-        The class of every row; None without classes.
-    centres, scales : ndarray of shape (K, d)
-        The frames.
+    `numbers` (n,) are the classes of the rows, None without classes; `centres` and `scales` (K, d) are the frames.
     """
     parts = [X] if numbers is None else [*(X[numbers == c] for c in range(len(centres) - 1)), X]
     return np.array(

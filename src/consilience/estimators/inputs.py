@@ -64,14 +64,8 @@ def describe_inputs(
 ) -> tuple[list[DescribedEstimator], list[Problem]]:
     """Return the statistics of all inputs that could be described, sorted by name, and every problem.
 
-    Parameters
-    ----------
-    inputs : sequence of NamedInput
-        The models.
-    min_count : float
-        Classes of fewer rows are left out.
-    stated : mapping of str to value
-        Hyper-parameters that the caller gave, which sites need not agree in.
+    Classes of fewer rows than `min_count` are left out; `stated` are hyper-parameters that the caller gave, which sites
+    need not agree in.
     """
     gathered, found = gather(inputs, StatisticsReading())
     problems = [*too_few_models(len(inputs)), *found]
@@ -106,14 +100,9 @@ def statistics_of(model: Any) -> Statistics:
 
 
 def read_sums(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | None]:
-    """Return the statistics of an object or a file, with its provenance where it was fused.
+    """Return the statistics of what has sums, with its provenance where it was fused; messages say `called`.
 
-    Parameters
-    ----------
-    value : EstimatorFusion, Statistics, fitted estimator, path, or mapping of one name to such
-        What has sums.
-    called : str
-        What messages call it.
+    `value` is a fusion, statistics, a fitted estimator, a path, or a mapping of one name to such.
     """
     inputs = name_inputs(value if isinstance(value, Mapping) else [value])
     if len(inputs) != 1:

@@ -77,54 +77,30 @@ def _rows_of_all(header: StatisticsHeader) -> float | None:
 def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:
     """Return what sums tell about people, in plain words."""
     of = "of each class" if header.classes is not None else "of the site"
-    by_column = "how columns vary together; of fewer rows than columns, the space that the rows span"
+    pairs = "how columns vary together; of fewer rows than columns, the space that the rows span"
     about_zero = "of a column that is not zero for one row alone, that whole row: S + n m m^T"
+    targets = "mean and variance of what is predicted, and how it varies with each column"
+    by_column = f"the sum of every column {of}: what one row alone has, is one person's"
+    constants = "means and deviations of columns in a formula; digests of knots and bounds"
+    fourth = f"the mean of the fourth power of the distance to the mean row {of}"
+    information = "weighted products of columns; of fewer rows than columns, the space of the rows"
+    differences = "two files that differ by one person give that person's row; by one site, its sums: send one"
+    of_features = "how features vary together over all classes; of fewer rows than features, their space"
+    has_extremes = any(name.startswith("maxima.") for name in tensors - {"maxima.categories"})
     tells = [
         (True, "counts", f"how many rows {of} there are"),
         ("moments.rows.mean" in tensors, "means", f"the mean row {of}: of images, a picture; of one row, that row"),
-        ("moments.rows.scatter" in tensors, "products", by_column),
+        ("moments.rows.scatter" in tensors, "products", pairs),
         ("moments.rows.scatter" in tensors, "products about zero", about_zero),
         ("moments.rows.variances" in tensors, "variances", "how much each column varies"),
-        (
-            header.target_shape is not None,
-            "targets",
-            "mean and variance of what is predicted, and how it varies with each column",
-        ),
-        (
-            "counts.features" in tensors,
-            "counts by column",
-            f"the sum of every column {of}: what one row alone has, is one person's",
-        ),
-        (
-            bool(header.design.constants),
-            "constants",
-            "means and deviations of columns in a formula; digests of knots and bounds",
-        ),
-        (
-            "counts.fourth" in tensors,
-            "fourth moments",
-            f"the mean of the fourth power of the distance to the mean row {of}",
-        ),
-        (
-            "counts.information" in tensors,
-            "information",
-            "weighted products of columns; of fewer rows than columns, the space of the rows",
-        ),
-        (
-            any(name.startswith("maxima.") for name in tensors - {"maxima.categories"}),
-            "extremes",
-            "the least or the greatest value of every column, each one person's",
-        ),
-        (
-            True,
-            "differences",
-            "two files that differ by one person give that person's row; by one site, its sums: send one",
-        ),
-        (
-            "moments.total.scatter" in tensors,
-            "products",
-            "how features vary together over all classes; of fewer rows than features, their space",
-        ),
+        (header.target_shape is not None, "targets", targets),
+        ("counts.features" in tensors, "counts by column", by_column),
+        (bool(header.design.constants), "constants", constants),
+        ("counts.fourth" in tensors, "fourth moments", fourth),
+        ("counts.information" in tensors, "information", information),
+        (has_extremes, "extremes", "the least or the greatest value of every column, each one person's"),
+        (True, "differences", differences),
+        ("moments.total.scatter" in tensors, "products", of_features),
         ("counts.sums" in tensors, "sums by class", "the mean features of each class: of one row, that row"),
     ]
     adapter = adapter_of_kind(header.estimator)

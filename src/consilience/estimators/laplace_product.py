@@ -31,13 +31,6 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> EstimatorD
     """Return ``prior_share`` and, of sites that know the same classes, ``heterogeneity``, as JSON values.
 
     The test is Cochran's, Q = sum_j s_j^T I_j^-1 s_j - s^T I^-1 s with s_j = (I_j + P_j) theta_j, over the dispersion.
-
-    Parameters
-    ----------
-    fused : Statistics
-        Sums over all sites.
-    sites : sequence of Statistics
-        The sites.
     """
     adapter = adapter_of_kind(fused.kind)
     if not isinstance(adapter, LaplaceProductAdapter):

@@ -32,16 +32,12 @@ BATCH_ROWS = 256
 def laplace_scores(
     models: Sequence[Any], names: Sequence[str], adapter: LaplaceTorchAdapter, data: Any, labels: Any
 ) -> list[list[RowScore]]:
-    """Return the scores of every row by each of two approximations.
+    """Return the scores of every row by each of two approximations, which messages call `names`.
+
+    A normal distribution without a network predicts with that of the other.
 
     Parameters
     ----------
-    models : sequence of approximations of laplace-torch, or FusedLaplace
-        Of one class. A normal distribution without a network predicts with that of the other.
-    names : sequence of str
-        What messages call them.
-    adapter : LaplaceTorchAdapter
-        That of their class.
     data, labels
         ``(X, y)``, or X (n, ...) and y apart, or the path of a .npz with x and y.
 

@@ -162,16 +162,7 @@ def start_state(statistics: Statistics) -> RefinementState:
 
 
 def site_likelihood(state: RefinementState, rows: SiteRows, numbers: Any) -> SiteLikelihood:
-    """Return what a site answers.
-
-    Parameters
-    ----------
-    state : RefinementState
-        What the request publishes.
-    rows : SiteRows
-        The rows of the site.
-    numbers : ndarray of int of shape (n,) or None
-        Class of every row.
+    """Return what a site answers to a published state, of its rows with their classes `numbers` (n,).
 
     Raises
     ------
@@ -207,14 +198,7 @@ def advance(
 ) -> tuple[RefinementState, float, float]:
     """Return the next state, and the log posterior where this one and the next one stand.
 
-    Parameters
-    ----------
-    state : RefinementState
-        What was published.
-    answers : mapping of str to SiteLikelihood
-        Answers of all sites to it.
-    n_carried : int
-        How many of them are expansions of earlier ones.
+    `answers` are those of all sites to the published state; `n_carried` of them are expansions of earlier ones.
 
     Raises
     ------
@@ -282,14 +266,8 @@ def finished(state: RefinementState) -> tuple[Statistics, float, bool]:
 def judge_refined(state: RefinementState, n_all: int, n_rows: float) -> Verdict:
     """Return the verdict on a refined model: the fit on all rows, to a last step in standard errors.
 
-    Parameters
-    ----------
-    state : RefinementState
-        Where the refinement ended.
-    n_all : int
-        Number of sites whose models were fused.
-    n_rows : float
-        Number of their rows: a site may answer whose model was not fused, in the place of one that does not.
+    The models of `n_all` sites with `n_rows` rows were fused: a site may answer whose model was not, in the place of
+    one that does not.
     """
     statistics, error, is_taken = finished(state)
     name = state.adapter.described(statistics)

@@ -34,14 +34,7 @@ def oracle_approximating_shrinkage(covariance: Array, n: float) -> float:
 def ledoit_wolf_shrinkage(covariance: Array, n: float, fourth: float) -> float:
     """Return the shrinkage of Ledoit and Wolf (2004), lemmas 3.2 to 3.5, as scikit-learn computes it.
 
-    Parameters
-    ----------
-    covariance : ndarray of shape (d, d)
-        C, the empirical one, divided by n.
-    n : float
-        Number of rows.
-    fourth : float
-        Mean of the squared square of the norm of the rows that C is of: mean_i |z_i|^4.
+    It is that of a covariance C (d, d) of n rows z, divided by n; `fourth` is the mean of |z|^4.
     """
     d = len(covariance)
     if d == 1:  # the result is the same whatever the shrinkage

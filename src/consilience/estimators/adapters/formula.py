@@ -31,13 +31,7 @@ _ROUNDING = 1e-9
 
 
 def read_design(model: Any) -> Design:
-    """Return what a formula made columns and outcome of.
-
-    Parameters
-    ----------
-    model : model of statsmodels
-        The ``model`` of a fitted result.
-    """
+    """Return what a formula made columns and outcome of, in the ``model`` of a fitted result of statsmodels."""
     data = model.data
     spec = _spec_of(data)
     of_outcome = _spec_of(getattr(data, "orig_endog", None))

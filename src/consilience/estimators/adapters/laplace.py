@@ -172,17 +172,10 @@ def checked_expansion(name: str, hessian: Array, gradient: Array, *, is_separate
     ----------
     name : str
         What the model is called.
-    hessian : ndarray of shape (p, p)
-        Negative Hessian of the log posterior at the fit.
-    gradient : ndarray of shape (p,)
-        Its gradient there.
+    hessian, gradient : ndarray of shape (p, p) and (p,)
+        Negative Hessian and gradient of the log posterior at the fit, which must be near its mode.
     is_separated : bool
         Whether the fit separates classes.
-
-    Raises
-    ------
-    InputError
-        Where the Hessian is singular, and where the fit is far from the mode.
     """
     step = solve_positive(hessian, gradient, name)
     distance = float(np.max(np.abs(step) / np.sqrt(np.diag(np.linalg.inv(hessian))), initial=0.0))

@@ -253,16 +253,8 @@ def _are_dependent(products: Array) -> bool:
 def _span_constant(products: Array, sums: Array, weight: float) -> bool:
     """Return whether columns add up to the constant, as all dummies of a factor do.
 
-    They do where least squares of 1 on the columns leaves nothing, w - s^T (X^T W X)^-1 s.
-
-    Parameters
-    ----------
-    products : ndarray of shape (d, d)
-        X^T W X.
-    sums : ndarray of shape (d,)
-        s, the weighted sums of columns.
-    weight : float
-        w, the sum of weights.
+    They do where least squares of 1 on the columns leaves nothing, w - s^T (X^T W X)^-1 s, of products X^T W X (d, d),
+    weighted sums s (d,) of columns, and the sum w of weights.
     """
     scale = np.sqrt(np.diag(products))
     scale = np.where(scale > 0.0, scale, 1.0)

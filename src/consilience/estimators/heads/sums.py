@@ -30,16 +30,9 @@ _BLOCK_ROWS = 1_024
 
 
 def sums_of_features(features: Array, numbers: Labels, n_classes: int) -> tuple[Array, Array, CentredMoments]:
-    """Return counts (C,) and sums of features (C, d) by class, and the record of all rows.
+    """Return counts (C,) and sums (C, d) of features (n, d) by class, and the record of all rows.
 
-    Parameters
-    ----------
-    features : ndarray of shape (n, d)
-        Features in single or double precision; sums are taken in double precision.
-    numbers : ndarray of int of shape (n,)
-        The class of each row.
-    n_classes : int
-        Number C of classes.
+    Features in single precision are summed in double precision.
     """
     counts = np.bincount(numbers, minlength=n_classes).astype(np.float64)
     sums = np.zeros((n_classes, features.shape[1]))
@@ -211,15 +204,7 @@ class FeatureMoments:
         return 2.0 * float(np.sqrt(self.noise_variance * len(self.mean) / 2.0))
 
     def squared_error(self, coefficients: Array, intercepts: Any) -> float:
-        """Return the mean squared error of indicators of classes, summed over classes, of a linear head.
-
-        Parameters
-        ----------
-        coefficients : ndarray of shape (C, d)
-            Rows W_c.
-        intercepts : ndarray of shape (C,)
-            b_c.
-        """
+        """Return the mean squared error of indicators of classes, summed over classes, of rows W (C, d) and b (C,)."""
         shares = self.shares
         offset = shares - (coefficients @ self.mean + intercepts)  # (C,) mean residual
         fitted = np.einsum("cd,de,ce->c", coefficients, self.scatter, coefficients)
