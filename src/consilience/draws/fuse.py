@@ -239,14 +239,8 @@ def describe_inputs(
 ) -> tuple[list[DescribedDraws], list[Problem]]:
     """Return the draws of all inputs that could be read, sorted by name, and every problem.
 
-    Parameters
-    ----------
-    inputs : sequence of NamedInput
-        The sites.
-    method : DrawsMethod
-        The method, whose options say of sites what these do not say themselves.
-    n_observations : mapping, sequence or None
-        Number of observations of each site, in the order of the inputs.
+    The options of the method say of sites what these do not say themselves; `n_observations` are by name, or in the
+    order of the inputs.
     """
     numbers = in_order(n_observations, [one.name for one in inputs], "n_observations")
     if numbers is not None and (isinstance(numbers, str) or len(numbers) != len(inputs)):

@@ -31,13 +31,7 @@ def with_structures(sites: Sequence[Draws], labels: Sequence[str]) -> tuple[list
 
     A site that states nothing takes what others state, where its draws are so; tied entries are found anew. Problems
     are sites of which one has a narrower structure than another, or than it states, and priors that it cannot have.
-
-    Parameters
-    ----------
-    sites : sequence of Draws
-        Draws of any variables.
-    labels : sequence of str
-        What messages call them.
+    Messages call sites by their labels.
     """
     untied = [
         _with_constraints(site, {name: one.inner for name, one in site.constraints.items() if _is_tied(one)})
@@ -138,12 +132,7 @@ def _is_switched(sites: Sequence[Draws], name: str) -> bool:
 def with_tied_entries(sites: Sequence[Draws], labels: Sequence[str]) -> tuple[list[Draws], list[Problem]]:
     """Return draws without the entries that are constant, or copies, at all sites; and where sites differ in them.
 
-    Parameters
-    ----------
-    sites : sequence of Draws
-        Draws of the same variables, components numbered alike.
-    labels : sequence of str
-        What messages call them.
+    Sites have the same variables, with components numbered alike; messages call them by their labels.
     """
     problems: list[Problem] = []
     found: dict[str, Any] = {}

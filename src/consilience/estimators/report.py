@@ -20,8 +20,8 @@ from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError, OptionError
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
-from consilience.estimators.coefficients import coefficients_of, column_names, inference_of
 from consilience.estimators.files import read_statistics
+from consilience.estimators.inference import coefficients_of, column_names, inference_of
 from consilience.estimators.laplace_product import site_estimate
 from consilience.estimators.meta_analysis.analysis import meta_analysis
 from consilience.estimators.meta_analysis.report import MAX_PLOTS, MAX_SITES, forest_plot

@@ -134,13 +134,8 @@ def read_rows(
 def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] | None]:
     """Return the rows in a file, their classes or targets, and the names of the columns where it has them.
 
-    Parameters
-    ----------
-    path : Path
-        A .npz with x and y, or a .csv whose last column is the class or the target; with `needs` "nothing" all columns
-        are those of rows.
-    needs : {"classes", "targets", "nothing"}
-        What must come with the rows.
+    A .npz has x and y; the last column of a .csv is the class or the target. With `needs` "nothing" all columns are
+    those of rows.
     """
     if path.suffix.lower() not in (".csv", ".npy", ".npz"):
         raise FileFormatError(not_data(path, ".csv, .npz or .npy"))

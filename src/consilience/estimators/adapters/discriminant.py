@@ -133,15 +133,19 @@ def _fit_eigen(model: Any, statistics: Statistics) -> None:
     model.coef_ = model.means_ @ model.scalings_ @ model.scalings_.T
 
 
+_ASKED = np.array([[0.0], [1.0], [3.0], [10.0], [12.0], [17.0]]), np.array([0, 0, 0, 1, 1, 1])
+"""Rows of two classes by which a version of scikit-learn is asked what it divides by; versions have done either."""
+
+
 @cache
 def _divides_by_degrees_of_freedom() -> bool:
     """Return whether this version's solver "svd" divides the within-class scatter by N - C and not by N.
 
-    It has done either. So it is asked: of one column its scaling is the root of that divisor over the scatter.
+    Of one column its scaling is the root of that divisor over the scatter.
     """
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-    x, y = np.array([[0.0], [1.0], [3.0], [10.0], [12.0], [17.0]]), np.array([0, 0, 0, 1, 1, 1])
+    x, y = _ASKED
     scatter = sum(float(((x[y == c] - x[y == c].mean()) ** 2).sum()) for c in (0, 1))
     scaling = float(LinearDiscriminantAnalysis(solver="svd").fit(x, y).scalings_[0, 0])
     return bool(scaling**2 * scatter < len(x) - 1)  # 4 of 6 rows and 2 classes, or 6
@@ -151,13 +155,12 @@ def _divides_by_degrees_of_freedom() -> bool:
 def _loses_a_degree_of_freedom() -> bool:
     """Return whether this version's quadratic discriminant analysis divides scatters by n - 1 and not by n.
 
-    It has done either (1.5 and 1.9), so it is asked: of one column its scaling is the variance.
+    Of one column its scaling is the variance.
     """
     from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
-    x, y = np.array([[0.0], [1.0], [3.0], [10.0], [12.0], [17.0]]), np.array([0, 0, 0, 1, 1, 1])
-    variance = float(QuadraticDiscriminantAnalysis().fit(x, y).scalings_[0][0])
-    return bool(variance > 1.25 * float(np.var(x[:3])))  # 1.5 times, or once
+    variance = float(QuadraticDiscriminantAnalysis().fit(*_ASKED).scalings_[0][0])
+    return bool(variance > 1.25 * float(np.var(_ASKED[0][:3])))  # 1.5 times, or once
 
 
 class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):

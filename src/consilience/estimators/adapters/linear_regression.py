@@ -100,10 +100,15 @@ class RegressionAdapter(JointMomentsAdapter, RefittedAdapter):
     module: ClassVar[str] = "sklearn.linear_model"
 
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
-        """Refuse coefficients that are held positive: an inequality is no function of sums alone."""
-        if parameters.get("positive"):
-            return Problem("positive", "holds coefficients above zero, which is not fused", "fit with positive=False")
-        return None
+        """Refuse coefficients that are held positive."""
+        return refuse_positive(parameters)
+
+
+def refuse_positive(parameters: Mapping[str, Json]) -> Problem | None:
+    """Return why coefficients that are held positive are refused: an inequality is no function of sums alone."""
+    if parameters.get("positive"):
+        return Problem("positive", "holds coefficients above zero, which is not fused", "fit with positive=False")
+    return None
 
 
 class LinearRegressionAdapter(RegressionAdapter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -98,6 +99,14 @@ class ExtremesAdapter(RefittedAdapter):
         """Return what of the extremes the class needs, as maxima."""
         return {"greatest": greatest, "minus_least": -least}
 
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
+        """Return the extremes that the object keeps, with its count of rows."""
+        return SiteSums(counts={ROWS: np.array(float(np.max(model.n_samples_seen_)))}, maxima=self.extremes_of(model))
+
+    @abstractmethod
+    def extremes_of(self, model: Any) -> dict[str, Array]:
+        """Return the extremes that a fitted object keeps, as maxima."""
+
 
 class MinMaxScalerAdapter(ExtremesAdapter):
     """Least and greatest values."""
@@ -105,12 +114,9 @@ class MinMaxScalerAdapter(ExtremesAdapter):
     kind: ClassVar[str] = "sklearn.MinMaxScaler"
     compared: ClassVar[tuple[str, ...]] = ("data_min_", "data_max_")
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
+    def extremes_of(self, model: Any) -> dict[str, Array]:
         """Return the extremes that the object keeps."""
-        return SiteSums(
-            counts={ROWS: np.array(float(np.max(model.n_samples_seen_)))},
-            maxima=self.extremes(np.asarray(model.data_min_), np.asarray(model.data_max_)),
-        )
+        return self.extremes(np.asarray(model.data_min_), np.asarray(model.data_max_))
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set extremes, ranges and the affine map."""
@@ -133,10 +139,9 @@ class MaxAbsScalerAdapter(ExtremesAdapter):
         """Return the greatest absolute values."""
         return {"max_abs": np.maximum(np.abs(least), np.abs(greatest))}
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
+    def extremes_of(self, model: Any) -> dict[str, Array]:
         """Return the extremes that the object keeps."""
-        rows = {ROWS: np.array(float(np.max(model.n_samples_seen_)))}
-        return SiteSums(counts=rows, maxima={"max_abs": np.array(model.max_abs_, np.float64)})
+        return {"max_abs": np.array(model.max_abs_, np.float64)}
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set extremes and scales."""

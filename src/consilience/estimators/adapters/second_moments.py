@@ -221,8 +221,8 @@ class CovarianceAdapter(SecondMomentsAdapter):
     module: ClassVar[str] = "sklearn.covariance"
     compared: ClassVar[tuple[str, ...]] = ("location_", "covariance_")
 
-    def covariance(self, model: Any, empirical: Array, n: float) -> Array:
-        """Return the covariance that the class makes of the empirical one."""
+    def covariance(self, model: Any, empirical: Array, n: float, fourth: float) -> Array:
+        """Return the covariance that the class makes of the empirical one; `fourth` is 0 before a second message."""
         return empirical
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
@@ -231,7 +231,8 @@ class CovarianceAdapter(SecondMomentsAdapter):
         n = float(record.n)
         model.location_ = np.zeros(record.n_columns) if model.assume_centered else record.mean.copy()
         empirical = (record.raw_scatter() if model.assume_centered else record.scatter) / n
-        model._set_covariance(self.covariance(model, empirical, n))
+        fourth = float(statistics.counts.get(FOURTH, 0.0))
+        model._set_covariance(self.covariance(model, empirical, n, fourth))
 
 
 class EmpiricalCovarianceAdapter(CovarianceAdapter):
@@ -254,7 +255,7 @@ class ShrunkCovarianceAdapter(CovarianceAdapter):
     kind: ClassVar[str] = "sklearn.ShrunkCovariance"
     lacks: ClassVar[str | None] = "the number of rows and the covariance before shrinkage"
 
-    def covariance(self, model: Any, empirical: Array, n: float) -> Array:
+    def covariance(self, model: Any, empirical: Array, n: float, fourth: float) -> Array:
         """Return (1 - s) C + s tr(C)/d I."""
         return shrunk(empirical, float(model.shrinkage))
 
@@ -265,7 +266,7 @@ class OASAdapter(CovarianceAdapter):
     kind: ClassVar[str] = "sklearn.OAS"
     lacks: ClassVar[str | None] = "the number of rows and the covariance before shrinkage"
 
-    def covariance(self, model: Any, empirical: Array, n: float) -> Array:
+    def covariance(self, model: Any, empirical: Array, n: float, fourth: float) -> Array:
         """Return the shrunk covariance, and set its shrinkage."""
         model.shrinkage_ = oracle_approximating_shrinkage(empirical, n)
         return shrunk(empirical, model.shrinkage_)
@@ -282,14 +283,9 @@ class LedoitWolfAdapter(CovarianceAdapter):
         """Return that it does."""
         return True
 
-    def fit_sums(self, model: Any, statistics: Statistics) -> None:
-        """Set location, covariance, precision and shrinkage."""
-        record = whole_moments(statistics)
-        n = float(record.n)
-        model.location_ = np.zeros(record.n_columns) if model.assume_centered else record.mean.copy()
-        empirical = (record.raw_scatter() if model.assume_centered else record.scatter) / n
-        fourth = float(statistics.counts.get(FOURTH, 0.0))
+    def covariance(self, model: Any, empirical: Array, n: float, fourth: float) -> Array:
+        """Return the shrunk covariance, and set its shrinkage."""
         model.shrinkage_ = (
             ledoit_wolf_shrinkage(empirical, n, fourth) if fourth else oracle_approximating_shrinkage(empirical, n)
         )
-        model._set_covariance(shrunk(empirical, model.shrinkage_))
+        return shrunk(empirical, model.shrinkage_)
