@@ -91,7 +91,7 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Draws
     )
     against: dict[str, str] = {}
     code = "weighted"
-    harmless: bool | None = True
+    harmless: bool | None = True  # weights correct any product that was formed
     if weighted.standing_in:
         names = ", ".join(weighted.standing_in[:5])
         verb = "its draws stands" if len(weighted.standing_in) == 1 else "their draws stand"

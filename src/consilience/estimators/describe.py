@@ -368,6 +368,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         )
         for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
+    # Log odds against a class, and sums over all classes, tell of its rows even where it is left out.
     if isinstance(adapter, LaplaceAdapter) or (problems and adapter.pools_classes):
         remedy = f"fit with min_count={min_count:g}" if adapter.pools_classes else "fit without that class"
         raise InputError([*problems, Problem("", f"a {adapter.class_name} needs all of its classes", remedy)])

@@ -80,6 +80,7 @@ def linear_inference(statistics: Statistics) -> LinearInference:
     residual = float(moments.target_gram[0, 0] - coefficients @ moments.cross[:, 0])
     scale = residual / freedom
     covariance = scale * inverse
+    # Of centred columns the intercept is the mean of y, which is independent of the coefficients.
     intercept_variance = scale / moments.weight + moments.x_mean @ covariance @ moments.x_mean
     n = moments.n
     return LinearInference(

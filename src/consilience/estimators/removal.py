@@ -155,7 +155,7 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
             text = "has categories that the fusion does not know: it is no part of the fusion"
             raise InputError("the model", text, code="E-MISMATCH")
         part = in_categories(part, whole.maxima[CATEGORIES])
-    if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):
+    if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):  # then those of the others are not known
         whole = whole.without_unweighted()
     moments = {name: record.remove(moments_named(part, name)) for name, record in whole.moments.items()}
     counts = {

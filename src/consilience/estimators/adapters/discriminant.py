@@ -67,9 +67,10 @@ class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
                 model.coef_ = linalg.lstsq(model.covariance_, model.means_.T)[0].T
             else:
                 _fit_eigen(model, statistics)
+            # log p(c | x) = x^T S^-1 m_c - m_c^T S^-1 m_c / 2 + log prior_c, up to a constant
             with np.errstate(divide="ignore"):
                 model.intercept_ = -0.5 * np.diag(model.means_ @ model.coef_.T) + np.log(model.priors_)
-        if n_classes == 2:
+        if n_classes == 2:  # of which scikit-learn keeps the difference
             model.coef_ = model.coef_[1:] - model.coef_[:1]
             model.intercept_ = model.intercept_[1:] - model.intercept_[:1]
 
@@ -188,7 +189,7 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
                 covariance *= n / (n - 1.0)
             values, vectors = linalg.eigh(covariance)
             values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
-            if not is_eigen:
+            if not is_eigen:  # S_c <- (1 - r) S_c + r I
                 values = (1.0 - model.reg_param) * values + model.reg_param
                 covariance = (vectors * values) @ vectors.T
             rank = int(np.count_nonzero(values > model.tol))

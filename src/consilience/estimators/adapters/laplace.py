@@ -238,7 +238,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         hessian, gradient, penalty = _free(information, law.gradient_by_class(), prior)
         mode = law.theta[1] - law.theta[0] if n_classes == 2 else theta.ravel()
         eta, own_class = law.log_odds, (np.arange(rows.n), rows.numbers)
-        own = eta[own_class].copy()
+        own = eta[own_class].copy()  # log odds of each row's class against the best of the others
         eta[own_class] = -np.inf
         log_odds = own - eta.max(axis=1)
         text = checked_expansion(

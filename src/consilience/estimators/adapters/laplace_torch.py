@@ -138,7 +138,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
             raise InputError(name, text, "train it again, and fit", "E-NUMBER")
         precision = np.broadcast_to(_numbers(model.prior_precision_diag), mean.shape)
         centre = np.broadcast_to(_numbers(model.prior_mean), mean.shape)
-        scale = float(model.sigma_noise) ** 2 * float(model.temperature)
+        scale = float(model.sigma_noise) ** 2 * float(model.temperature)  # H is that of the loss alone
         information = _positive_part(curvature / scale, name)
         counts = {
             ROWS: np.array(float(model.n_data)),
@@ -272,6 +272,7 @@ class FullLaplaceAdapter(LaplaceTorchAdapter):
             states_start and site.parameters.get("prior_mean") == first.parameters.get("prior_mean")
         ):
             return []
+        # Matrices alone tell a start: biases, and scales of normalisations, are near 0 and 1 from any.
         is_matrix = np.concatenate([np.full(prod(shape), len(shape) > 1) for shape in _shapes(first).values()])
         weights, others = (self._own_mean(one)[is_matrix] for one in (first, site))
         length = float(np.linalg.norm(weights) * np.linalg.norm(others))

@@ -353,7 +353,7 @@ def _disturbed(
         raise InputError("noise", "leaves no class with enough rows", "take a larger epsilon, or join sites", "E-FEW")
     n = counts[kept].sum()
     mean = sums[kept].sum(axis=0) / n
-    scatter = products - n * np.outer(mean, mean)
+    scatter = products - n * np.outer(mean, mean)  # which noise may leave indefinite
     record = CentredMoments(np.array(n), np.array(n), np.array(0.0), mean, scatter)
     labels = statistics.classes
     values = tuple(labels.values[number] for number in kept.tolist()) if labels else ()

@@ -134,7 +134,7 @@ def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
     if np.abs(matrix - matrix.T).max() > _ASYMMETRY * np.abs(matrix).max():
         raise InputError("covariance", "is not symmetric", code="E-NUMBER")
     matrix = (matrix + matrix.T) / 2.0
-    deviations = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    deviations = np.sqrt(np.maximum(np.diag(matrix), 0.0))  # in units of which one rounding holds for all
     correlation = matrix / np.outer(deviations, deviations) if np.all(deviations > 0) else None
     if correlation is None or np.linalg.eigvalsh(correlation)[0] < p * np.finfo(np.float64).eps:
         text = "is not positive definite"
