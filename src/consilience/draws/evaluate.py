@@ -94,8 +94,10 @@ def _by_reference(fused: Array, own: Array, reference: Array) -> Evaluation:
     varies = reference.std(axis=0) > 0
     fused, own, reference = fused[:, varies], own[:, varies], reference[:, varies]
     distances = [wasserstein_distances(draws, reference) for draws in (fused, own)]
-    means = [float(np.sqrt(np.mean(mean_distances(draws, reference) ** 2))) for draws in (fused, own)]
-    widths = [float(np.sqrt(np.mean(np.log(width_ratios(draws, reference)) ** 2))) for draws in (fused, own)]
+    spread = reference.std(axis=0)
+    offsets = [np.abs(draws.mean(axis=0) - reference.mean(axis=0)) / spread for draws in (fused, own)]
+    means = [float(np.sqrt(np.mean(one**2))) for one in offsets]
+    widths = [float(np.sqrt(np.mean(np.log(draws.std(axis=0) / spread) ** 2))) for draws in (fused, own)]
     kind = ScoreKind.REFERENCE
     scores = (
         Score("Wasserstein distance", "sd", False, float(distances[0].mean()), float(distances[1].mean()), kind),
@@ -130,18 +132,6 @@ def _by_likelihood(fused: Draws, own: Draws, log_likelihood: Callable[..., Any])
 
 N_LEVELS = 999
 """Levels at which quantile functions are compared. Draws are some thousands; chosen by hand."""
-
-
-def mean_distances(draws: Array, reference: Array) -> Array:
-    """Return |mean - mean of the reference| (d,) of draws (n, d) and (m, d), in its standard deviations."""
-    result: Array = np.abs(draws.mean(axis=0) - reference.mean(axis=0)) / reference.std(axis=0)
-    return result
-
-
-def width_ratios(draws: Array, reference: Array) -> Array:
-    """Return the ratio (d,) of standard deviations."""
-    result: Array = draws.std(axis=0) / reference.std(axis=0)
-    return result
 
 
 def wasserstein_distances(draws: Array, reference: Array) -> Array:

@@ -284,7 +284,7 @@ class Statistics(Displayed):
         problems = [
             Problem("", f"{name} has values that are not finite", code="E-NUMBER")
             for name, values in arrays.items()
-            if _bad(values)
+            if not np.isfinite(values).all()
         ]
         if problems:
             return problems
@@ -302,7 +302,7 @@ class Statistics(Displayed):
         problems += [
             Problem("", f"counts {name!r} have negative values", code="E-NUMBER")
             for name, values in self.counts.items()
-            if name not in SIGNED and _neg(values)
+            if name not in SIGNED and np.any(values < 0)
         ]
         if self.classes is not None:
             problems += self._contradictions()
@@ -348,14 +348,6 @@ def _has_negative_variance(record: CentredMoments) -> bool:
     except np.linalg.LinAlgError:
         return bool(np.any(np.linalg.eigvalsh(record.scatter).min(axis=-1, initial=0.0) < lowest_allowed))
     return False
-
-
-def _bad(values: Array) -> bool:
-    return not bool(np.isfinite(values).all())
-
-
-def _neg(values: Array) -> bool:
-    return bool(np.any(values < 0))
 
 
 def _first_where(mask: Any) -> str | None:

@@ -317,15 +317,9 @@ def _settled(hessian: Array, n_classes: int, p: int) -> Array:
     """Return a Hessian to which shifts that classes share are added, so that they solve to zero."""
     if n_classes == 2:
         return hessian
-    shared = np.kron(np.full((n_classes, n_classes), 1.0 / n_classes), np.diag(_column_scale(hessian, n_classes, p)))
-    total: Array = hessian + shared
+    scales = np.diag(hessian).reshape(n_classes, p).mean(axis=0)  # (p,), of the size of each column's curvature
+    total: Array = hessian + np.kron(np.full((n_classes, n_classes), 1.0 / n_classes), np.diag(scales))
     return total
-
-
-def _column_scale(hessian: Array, n_classes: int, p: int) -> Array:
-    """Return the mean over classes of the diagonal of a Hessian, by column (p,)."""
-    means: Array = np.diag(hessian).reshape(n_classes, p).mean(axis=0)
-    return means
 
 
 class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):

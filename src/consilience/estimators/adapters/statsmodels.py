@@ -134,7 +134,8 @@ class StatsmodelsAdapter(EstimatorAdapter):
         if why := _not_plain(model):
             text, remedy, code = _NO_LIKELIHOOD
             raise InputError(f"this {self.class_name}", f"was fitted with {why}, {text}", remedy, code)
-        if getattr(model, "cov_type", "nonrobust") != "nonrobust" or _is_robust_phreg(model):
+        of_phreg = getattr(model, "covariance_type", "naive")
+        if getattr(model, "cov_type", "nonrobust") != "nonrobust" or of_phreg != "naive":
             raise InputError([_SANDWICH])
         retvals = getattr(model, "mle_retvals", None)
         if getattr(model, "converged", True) is False or (retvals and retvals.get("converged") is False):
@@ -145,10 +146,6 @@ def _names(model: Any) -> tuple[str, ...]:
     if isinstance(model, FusedResults):
         return model.names
     return tuple(map(str, model.model.exog_names))
-
-
-def _is_robust_phreg(model: Any) -> bool:
-    return getattr(model, "covariance_type", "naive") != "naive"
 
 
 class LeastSquaresAdapter(StatsmodelsAdapter):
