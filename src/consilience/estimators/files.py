@@ -22,8 +22,8 @@ from consilience.errors import FileFormatError, InputError
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.class_labels import ClassLabels
-from consilience.estimators.column_transformer import KIND as COLUMN_TRANSFORMER
 from consilience.estimators.design import Design
+from consilience.estimators.rebuild import COLUMN_TRANSFORMER, PASSTHROUGH
 from consilience.estimators.statistics import ROWS, Statistics, Step
 from consilience.estimators.validation import statistics_problems
 from consilience.families.centred_moments import CentredMoments
@@ -135,7 +135,7 @@ def _known_adapter(file: SafetensorsFile, header: StatisticsHeader) -> Estimator
     try:
         adapter = adapter_of_kind(header.estimator)
         for step in header.steps:
-            if step.estimator not in ("passthrough", COLUMN_TRANSFORMER):
+            if step.estimator not in (PASSTHROUGH, COLUMN_TRANSFORMER):
                 adapter_of_kind(step.estimator)
         return adapter
     except InputError as error:

@@ -32,8 +32,7 @@ from consilience.estimators.heads.model import (
     RealTargets,
     RegressionHead,
 )
-from consilience.estimators.heads.random_convolutions import random_convolutions
-from consilience.estimators.heads.random_fourier import random_fourier
+from consilience.estimators.heads.random_features import random_convolutions, random_fourier
 from consilience.estimators.heads.sums import FeatureMoments, HeadMoments, TargetMoments, clipped, sums_of_features
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statistics
