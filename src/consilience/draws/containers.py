@@ -29,27 +29,14 @@ _COORDINATE_KINDS = "iufbUM"
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """What is in a container.
+    """What is in a container."""
 
-    Parameters
-    ----------
-    variables : mapping of str to ndarray of shape (C, T, ...)
-        The draws, chain by chain.
-    container : str
-        One of `CONTAINERS`.
-    dims : mapping of str to tuple of str
-        Names of the axes after chain and draw, by variable.
-    coords : mapping of str to ndarray
-        Labels by name of the axis.
-    diverging : ndarray of bool of shape (C, T), optional
-        Divergent transitions, where the sampler recorded them.
-    """
-
-    variables: Mapping[str, Array]
-    container: str
+    variables: Mapping[str, Array]  # (C, T, ...), the draws, chain by chain
+    container: str  # one of `CONTAINERS`
+    # Names of the axes after chain and draw, by variable.
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    coords: Mapping[str, np.ndarray] = field(default_factory=dict)
-    diverging: Any = None
+    coords: Mapping[str, np.ndarray] = field(default_factory=dict)  # labels by name of the axis
+    diverging: Any = None  # (C, T), divergent transitions, where the sampler recorded them
 
 
 def is_container(model: object) -> bool:

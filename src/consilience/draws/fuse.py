@@ -194,15 +194,9 @@ def _option(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class DescribedDraws(Described[Draws]):
-    """An input and its draws.
+    """An input and its draws."""
 
-    Parameters
-    ----------
-    relabelling : Relabelling, optional
-        How components were renumbered.
-    """
-
-    relabelling: Relabelling | None = None
+    relabelling: Relabelling | None = None  # how components were renumbered
 
 
 class DrawsReading(FormatReading[Draws]):

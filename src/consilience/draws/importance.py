@@ -51,18 +51,10 @@ _TEMPERING_STEPS = 50
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Mixture of a normal distribution and a Student's t, half each, of the same location and scale.
+    """Mixture of a normal distribution and a Student's t, half each, of the same location and scale."""
 
-    Parameters
-    ----------
-    mean : ndarray of shape (D,)
-        Location.
-    factor : ndarray of shape (D, D)
-        Lower Cholesky factor of the scale.
-    """
-
-    mean: Array
-    factor: Array
+    mean: Array  # (D,), location
+    factor: Array  # (D, D), lower Cholesky factor of the scale
 
     @classmethod
     def of(cls, points: Array, weights: Array) -> Proposal:
@@ -100,37 +92,19 @@ class Proposal:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Points of one request, and what sites answered.
+    """Points of one request, and what sites answered."""
 
-    Parameters
-    ----------
-    proposal : Proposal
-        Where they come from.
-    values : ndarray of shape (n, D)
-        The points.
-    densities : mapping of str to ndarray of shape (n,)
-        Log densities in the sites' own parameters, by site.
-    """
-
-    proposal: Proposal
-    values: Array
-    densities: Mapping[str, Array]
+    proposal: Proposal  # where they come from
+    values: Array  # (n, D), the points
+    densities: Mapping[str, Array]  # (n,), log densities in the sites' own parameters, by site
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedPoints:
-    """Points of some requests with their weights.
+    """Points of some requests with their weights."""
 
-    Parameters
-    ----------
-    stack : Subposteriors
-        The sites, with their draws.
-    rounds : tuple of Points
-        All requests that were answered, in order.
-    """
-
-    stack: Subposteriors
-    rounds: tuple[Points, ...]
+    stack: Subposteriors  # the sites, with their draws
+    rounds: tuple[Points, ...]  # all requests that were answered, in order
 
     @cached_property
     def answered(self) -> tuple[str, ...]:

@@ -47,21 +47,11 @@ _GRID = 160
 
 @dataclass(frozen=True, eq=False)
 class DrawsContent:
-    """What the report shows.
+    """What the report shows."""
 
-    Parameters
-    ----------
-    draws : Draws
-        The fused draws.
-    record : mapping of str to JSON values
-        The provenance with the verdict.
-    sites : sequence of (str, Draws)
-        The sites that are at hand, by name, with the variables of the fused draws.
-    """
-
-    draws: Draws
-    record: Mapping[str, Any]
-    sites: Sequence[tuple[str, Draws]]
+    draws: Draws  # the fused draws
+    record: Mapping[str, Any]  # the provenance with the verdict
+    sites: Sequence[tuple[str, Draws]]  # the sites that are at hand, by name, with the variables of the fused draws
 
 
 def content_of(draws: Draws, record: Mapping[str, Json], sites: Sequence[tuple[str, Draws]]) -> DrawsContent:

@@ -37,15 +37,9 @@ class HyperParameterWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class DescribedEstimator(Described[Statistics]):
-    """An input and the statistics that it was described as.
+    """An input and the statistics that it was described as."""
 
-    Parameters
-    ----------
-    withheld : tuple of Problem, optional
-        Classes of too few rows, which were left out.
-    """
-
-    withheld: tuple[Problem, ...] = ()
+    withheld: tuple[Problem, ...] = ()  # classes of too few rows, which were left out
 
 
 class StatisticsReading(FormatReading[Statistics]):

@@ -60,31 +60,15 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class SiteLikelihood:
-    """What a site answers to a request of a refinement.
+    """What a site answers to a request of a refinement."""
 
-    Parameters
-    ----------
-    point : ndarray of shape (q,)
-        The trial point of its derivatives.
-    values : ndarray of shape (5,)
-        Log-likelihoods at `STEP_LENGTHS` from where the step starts.
-    gradient : ndarray of shape (q,)
-        Gradient at the trial point.
-    information : ndarray of shape (q, q)
-        Negative Hessian there.
-    rows : ndarray of shape () or (C,)
-        Number of rows, of every class where there are some.
-    weight, pearson : float
-        Sum of weights, and of squared Pearson residuals at the trial point.
-    """
-
-    point: Array
-    values: Array
-    gradient: Array
-    information: Array
-    rows: Array
-    weight: float
-    pearson: float
+    point: Array  # (q,), the trial point of its derivatives
+    values: Array  # (5,), log-likelihoods at `STEP_LENGTHS` from where the step starts
+    gradient: Array  # (q,), gradient at the trial point
+    information: Array  # (q, q), negative Hessian there
+    rows: Array  # () or (C,), number of rows, of every class where there are some
+    weight: float  # sum of weights
+    pearson: float  # sum of squared Pearson residuals at the trial point
 
     @property
     def has_derivatives(self) -> bool:
@@ -102,31 +86,16 @@ class SiteLikelihood:
 
 @dataclass(frozen=True, eq=False)
 class RefinementState:
-    """Where a refinement stands.
+    """Where a refinement stands."""
 
-    Parameters
-    ----------
-    statistics : Statistics
-        The model at `base`: its hyper-parameters, classes, counts of rows, and information of all rows.
-    base : ndarray of shape (q,)
-        The free coefficients that were reached.
-    step : ndarray of shape (q,)
-        The full step from there; zero where derivatives are not known there yet.
-    slope : float
-        Gradient of the log posterior along the step.
-    error : float
-        Largest coefficient of the step in standard errors; infinity where it is not known.
-    n_sites, n_carried : int
-        Sites whose answers count, and those among them that stand by an earlier answer.
-    """
-
+    # The model at `base`: its hyper-parameters, classes, counts of rows, and information of all rows.
     statistics: Statistics
-    base: Array
-    step: Array
-    slope: float = 0.0
-    error: float = float("inf")
-    n_sites: int = 0
-    n_carried: int = 0
+    base: Array  # (q,), the free coefficients that were reached
+    step: Array  # (q,), the full step from there; zero where derivatives are not known there yet
+    slope: float = 0.0  # gradient of the log posterior along the step
+    error: float = float("inf")  # largest coefficient of the step in standard errors; infinity where it is not known
+    n_sites: int = 0  # sites whose answers count
+    n_carried: int = 0  # those among them that stand by an earlier answer
 
     @property
     def adapter(self) -> LaplaceAdapter:

@@ -35,24 +35,12 @@ MAX_COEFFICIENTS = 200
 
 @dataclass(frozen=True, eq=False)
 class EstimatorContent:
-    """What the report shows.
+    """What the report shows."""
 
-    Parameters
-    ----------
-    statistics : Statistics
-        The sums of all sites.
-    record : mapping of str to JSON values
-        The provenance with the verdict.
-    sites : sequence of (str, Statistics)
-        The sites that are at hand, by name.
-    level : float, optional
-        Probability of intervals. Default: 0.95.
-    """
-
-    statistics: Statistics
-    record: Mapping[str, Any]
-    sites: Sequence[tuple[str, Statistics]]
-    level: float = LEVEL
+    statistics: Statistics  # the sums of all sites
+    record: Mapping[str, Any]  # the provenance with the verdict
+    sites: Sequence[tuple[str, Statistics]]  # the sites that are at hand, by name
+    level: float = LEVEL  # probability of intervals
 
 
 def content_of(

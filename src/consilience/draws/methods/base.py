@@ -22,21 +22,11 @@ STILL_WORKS = "consensus_mc with covariance='diagonal' still works"
 
 @dataclass(frozen=True, eq=False)
 class CombinedDraws:
-    """What a method made.
+    """What a method made."""
 
-    Parameters
-    ----------
-    draws : ndarray of shape (T, D)
-        Draws of the full posterior in unconstrained coordinates.
-    details : CombinationDetails
-        What it found on its way.
-    notes : mapping of str to str
-        What is wrong with them, each with its remedy.
-    """
-
-    draws: Array
-    details: CombinationDetails = field(default_factory=CombinationDetails)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    draws: Array  # (T, D), draws of the full posterior in unconstrained coordinates
+    details: CombinationDetails = field(default_factory=CombinationDetails)  # what it found on its way
+    notes: Mapping[str, str] = field(default_factory=dict)  # what is wrong with them, each with its remedy
 
 
 @dataclass(frozen=True)

@@ -46,27 +46,13 @@ class Likelihood(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Multinomial(Likelihood):
-    """Rows of several classes at coefficients (C, p).
+    """Rows of several classes at coefficients (C, p)."""
 
-    Parameters
-    ----------
-    A : ndarray of shape (n, p)
-        Rows, with a column of ones where there is an intercept.
-    numbers : ndarray of int of shape (n,)
-        Class of every row.
-    weights : ndarray of shape (n,)
-        Weight of every row.
-    theta : ndarray of shape (C, p)
-        Coefficients of all classes.
-    first : int, optional
-        The first class whose coefficients are free, all others being zero. Default: 0.
-    """
-
-    A: Array
-    numbers: Labels
-    weights: Array
-    theta: Array
-    first: int = 0
+    A: Array  # (n, p), rows, with a column of ones where there is an intercept
+    numbers: Labels  # (n,), class of every row
+    weights: Array  # (n,), weight of every row
+    theta: Array  # (C, p), coefficients of all classes
+    first: int = 0  # the first class whose coefficients are free, all others being zero
 
     @property
     def log_odds(self) -> Array:
@@ -116,30 +102,14 @@ class Multinomial(Likelihood):
 
 @dataclass(frozen=True, eq=False)
 class Tweedie(Likelihood):
-    """Rows of a Tweedie distribution at coefficients (p,).
+    """Rows of a Tweedie distribution at coefficients (p,)."""
 
-    Parameters
-    ----------
-    A : ndarray of shape (n, p)
-        Rows, with a column of ones where there is an intercept.
-    y : ndarray of shape (n,)
-        Targets.
-    weights : ndarray of shape (n,)
-        Weight of every row.
-    beta : ndarray of shape (p,)
-        Coefficients.
-    power : float
-        Power q of the variance.
-    is_identity : bool
-        Whether the link is the identity, of least squares, and not the logarithm.
-    """
-
-    A: Array
-    y: Array
-    weights: Array
-    beta: Array
-    power: float
-    is_identity: bool
+    A: Array  # (n, p), rows, with a column of ones where there is an intercept
+    y: Array  # (n,), targets
+    weights: Array  # (n,), weight of every row
+    beta: Array  # (p,), coefficients
+    power: float  # power q of the variance
+    is_identity: bool  # whether the link is the identity, of least squares, and not the logarithm
 
     def mean(self) -> Array:
         """Return the means (n,)."""

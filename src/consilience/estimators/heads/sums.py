@@ -86,26 +86,14 @@ class HeadMoments(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TargetMoments:
-    """Moments of features and real targets, as regression heads are solved from them.
+    """Moments of features and real targets, as regression heads are solved from them."""
 
-    Parameters
-    ----------
-    n : float
-        Number of rows.
-    mean, target_means : ndarray of shape (d,) and (q,)
-        Means.
-    scatter, cross : ndarray of shape (d, d) and (d, q)
-        Products of centred features, and of these with centred targets.
-    target_squares : ndarray of shape (q,)
-        Sums of squares of centred targets.
-    """
-
-    n: float
-    mean: Array
-    target_means: Array
-    scatter: Array
-    cross: Array
-    target_squares: Array
+    n: float  # number of rows
+    mean: Array  # (d,)
+    target_means: Array  # (q,)
+    scatter: Array  # (d, d), products of centred features
+    cross: Array  # (d, q), products of centred features and centred targets
+    target_squares: Array  # (q,), sums of squares of centred targets
     noise_variance: float = 0.0
     noise_ridge: float = 0.0
 
@@ -126,27 +114,13 @@ class TargetMoments:
 
 @dataclass(frozen=True, eq=False)
 class FeatureMoments:
-    """Moments of features by class, as heads are solved from them.
+    """Moments of features by class, as heads are solved from them."""
 
-    Parameters
-    ----------
-    n_by_class : ndarray of shape (C,)
-        Rows of each class.
-    means : ndarray of shape (C, d)
-        Mean features of each class; that of all rows for a class without rows.
-    mean : ndarray of shape (d,)
-        Of all rows.
-    scatter : ndarray of shape (d, d)
-        Of all rows about their mean.
-    noise_variance : float
-        Variance of what was added to each sum for privacy, over all sites; 0 without.
-    """
-
-    n_by_class: Array
-    means: Array
-    mean: Array
-    scatter: Array
-    noise_variance: float = 0.0
+    n_by_class: Array  # (C,), rows of each class
+    means: Array  # (C, d), mean features of each class; that of all rows for a class without rows
+    mean: Array  # (d,), of all rows
+    scatter: Array  # (d, d), of all rows about their mean
+    noise_variance: float = 0.0  # variance of what was added to each sum for privacy, over all sites; 0 without
 
     @classmethod
     def of(cls, statistics: Statistics) -> FeatureMoments:
