@@ -22,21 +22,12 @@ _CONSTANT = -1
 
 @dataclass(frozen=True)
 class TiedEntries(Elementwise):
-    """A constraint of every entry alone, of which some entries are constant and some are copies of others.
+    """A constraint of every entry alone, of which some entries are constant and some are copies of others."""
 
-    Parameters
-    ----------
-    inner : Elementwise
-        The constraint of the entries that vary.
-    places : tuple of int
-        Of every entry, in row order, its coordinate; -1 of a constant one. Coordinates are numbered as they come.
-    constants : tuple of float
-        The values of the constant entries, in order.
-    """
-
-    inner: Elementwise
+    inner: Elementwise  # the constraint of the entries that vary
+    # Of every entry, in row order, its coordinate; -1 of a constant one. Coordinates are numbered as they come.
     places: tuple[int, ...]
-    constants: tuple[float, ...]
+    constants: tuple[float, ...]  # the values of the constant entries, in order
     name: ClassVar[str] = TIED
 
     @property

@@ -24,32 +24,15 @@ Needs = Literal["classes", "targets", "nothing"]
 
 @dataclass(frozen=True, eq=False)
 class SiteRows:
-    """Checked rows of a site, and what an estimator takes its sums of them by.
+    """Checked rows of a site, and what an estimator takes its sums of them by."""
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d) or CSR array of shape (n, d)
-        Rows in float64.
-    y : ndarray of shape (n,) or (n, q), optional
-        Class or targets of every row.
-    weights : ndarray of shape (n,), optional
-        Weight of every row; None counts all alike.
-    numbers : ndarray of int of shape (n,), optional
-        The class of every row, by its position among `n_classes`.
-    n_classes : int, optional
-        Number of classes.
-    parameters : mapping of str to JSON values, optional
-        The estimator's hyper-parameters.
-    products : bool, optional
-        Whether a step before the estimator mixes columns, so that it needs products although it would not.
-    """
-
-    X: Any
-    y: Any = None
-    weights: Array | None = None
-    numbers: Any = None
-    n_classes: int = 0
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    X: Any  # (n, d), rows in float64, or a CSR array of such
+    y: Any = None  # (n,) or (n, q), class or targets of every row
+    weights: Array | None = None  # (n,), weight of every row; None counts all alike
+    numbers: Any = None  # (n,), the class of every row, by its position among `n_classes`
+    n_classes: int = 0  # number of classes
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # the estimator's hyper-parameters
+    # Whether a step before the estimator mixes columns, so that it needs products although it would not.
     products: bool = False
 
     @property

@@ -77,21 +77,11 @@ _NOT_OF_SUMS = ("min_count", "n_withheld")
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a Pipeline before its last: the name, the class and the hyper-parameters of a transformer.
+    """A step of a Pipeline before its last: the name, the class and the hyper-parameters of a transformer."""
 
-    Parameters
-    ----------
-    name : str
-        Its name in the Pipeline.
-    kind : str
-        Its class, such as ``sklearn.StandardScaler``.
-    parameters : mapping of str to JSON values
-        Its hyper-parameters.
-    """
-
-    name: str
-    kind: str
-    parameters: Mapping[str, Json]
+    name: str  # its name in the Pipeline
+    kind: str  # its class, such as ``sklearn.StandardScaler``
+    parameters: Mapping[str, Json]  # its hyper-parameters
 
 
 @dataclass(frozen=True, eq=False, repr=False)
