@@ -152,11 +152,7 @@ class Draws(Displayed, Tabular):
             return
         chosen = [self.only] if isinstance(self.only, str) else list(self.only)
         if missing := [str(name) for name in chosen if name not in self.variables]:
-            raise InputError(
-                "only",
-                f"names {with_suggestions(missing, self.variables)}, which is no variable; there are "
-                f"{', '.join(self.variables):.200}",
-            )
+            raise InputError("only", f"names {self._no_variable(missing)}")
         left = tuple(name for name in self.variables if name not in chosen)
         self._set(
             variables={name: self.variables[name] for name in self.variables if name in chosen},
@@ -164,6 +160,10 @@ class Draws(Displayed, Tabular):
             dropped=(*self.dropped, *left),
             only=None,
         )
+
+    def _no_variable(self, odd: list[str]) -> str:
+        known = f"{', '.join(self.variables):.200}"
+        return f"{with_suggestions(odd, self.variables)}, which is no variable; there are {known}"
 
     def _refuse_misspelt_coords(self) -> None:
         """Raise for labels of what is no dimension where one like it has none; containers may hold labels of others."""
@@ -176,15 +176,10 @@ class Draws(Displayed, Tabular):
         """Return the constraint of every variable."""
         stated = dict(self.constraints or {})
         if odd := [str(name) for name in stated if name not in self.variables]:
-            raise InputError(
-                "constraints",
-                f"of {with_suggestions(odd, self.variables)}, which is no variable; there are "
-                f"{', '.join(self.variables):.200}",
-            )
+            raise InputError("constraints", f"of {self._no_variable(odd)}")
         constraints = {name: as_constraint(stated.get(name, "real"), name) for name in self.variables}
         if odd := [str(name) for name in self.dims or {} if name not in (*self.variables, *self.dropped)]:
-            text = f"of {with_suggestions(odd, self.variables)}, which is no variable; there are"
-            raise InputError("dims", f"{text} {', '.join(self.variables):.200}")
+            raise InputError("dims", f"of {self._no_variable(odd)}")
         self._refuse_misspelt_coords()
         problems = [
             Problem(
@@ -257,8 +252,7 @@ class Draws(Displayed, Tabular):
 
     def _exchangeable_problems(self, names: Sequence[str]) -> list[Problem]:
         if odd := [str(name) for name in names if name not in self.variables]:
-            text = f"names {with_suggestions(odd, self.variables)}, which is no variable; there are"
-            return [Problem("exchangeable", f"{text} {', '.join(self.variables):.200}")]
+            return [Problem("exchangeable", f"names {self._no_variable(odd)}")]
         sizes = {name: self.variables[name].shape[2:3] for name in names}
         if len(set(sizes.values())) > 1 or () in sizes.values():
             text = f"variables need one first axis of components, found {sizes}"

@@ -136,17 +136,13 @@ def _stated(draws: Any, exchangeable: Sequence[str] | None, constraints: Any) ->
 def relabel_sites(sites: Sequence[Draws]) -> tuple[list[Draws], list[Relabelling]]:
     """Return draws of sites whose components are numbered alike, and the labels."""
     first = sites[0]
-    problems = [
-        Problem(
-            f"draws {number}",
-            f"have {site.n_components} components in {', '.join(site.exchangeable)}, expected {first.n_components} in"
-            f" {', '.join(first.exchangeable)}",
-            "fit the same mixture at all sites",
-            "E-MISMATCH",
-        )
-        for number, site in enumerate(sites)
-        if (set(site.exchangeable), site.n_components) != (set(first.exchangeable), first.n_components)
-    ]
+    problems = []
+    expected = f"{first.n_components} in {', '.join(first.exchangeable)}"
+    for number, site in enumerate(sites):
+        if (set(site.exchangeable), site.n_components) != (set(first.exchangeable), first.n_components):
+            its = f"{site.n_components} components in {', '.join(site.exchangeable)}"
+            text = f"have {its}, expected {expected}"
+            problems.append(Problem(f"draws {number}", text, "fit the same mixture at all sites", "E-MISMATCH"))
     if problems:
         raise InputError(problems)
     features = [component_features(site, first.exchangeable) for site in sites]

@@ -126,37 +126,27 @@ class DrawsMethod(Options, ABC):
 
     def _covariance_problems(self, stack: Subposteriors) -> list[Problem]:
         least = MIN_DRAWS_PER_COORDINATE * stack.n_coordinates
+        needs = f"of {stack.n_coordinates} coordinates, and {self.name} needs {least} for its covariance"
         few = [
-            Problem(
-                name,
-                f"has {site.n_draws} draws of {stack.n_coordinates} coordinates, and {self.name} needs {least} for its"
-                " covariance",
-                f"draw more; {STILL_WORKS}",
-                "E-NEEDED",
-            )
+            Problem(name, f"has {site.n_draws} draws {needs}", f"draw more; {STILL_WORKS}", "E-NEEDED")
             for name, site in zip(stack.names, stack.sites, strict=True)
             if site.n_draws < least
         ]
         if few:
             return few
-        return [
-            Problem(
-                stack.names[number],
-                f"has variables that are functions of each other ({stack.called(places)}), so that their covariance is"
-                " singular",
-                _without_functions(stack, places),
-                "E-NUMBER",
-            )
-            for number, places in stack.singular_sites().items()
-        ]
+        problems = []
+        for number, places in stack.singular_sites().items():
+            text = f"has variables that are functions of each other ({stack.called(places)})"
+            text += ", so that their covariance is singular"
+            problems.append(Problem(stack.names[number], text, _without_functions(stack, places), "E-NUMBER"))
+        return problems
 
     def _mode_problems(self, stack: Subposteriors) -> list[Problem]:
+        remedy = "method='semiparametric' keeps modes; of a mixture whose labels switch, state exchangeable=(...), or"
+        fills = f"and {self.name} would fill what lies between"
         return [
             Problem(
-                name,
-                f"has two modes that are apart in {stack.called(places)}, and {self.name} would fill what lies between",
-                "method='semiparametric' keeps modes; of a mixture whose labels switch, state exchangeable=(...), or"
-                " call cs.relabel",
+                name, f"has two modes that are apart in {stack.called(places)}, {fills}", f"{remedy} call cs.relabel"
             )
             for name, places in zip(stack.names, stack.bimodal, strict=True)
             if len(places)
