@@ -15,7 +15,6 @@ together, as any regression has.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -42,46 +41,6 @@ def sums_of_features(features: Array, numbers: Labels, n_classes: int) -> tuple[
         indicators[of_block, np.arange(len(of_block))] = 1.0
         sums += indicators @ features[start : start + _BLOCK_ROWS].astype(np.float64, copy=False)
     return counts, sums, CentredMoments.of_rows(features)
-
-
-class HeadMoments(Protocol):
-    """What a linear head is solved from: moments of d features, and their products with q targets."""
-
-    @property
-    def n(self) -> float:
-        """Number of rows."""
-
-    @property
-    def mean(self) -> Array:
-        """Mean features (d,)."""
-
-    @property
-    def scatter(self) -> Array:
-        """Scatter of the features about their mean (d, d)."""
-
-    @property
-    def cross(self) -> Array:
-        """Products of centred features and targets (d, q)."""
-
-    @property
-    def target_means(self) -> Array:
-        """Mean targets (q,)."""
-
-    @property
-    def target_squares(self) -> Array:
-        """Sums of squares of centred targets (q,)."""
-
-    @property
-    def target_rounding(self) -> Any:
-        """Variance of a target that is rounding, of all or of each (q,)."""
-
-    @property
-    def noise_variance(self) -> float:
-        """Variance of what was added to each sum for privacy, over all sites; 0 without."""
-
-    @property
-    def noise_ridge(self) -> float:
-        """Ridge of the size of the noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +136,7 @@ class FeatureMoments:
         """Ridge of the size of the noise, 2 s sqrt(d / 2): the norm of a symmetric matrix of that noise."""
         return 2.0 * float(np.sqrt(self.noise_variance * len(self.mean) / 2.0))
 
-    def squared_error(self, coefficients: Array, intercepts: Any) -> float:
+    def squared_error(self, coefficients: Array, intercepts: Array) -> float:
         """Return the mean squared error of indicators of classes, summed over classes, of rows W (C, d) and b (C,)."""
         shares = self.shares
         offset = shares - (coefficients @ self.mean + intercepts)  # (C,) mean residual
@@ -185,6 +144,10 @@ class FeatureMoments:
         agreement = np.einsum("cd,dc->c", coefficients, self.cross)
         centred = self.n * shares * (1.0 - shares) - 2.0 * agreement + fitted  # (C,)
         return float((centred / self.n + offset**2).sum())
+
+
+HeadMoments = FeatureMoments | TargetMoments
+"""What a linear head is solved from: moments of d features, and their products with q targets."""
 
 
 def clipped(matrix: Array) -> Array:
