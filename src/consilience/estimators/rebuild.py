@@ -287,15 +287,10 @@ def _projection(step: Any) -> tuple[Array, Array]:
     return axes, -axes @ np.asarray(step.mean_)
 
 
-def _linear_projection(step: Any) -> tuple[Array, Array]:
-    """Return M and t of z = V x."""
-    return np.asarray(step.components_), np.zeros(len(step.components_))
-
-
 _MAPS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
     "sklearn.StandardScaler": _standardisation,
     "sklearn.PCA": _projection,
     "sklearn.IncrementalPCA": _projection,
-    "sklearn.TruncatedSVD": _linear_projection,
+    "sklearn.TruncatedSVD": lambda step: (np.asarray(step.components_), np.zeros(len(step.components_))),
 }
 """The map of a fitted step, by its class."""

@@ -60,6 +60,16 @@ class LaplaceProductAdapter(EstimatorAdapter):
         The second is less sum P_j mu_j where priors have means mu_j.
         """
 
+    def n_free(self, statistics: Statistics) -> int:
+        """Return the number q of free coefficients; that of columns here."""
+        return statistics.n_columns
+
+    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the natural parameters."""
+        q = self.n_free(statistics)
+        shapes: dict[str, tuple[int, ...]] = {ROWS: (), INFORMATION: (q, q), SHIFT: (q,), PRIOR: (q,)}
+        return {f"counts {name!r}": shape for name, shape in shapes.items()}
+
     def prior_shift(self, statistics: Statistics) -> Array:
         """Return P mu (q,) of the fused model's prior; zero here."""
         return np.zeros_like(self.natural(statistics)[1])

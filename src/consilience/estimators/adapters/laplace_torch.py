@@ -148,12 +148,6 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
         }
         return SiteSums(counts=counts)
 
-    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the natural parameters."""
-        q = statistics.n_columns
-        shapes: dict[str, tuple[int, ...]] = {ROWS: (), INFORMATION: (q, q), SHIFT: (q,), PRIOR: (q,)}
-        return {f"counts {name!r}": shape for name, shape in shapes.items()}
-
     def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:
         """Return sum I_j (q, q), sum b_j (q,), sum P_j (q,) and P (q,)."""
         counts = statistics.counts

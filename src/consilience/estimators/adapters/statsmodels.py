@@ -23,7 +23,7 @@ from consilience.core.features import Features
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, SiteSums, joint_moments
 from consilience.estimators.adapters.formula import read_design
-from consilience.estimators.adapters.laplace import MAX_LOG_ODDS, MIN_INFORMATION, LaplaceAdapter
+from consilience.estimators.adapters.laplace import MAX_LOG_ODDS, MIN_INFORMATION, LaplaceAdapter, LaplaceProductAdapter
 from consilience.estimators.adapters.likelihood import Likelihood, Multinomial
 from consilience.estimators.adapters.linear_regression import solve_penalised
 from consilience.estimators.design import Design
@@ -343,13 +343,7 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the expansion."""
-        q = self.n_free(statistics)
-        shapes: dict[str, tuple[int, ...]] = {ROWS: (), INFORMATION: (q, q), SHIFT: (q,), PRIOR: (q,)}
-        return {f"counts {name!r}": shape for name, shape in (shapes | {PEARSON: (), DEGREES: ()}).items()}
-
-    def n_free(self, statistics: Statistics) -> int:
-        """Return the number q of coefficients."""
-        return statistics.n_columns
+        return LaplaceProductAdapter.array_shapes(self, statistics) | {f"counts {n!r}": () for n in (PEARSON, DEGREES)}
 
     def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:
         """Return sum I_j (q, q), the shift (q,), and priors (q,), which are flat."""
