@@ -140,7 +140,6 @@ def describe_all(
         sums = adapter.sums_of_fitted(model, n_observations)
         statistics = _checked(_statistics(adapter, sums, model, parameters, names))
     else:
-        adapter.refuse_data()
         statistics, rows = _of_data(adapter, model, model, parameters, names, data, sample_weight)
         _require_same_fit(adapter, model, statistics, rows)
     _require_same_number(statistics, n_observations)
@@ -208,6 +207,7 @@ def _of_data(
     products: bool = False,
 ) -> tuple[Statistics, SiteRows]:
     """Return the statistics of data, for an estimator (the last step of `whole`, where that is a Pipeline)."""
+    adapter.refuse_data()
     if sample_weight is not None and not adapter.takes_weights(model):
         raise OptionError("sample_weight", f"a {adapter.class_name} takes none; leave it out")
     n_columns = n_columns_of(whole)

@@ -19,7 +19,7 @@ import numpy as np
 from consilience.catalogue import with_suggestions
 from consilience.checks import Array, Json
 from consilience.core.features import Features, sklearn_features
-from consilience.errors import InputError, Problem
+from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.design import Design
 from consilience.estimators.hyper_parameters import decode, encoded_parameters
 from consilience.estimators.site_rows import Needs, SiteRows
@@ -73,6 +73,8 @@ class EstimatorAdapter(ABC):
     """What it is fitted to beside rows."""
     lacks: ClassVar[str | None] = None
     """What a fitted object does not keep, so that its sums are taken from data; None where it keeps all."""
+    says_all: ClassVar[str | None] = None
+    """What messages add to the name of the class where a fitted object needs no data; None of those that may."""
     sum_parameters: ClassVar[tuple[str, ...]] = ()
     """Hyper-parameters by which the sums themselves differ, so that they must agree between sites."""
     is_diagonal: ClassVar[bool] = False
@@ -140,8 +142,12 @@ class EstimatorAdapter(ABC):
         """Return why sums of a site cannot be added to those of the first, besides the checks of all estimators."""
         return []
 
-    def refuse_data(self) -> None:  # noqa: B027  (most adapters take data)
-        """Raise where a fitted object says all, so that data have no use; not here."""
+    def refuse_data(self) -> None:
+        """Raise where a fitted object says all, so that data have no use."""
+        if self.says_all is not None:
+            raise OptionError(
+                "data", f"are not needed: a fitted {self.class_name}{self.says_all} says all; leave them out"
+            )
 
     def disclosure(self) -> Problem | None:
         """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""

@@ -25,7 +25,7 @@ import numpy as np
 
 from consilience.checks import Array, symmetric_part
 from consilience.core.features import Features
-from consilience.errors import InputError, OptionError, Problem
+from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import SiteSums
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
 from consilience.estimators.fused_laplace import FusedLaplace
@@ -47,6 +47,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
     """What approximations of all weights and of the last layer have in common."""
 
     module: ClassVar[str] = "laplace"
+    says_all: ClassVar[str | None] = ""
     sum_parameters: ClassVar[tuple[str, ...]] = ("likelihood", "n_outputs", "weights", "frozen")
     follows_units: ClassVar[bool] = False
     has_score: ClassVar[bool] = False
@@ -115,12 +116,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
 
     def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Raise: a fitted approximation says all."""
-        self.refuse_data()
-        raise AssertionError
-
-    def refuse_data(self) -> None:
-        """Raise where data are given: a fitted approximation says all."""
-        raise OptionError("data", f"are not needed: a fitted {self.class_name} says all; leave them out")
+        raise AssertionError("a fitted approximation says all")
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the natural parameters of the posterior without its prior."""

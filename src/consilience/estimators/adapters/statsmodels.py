@@ -20,7 +20,7 @@ import numpy as np
 
 from consilience.checks import Array, Json, Labels, symmetric_part
 from consilience.core.features import Features
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, SiteSums, joint_moments
 from consilience.estimators.adapters.formula import read_design
 from consilience.estimators.adapters.laplace import MAX_LOG_ODDS, MIN_INFORMATION, LaplaceAdapter, LaplaceProductAdapter
@@ -275,21 +275,9 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
     """Models of a likelihood, by Laplace's approximation with a flat prior."""
 
     lacks: ClassVar[str | None] = None
+    says_all: ClassVar[str | None] = " of statsmodels"
     sum_parameters: ClassVar[tuple[str, ...]] = ()
     estimates_scale: ClassVar[bool] = False
-
-    def refuse_data(self) -> None:
-        """Raise where data are given: a result says all."""
-        raise OptionError("data", f"are not needed: a fitted {self.class_name} of statsmodels says all; leave them out")
-
-    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
-        """Raise: a result says all."""
-        self.refuse_data()
-        raise AssertionError
-
-    def sums_of_model(self, model: Any, rows: SiteRows) -> SiteSums:
-        """Raise: a result says all."""
-        return self.sums_of_rows(rows)
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the expansion at the fit, at dispersion one."""
