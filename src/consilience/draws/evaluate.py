@@ -27,17 +27,10 @@ _OVER_PARAMETERS = "differences are over parameters, which depend on each other:
 
 
 def evaluate_draws(fused: NamedInput, own: NamedInput, data: Any, labels: Any) -> Evaluation:
-    """Return how fused draws and a site's own compare.
+    """Return how fused draws and a site's own compare; see ``consilience.evaluate``.
 
-    Parameters
-    ----------
-    fused, own : NamedInput
-        The draws.
-    data : draws, path or callable
-        Draws of the posterior of all data, where somebody has such: distances from these. Or a function of a dictionary
-        of arrays (T, ...) that returns log-likelihoods (T, n) of held-out rows: predictive densities of these.
-    labels
-        None.
+    `data` are draws of the posterior of all data, where somebody has such: distances from these. Or a function of a
+    dictionary of arrays (T, ...) that returns log-likelihoods (T, n) of held-out rows: predictive densities of these.
     """
     if labels is not None:
         raise OptionError("labels", "are classes of rows, and draws have none; leave it out")

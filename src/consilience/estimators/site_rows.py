@@ -81,17 +81,8 @@ def read_rows(
         Weight of every row.
     n_columns, names
         The columns that the model expects.
-    needs : {"classes", "targets", "nothing"}
-        What must come beside X.
-    may_be_sparse : bool
-        Whether a sparse matrix stays one.
-
-    Raises
-    ------
-    InputError
-        Naming what is wrong, what was expected and what was found.
-    OptionError
-        For weights that are not one positive number for every row.
+    needs, may_be_sparse
+        What must come beside X, and whether a sparse matrix stays one.
     """
     X, y, called = _split(data, needs, names, n_columns)
     if sparse.issparse(X) and may_be_sparse:

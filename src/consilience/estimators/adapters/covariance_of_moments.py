@@ -81,10 +81,9 @@ def covariance_of(moments: CentredMoments, shrinkage: Any, estimator: Any, fourt
         columns.
     estimator : OAS, ShrunkCovariance, EmpiricalCovariance or None
         In its place. With ``assume_centered`` its covariance is about zero, as rows are not centred before.
-
     fourth : float, optional
-        Mean of the squared squared norms of the standardised rows, for "auto". Default or 0: not known, and the oracle
-        approximating shrinkage stands in its place.
+        As in `ledoit_wolf_shrinkage`, for "auto". Default or 0: not known, and the oracle approximating shrinkage
+        stands in its place.
     """
     n = float(moments.n)
     is_about_zero = bool(getattr(estimator, "assume_centered", False))

@@ -204,12 +204,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
     def written_like(self, fused: Any, like: Any) -> Any:
         """Return a copy of a fitted approximation that holds a fused one.
 
-        Parameters
-        ----------
-        fused : FusedLaplace
-            What was fused.
-        like : fitted approximation of laplace-torch
-            Of the same class, of a network of the same weights; it is not changed.
+        `like` is of the same class, of a network of the same weights; it is not changed.
 
         Raises
         ------
